@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -54,11 +55,37 @@ def _whole(share: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReplicas:
+    """The replicas of the model that lie in one pool. Seconds and bytes, per step."""
+
+    pool: str
+    microbatches: tuple[int, ...]
+    """Microbatches of each of them."""
+    step_seconds: float
+    """What a step takes those with most, if they wait for no other pool."""
+    rank_memory: tuple[Breakdown, ...]
+    """Parts of each pipeline rank's peak."""
+    memory_limit: float
+    """Bytes of one device that a plan may fill."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Peak bytes of the fullest rank."""
+        return max(rank.total for rank in self.rank_memory)
+
+
+def fullest_pool(pools: Sequence[PoolReplicas], most: float = math.inf) -> PoolReplicas:
+    """The pool whose devices are fullest, where none may fill more than `most` bytes."""
+    return max(pools, key=lambda own: own.peak_bytes / min(own.memory_limit, most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one placed layout takes. Times in seconds and memory in bytes, per step."""
 
     layout: Layout
     microbatches: int
+    """Of each pipeline; of replicas in several pools the most."""
     step_seconds: float
     time: Breakdown
     """Parts of the busiest rank: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm, optimizer,
@@ -82,6 +109,8 @@ class Estimate:
     """As MFU, of the scores that a causal mask or a window leaves only."""
     rank_limits: tuple[float, ...] = ()
     """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
+    replicas: tuple[PoolReplicas, ...] = ()
+    """Where whole replicas lie in several pools: those of each; `rank_memory` is then that of the fullest pool."""
     confidence: float = EVEN
     """Least probability of fitting for which `memory_limit` leaves room; at one half it leaves none."""
 
@@ -113,6 +142,11 @@ class Estimate:
 
     def within(self, limit: float) -> Estimate:
         """The estimate under a limit of `limit` bytes on every device."""
+        if self.replicas:
+            pool = fullest_pool(self.replicas, limit)
+            least = min(pool.memory_limit, limit)
+            ranks = (least,) * len(pool.rank_memory)
+            return replace(self, rank_memory=pool.rank_memory, memory_limit=least, rank_limits=ranks)
         limits = tuple(min(own, limit) for own in self.rank_limits)
         own = limits[_fullest(self.rank_memory, limits)] if limits else self.memory_limit
         return replace(self, memory_limit=min(own, limit), rank_limits=limits)

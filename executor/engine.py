@@ -208,7 +208,7 @@ class Engine:
             compile_blocks(part, split=layout.tp > 1, options=inside)
         streamed = () if self.offloading is None else self.offloading.streamed(part)
         if layout.zero >= 2 and self.experts is not None:
-            share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas, streamed)
+            share_experts(part, self.experts, layout.zero, self.dtype, layout.data_ranks, streamed)
         if layout.zero >= 2:
             share_data(part, self._replicas(), layout.zero, self.dtype, streamed)
         return part
@@ -238,7 +238,7 @@ class Engine:
 
     def _replicas(self) -> DeviceMesh:
         """The ranks that hold the same parameters: one axis, or two where they are sharded in groups."""
-        grouped = self.layout.shard_group < self.layout.replicas
+        grouped = self.layout.shard_group < self.layout.data_ranks
         return self.mesh["copy", "shard"] if grouped else self.mesh["shard"]
 
     def _loss_context(self) -> AbstractContextManager[None]:
@@ -263,7 +263,7 @@ def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
 
 def mean_over_data(value: float, engine: Engine) -> float:
     """The loss of the global batch, known on every rank."""
-    share = value / (engine.layout.replicas * engine.layout.tp) if engine.holds_loss else 0.0
+    share = value / (engine.layout.data_ranks * engine.layout.tp) if engine.holds_loss else 0.0
     total = torch.tensor(share, device=engine.device)
     dist.all_reduce(total)
     return float(total)

@@ -10,7 +10,7 @@ from cost_models.question import Question
 
 def planned(question: Question, layout: Layout) -> dict[str, Any]:
     """Degrees, batch, ZeRO, recompute and stages of a plan, plainly."""
-    replicas = layout.replicas
+    replicas = layout.data_ranks
     return {
         "tp": layout.tp,
         "pp": layout.pp,

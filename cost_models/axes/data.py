@@ -38,7 +38,7 @@ def _shard_needs_zero(question: Question, layout: Layout) -> Words:
 
 
 def _shard_divides(question: Question, layout: Layout) -> Words:
-    return Words(f"`shard{layout.shard}` does not divide the {layout.replicas:,} ranks of dp x cp")
+    return Words(f"`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp")
 
 
 def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
@@ -50,7 +50,7 @@ def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
 
 
 def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
-    what = f"software stack `{question.stack.name}` shards over all {layout.replicas:,} ranks of dp x cp"
+    what = f"software stack `{question.stack.name}` shards over all {layout.data_ranks:,} ranks of dp x cp"
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
@@ -60,7 +60,13 @@ def _buckets(question: Question, x: LayoutColumns) -> Terms:
     return {"static": {"buffers": np.where((x.zero >= 1) & (x.replicas > 1), size, 0.0)}}
 
 
-DP = Axis(word=Number(), always_written=True, common=True, touches=frozenset({"states"}))
+DP = Axis(
+    word=Number(),
+    always_written=True,
+    common=True,
+    implied=lambda given: len(given.get("replicas", ())) or None,
+    touches=frozenset({"states"}),
+)
 MBS = Axis(
     word=Number(),
     always_written=True,
@@ -97,7 +103,7 @@ ZERO = Axis(
 )
 SHARD = Axis(
     word=Number(),
-    settled=lambda layout: None if layout.shard == layout.replicas else layout.shard,
+    settled=lambda layout: None if layout.shard == layout.data_ranks else layout.shard,
     comes_to=lambda layout: layout.shard_group,
     follows=lambda columns: columns.replicas,
     rules=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.axes.layout import AXES, Layout
 
-COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools"))
+COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
 """Axes that are chosen; the others follow: what is left of the GPUs, and where the blocks go."""
 USUAL = "usual"
 """The value, in words, of an axis that a layout does not name."""

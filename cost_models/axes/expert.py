@@ -22,7 +22,7 @@ def _experts_split(question: Question, layout: Layout) -> Words:
 
 
 def _groups_divide(question: Question, layout: Layout) -> Words:
-    ranks, together = layout.tp * layout.replicas, layout.ep * layout.expert_tp
+    ranks, together = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
     what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
     return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
 

@@ -17,7 +17,7 @@ from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
 from cost_models.axes.order import DEFAULT_ORDER, ORDER, Order
 from cost_models.axes.overlap import OVERLAP, Overlap
 from cost_models.axes.pipeline import PP, SCHEDULE, VPP, Schedule
-from cost_models.axes.placement import LAYERS, POOLS
+from cost_models.axes.placement import LAYERS, POOLS, REPLICAS
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
 from cost_models.axes.tensor import SP, TP
 from cost_models.axes.words import MAX_STAGES
@@ -74,6 +74,8 @@ class Layout(Spec):
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
     pools: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], POOLS] = ()
     """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
+    replicas: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], REPLICAS] = ()
+    """On a cluster of several pools, where whole replicas of the model lie in each: the pool of each of the dp."""
 
     @model_validator(mode="before")
     @classmethod
@@ -109,14 +111,14 @@ class Layout(Spec):
         return self.tp * self.cp * self.pp * self.dp
 
     @property
-    def replicas(self) -> int:
+    def data_ranks(self) -> int:
         """Ranks with the same parameters (experts aside) and different tokens: dp × cp."""
         return self.dp * self.cp
 
     @property
     def shard_group(self) -> int:
         """Ranks that ZeRO shards over."""
-        return self.shard or self.replicas
+        return self.shard or self.data_ranks
 
     @property
     def expert_tp(self) -> int:
@@ -134,7 +136,8 @@ class Layout(Spec):
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
 
     def microbatches(self, global_batch: int) -> int:
-        """Microbatches per pipeline and step, m = B / (b·d)."""
+        """Microbatches per pipeline and step, m = B / (b·d); of `replicas` in several pools, which take more or fewer,
+        their mean rounded down."""
         return global_batch // (self.mbs * self.dp)
 
     @property

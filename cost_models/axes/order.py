@@ -26,6 +26,8 @@ Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-
 ORDERS: tuple[Order, ...] = get_args(Order)
 """Megatron's default first."""
 DEFAULT_ORDER: Order = ORDERS[0]
+OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
+"""Megatron's other one: each replica of the model on neighbouring ranks, as where it lies whole in one pool."""
 
 _MESH_AXES = ("cp", "dp", "pp")
 """Outside tp."""
@@ -102,6 +104,7 @@ def _orders(question: Question, mesh: Mesh) -> list[int]:
 
 ORDER = Axis(
     word=Choice(ORDERS),
+    implied=lambda given: OUTERMOST_REPLICAS if given.get("replicas") else None,
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
     alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
     stack_rules=(Rule(name="the stack has this order", broken=_not_offered, sentence=_stack_lacks_order),),

@@ -91,7 +91,7 @@ def _meaningful(layout: Layout) -> tuple[Overlap, ...] | None:
     """Without axes of one rank; of one rank alone there is nothing to say."""
     if layout.overlap is None:
         return None
-    ranks = {"tp": layout.tp, "pp": layout.pp, "dp": layout.replicas}
+    ranks = {"tp": layout.tp, "pp": layout.pp, "dp": layout.data_ranks}
     if max(ranks.values()) == 1:
         return None
     kept = tuple(axis for axis in layout.overlap if ranks[axis] > 1)

@@ -1,4 +1,7 @@
-"""Where a layout puts its blocks: on which stage, and on a cluster of several pools in which pool."""
+"""Where a layout puts its blocks: on which stage, and on a cluster of several pools in which pool.
+
+There either each pipeline rank lies in one pool (`pools=`), or each replica of the whole model does (`replicas=`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
+
+MOST_REPLICAS = 2**16
+"""Most replicas that a layout names the pools of."""
 
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
@@ -48,5 +54,14 @@ def _pools_complaint(layout: Layout) -> str:
     return ""
 
 
+def _replicas_complaint(layout: Layout) -> str:
+    if layout.replicas and layout.pools:
+        return "`pools` says where stages lie, `replicas` where whole replicas do: one of them"
+    if layout.replicas and len(layout.replicas) != layout.dp:
+        return f"replicas names {counted(len(layout.replicas), 'replica')}; dp is {layout.dp}"
+    return ""
+
+
 LAYERS = Axis(word=PerStage(int), complaint=_layers_complaint)
 POOLS = Axis(word=PerStage(), complaint=_pools_complaint)
+REPLICAS = Axis(word=PerStage(most=MOST_REPLICAS), complaint=_replicas_complaint)

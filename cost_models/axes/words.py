@@ -243,13 +243,15 @@ class PerStage(Word):
 
     item: Callable[[str], Any] = str
     """Reads one value; raises ValueError."""
+    most: int = MAX_STAGES
+    """Values there may be."""
 
     def read(self, rest: str) -> tuple[Any, ...] | None:
         text = Word.read(self, rest)
         if text is None:
             return None
         try:
-            return tuple(self.item(value) for value in _expand(text))
+            return tuple(self.item(value) for value in _expand(text, self.most))
         except ValueError:
             raise ValueError(f"`{printable(text)}` is not a list like `12*7,11`") from None
 
@@ -266,13 +268,13 @@ def _run_lengths(values: Iterable[object]) -> str:
     return ",".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
 
 
-def _expand(text: str) -> list[str]:
-    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else, and on more than there are stages."""
+def _expand(text: str, most: int) -> list[str]:
+    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else, and on more than there may be."""
     values: list[str] = []
-    for run in text.split(",", MAX_STAGES):
+    for run in text.split(",", most):
         value, star, count = run.partition("*")
         repeats = int(count) if star else 1
-        if not 1 <= repeats <= MAX_STAGES - len(values):
+        if not 1 <= repeats <= most - len(values):
             raise ValueError(f"`{run}` repeats {repeats} times")
         values += [value] * repeats
     return values

@@ -15,7 +15,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate, Trust
+from cost_models.estimate import Estimate, Trust, fullest_pool
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
@@ -45,10 +45,15 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         gpus = 1
         peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.by_pool)
     peaks, limits = ranks.memory(), ranks.limits
+    if ranks.replicas:
+        pool = fullest_pool(ranks.replicas)
+        peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
     fullest = max(range(ran.pp), key=lambda rank: peaks[rank].total / limits[rank])
     return Estimate(
         layout=ran,
-        microbatches=ranks.pipeline.microbatches,
+        microbatches=max(
+            (max(own.microbatches) for own in ranks.replicas), default=ranks.pipeline.microbatches
+        ),
         step_seconds=seconds,
         time=parts,
         hidden_comm=_hidden(ranks),
@@ -61,6 +66,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         bound_by=bound_by(parts),
         trust=trust_of(max(question.by_pool, key=lambda pool: doubt(pool.hardware))),
         rank_limits=limits if several else (),
+        replicas=ranks.replicas,
         confidence=question.confidence,
         weighed_seconds=weighed_seconds(question, ran),
         **_host(question, ran),

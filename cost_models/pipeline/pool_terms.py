@@ -120,12 +120,12 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     Raises:
         InputError: the ranks do not fill the pools.
     """
-    if layout.pools or not isinstance(question, MixedQuestion):
+    if layout.pools or layout.replicas or not isinstance(question, MixedQuestion):
         return layout
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
     ranks = [name for name, count in zip(question.names, counts, strict=True) for _ in range(count)]
     if len(ranks) != layout.pp:
-        size = layout.tp * layout.replicas
+        size = layout.tp * layout.data_ranks
         raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
     return layout.model_copy(update={"pools": tuple(ranks)})
 

@@ -174,7 +174,7 @@ class Optimizer:
                 continue
             how: dict[str, Any] = {
                 "sharded": self.plan.layout.zero == 1,
-                "mean_over": self.plan.layout.replicas,
+                "mean_over": self.plan.layout.data_ranks,
                 "make": self._make,
             }
             if self.behind is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.words import Number
 from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, PoolReplicas
 from cost_models.pipeline.host_windows import host_windows
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
@@ -192,13 +192,16 @@ def question_record(question: Question) -> dict[str, Any]:
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
-    """What each pool holds of one estimate, in the order of the pipeline; empty on a cluster of one kind of GPU.
+    """What each pool holds of one estimate, in the order of the pipeline, or of the cluster where each has whole
+    replicas; empty on a cluster of one kind of GPU.
 
     Bytes are those of the pool's fullest rank.
     """
     if not isinstance(question, MixedQuestion):
         return []
     by_name = dict(zip(question.names, question.pools, strict=True))
+    if estimate.replicas:
+        return [_replica_record(by_name[own.pool], own, estimate.layout) for own in estimate.replicas]
     layout, records, first = estimate.layout, [], 0
     for name, run in groupby(layout.pools):
         ranks = range(first, first + len(list(run)))
@@ -218,6 +221,23 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
             }
         )
     return records
+
+
+def _replica_record(pool: Question, own: PoolReplicas, layout: Layout) -> dict[str, Any]:
+    """The same where whole replicas lie in each pool: how many microbatches each of them takes, and how long."""
+    return {
+        "pool": own.pool,
+        "gpu": pool.cluster.gpu.name,
+        "gpus": pool.cluster.num_gpus,
+        "profile": pool.hardware.name,
+        "replicas": len(own.microbatches),
+        "microbatches": list(own.microbatches),
+        "step_seconds": own.step_seconds,
+        "blocks": list(layout.layers),
+        "recompute": list(layout.stage_recompute),
+        "peak_bytes": own.peak_bytes,
+        "memory_limit": own.memory_limit,
+    }
 
 
 def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def classical_layout(question: Question, limit: float) -> Estimate | None:
                 tried = _by_size(question, policy, zero)
                 fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, one, limit))
                 if (found := next(fitting, None)) is not None:
-                    run = _changed(found, zero=sharded if found.replicas > 1 else 0)
+                    run = _changed(found, zero=sharded if found.data_ranks > 1 else 0)
                     return _priced(question, run if run and not check(question, run) else found)
     return None
 

@@ -26,7 +26,7 @@ _DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that decide which rank holds which parameters."""
 _MOVED = ("sp", "order", "context", "ep", "etp")
 """Axes that the search tries and whose moves are named below; other such axes move to every value of theirs."""
-_PLACING = ("layers", "pools")
+_PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
 """Factors by which ranks are moved from one axis to another."""
 _MOST_MBS = 64
@@ -88,8 +88,8 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
         for context in (None, *stack.context_kinds):
             yield Move(values={"context": context})
     if layout.zero and stack.hybrid_shard:
-        for group in range(2, layout.replicas + 1):
-            if layout.replicas % group == 0:
+        for group in range(2, layout.data_ranks + 1):
+            if layout.data_ranks % group == 0:
                 yield Move(values={"shard": group})
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
     for name, axis in AXES.items():

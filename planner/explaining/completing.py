@@ -12,7 +12,7 @@ from cost_models.question import Question
 from planner.rules.legality import check
 
 _AXIS = re.compile(r"[a-z]+", re.ASCII)
-_PLACING = ("layers", "pools")
+_PLACING = ("layers", "pools", "replicas")
 """Axes that say where blocks lie, which another layout does not take from the plan."""
 _USUAL = {"tp": "tp1", "pp": "pp1", "mbs": "mbs1", "zero": "zero0"}
 """Words that every plan has, and that mean the same as leaving them out."""

@@ -12,7 +12,8 @@ from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.question import Question
+from cost_models.pipeline.replica_terms import in_pools
+from cost_models.question import MixedQuestion, Question
 from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
 from planner.objectives import ObjectiveName
@@ -121,7 +122,7 @@ def binding_constraint(
         return BindingConstraint(resource="memory")
     roomy = with_memory(question, UNLIMITED)
     tempting = []
-    for layout in _neighbours(estimate.layout):
+    for layout in _neighbours(question, estimate.layout):
         if check(question, layout) or not keeps_to(question, restrictions, layout):
             continue
         priced = price(question, place_layout(roomy, layout))
@@ -159,9 +160,18 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
     """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
     if not estimate.rank_limits:
         return other.peak_bytes > estimate.memory_limit
-    limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
+    limits = _limits_of_pools(estimate)
+    if other.replicas:
+        return any(pool.peak_bytes > limits[pool.pool] for pool in other.replicas)
     peaks = zip(other.layout.pools, other.rank_memory, strict=True)
     return any(peak.total > limits[pool] for pool, peak in peaks)
+
+
+def _limits_of_pools(estimate: Estimate) -> dict[str, float]:
+    """Pool → bytes that a device may fill there."""
+    if estimate.replicas:
+        return {pool.pool: pool.memory_limit for pool in estimate.replicas}
+    return dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:
@@ -169,7 +179,7 @@ def gain(estimate: Estimate, other: Estimate) -> float:
     return 1 - other.step_seconds / estimate.step_seconds
 
 
-def _neighbours(layout: Layout) -> list[Layout]:
+def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     """The layout with its placement open, and those one degree or switch away that trade memory for speed."""
     open_layout = layout.model_copy(update={"layers": (), "recompute": ("none",)})
     moves: list[dict[str, int]] = [{}, {"mbs": 2 * layout.mbs}]
@@ -179,7 +189,10 @@ def _neighbours(layout: Layout) -> list[Layout]:
         moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp})
     if layout.zero > 0:
         moves.append({"zero": layout.zero - 1})
-    return [_moved(open_layout, move) for move in moves]
+    moved = [_moved(open_layout, move) for move in moves]
+    if isinstance(question, MixedQuestion) and layout.replicas:
+        return [in_pools(question, one) for one in moved]
+    return moved
 
 
 def _moved(layout: Layout, move: dict[str, int]) -> Layout:
@@ -198,7 +211,7 @@ def _moved(layout: Layout, move: dict[str, int]) -> Layout:
 def _changed_words(before: Layout, after: Layout) -> str:
     """Words of `after` that `before` does not have, placement aside."""
     known = set(str(before).split())
-    placing = ("layers=", "pools=")
+    placing = ("layers=", "pools=", "replicas=")
     words = [word for word in str(after).split() if word not in known and not word.startswith(placing)]
     if "recompute=" in str(before) and "recompute=" not in str(after):
         words.append("recompute=none")

@@ -101,6 +101,11 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
     """
     if layout.layers or recompute_given:
         return price(question, place_layout(question, layout))
+    if layout.replicas:
+        policies = sorted(question.training.recompute, key=RECOMPUTE_POLICIES.index)
+        alike = [layout.model_copy(update={"recompute": (one,)}) for one in policies]
+        priced = [price(question, place_layout(question, one)) for one in alike]
+        return min(priced, key=lambda one: (not one.fits or one.peak_bytes > max_memory, one.step_seconds))
     columns = settled(question, LayoutColumns.of([layout]))
     only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
     top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own

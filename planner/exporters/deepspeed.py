@@ -146,6 +146,7 @@ LAYOUT: Mapping[str, Translate] = {
     "overlap": _overlap,
     "layers": _layers,
     "pools": lambda asked: lacks("all its ranks are of one kind") if asked.layout.pools else NOTHING,
+    "replicas": lambda asked: lacks("replicas take equal shares") if asked.layout.replicas else NOTHING,
 }
 
 

@@ -73,7 +73,7 @@ def _zero(asked: Asked) -> Word:
 
 
 def _shard(asked: Asked) -> Word:
-    instances = asked.layout.replicas // asked.layout.shard_group
+    instances = asked.layout.data_ranks // asked.layout.shard_group
     if instances == 1 or asked.layout.zero == 0:
         return NOTHING
     return otherwise(
@@ -161,6 +161,10 @@ def _pools(asked: Asked) -> Word:
     return lacks("all its ranks are of one kind") if asked.layout.pools else NOTHING
 
 
+def _replicas(asked: Asked) -> Word:
+    return lacks("replicas take equal shares") if asked.layout.replicas else NOTHING
+
+
 LAYOUT: Mapping[str, Translate] = {
     "tp": lambda asked: says(tensor_model_parallel_size=asked.layout.tp),
     "pp": lambda asked: says(pipeline_model_parallel_size=asked.layout.pp),
@@ -182,6 +186,7 @@ LAYOUT: Mapping[str, Translate] = {
     "overlap": nothing,  # said with what the stack overlaps where no layout says
     "layers": _layers,
     "pools": _pools,
+    "replicas": _replicas,
 }
 
 

@@ -51,7 +51,7 @@ def _zero(asked: Asked) -> Word:
     policy = "never" if layout.zero == 2 else "default" if keeps else "always"
     shard = layout.shard_group // layout.cp
     said = {
-        "parallelism.data_parallel_replicate_degree": layout.replicas // layout.shard_group,
+        "parallelism.data_parallel_replicate_degree": layout.data_ranks // layout.shard_group,
         "parallelism.data_parallel_shard_degree": shard,
         "parallelism.fsdp_reshard_after_forward": policy,
     }
@@ -129,7 +129,7 @@ def _overlap(asked: Asked) -> Word:
     layout, stack = asked.layout, asked.stack
     said = layout.overlap
     if said is not None:
-        ranks = {"pp": layout.pp, "dp": layout.replicas}
+        ranks = {"pp": layout.pp, "dp": layout.data_ranks}
         if always := [axis for axis, degree in ranks.items() if degree > 1 and axis not in said]:
             return lacks(f"its {' and '.join(always)} communication always runs behind compute")
     wanted = stack.overlap_tensor_parallel > 0 if said is None else "tp" in said
@@ -159,6 +159,7 @@ LAYOUT: Mapping[str, Translate] = {
     "ring": _ring,
     "layers": _layers,
     "pools": lambda asked: lacks("all its ranks are of one kind") if asked.layout.pools else NOTHING,
+    "replicas": lambda asked: lacks("replicas take equal shares") if asked.layout.replicas else NOTHING,
 }
 
 

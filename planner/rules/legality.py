@@ -19,6 +19,7 @@ from cost_models.question import Question
 from cost_models.units import counted
 from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES
 from planner.rules.pools import pool_objections
+from planner.rules.replicas import with_mean_batch
 from planner.rules.stack import STACK_RULES
 from planner.trainers import refusals
 
@@ -116,6 +117,7 @@ def legal_rows(
 def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
     memory and drives hold may be left to its price."""
+    question = with_mean_batch(question, layout)
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
     if not broken:

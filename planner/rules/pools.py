@@ -13,6 +13,7 @@ from cost_models.axes.rule import Bools, Words
 from cost_models.pipeline.pool_terms import ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
+from planner.rules.replicas import replica_objections
 
 
 def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:
@@ -34,9 +35,12 @@ def _pipeline_is_outermost(columns: LayoutColumns) -> Bools:
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
     """What is wrong with where a layout puts its ranks."""
     if not isinstance(question, MixedQuestion):
-        what = f"`pools=` chooses among pools; cluster `{question.cluster.name}` is one"
-        return [Words(what, "leave it out")] if layout.pools else []
-    size = layout.tp * layout.replicas
+        word = "replicas" if layout.replicas else "pools"
+        what = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
+        return [Words(what, "leave it out")] if layout.pools or layout.replicas else []
+    if layout.replicas:
+        return replica_objections(question, layout)
+    size = layout.tp * layout.data_ranks
     found = [
         Words(
             f"a pipeline rank of {size:,} GPUs (tp x cp x dp) does not divide pool `{pool.cluster.name}` of"

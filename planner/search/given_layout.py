@@ -9,9 +9,10 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
+from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from planner.exact.best_placement import best_placement
 from planner.placement.chunks import chunk_sizes
@@ -34,6 +35,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
+    if isinstance(question, MixedQuestion) and layout.replicas:
+        return _replicas_placed(question, layout)
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
     found = [(_placed(question, candidate), candidate) for candidate in orders_of(question, layout)]
@@ -70,6 +73,26 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
+
+
+def _replicas_placed(question: MixedQuestion, layout: Layout) -> Layout:
+    """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
+    those the fastest that fits; of equals the first.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages).tolist()
+    fewest = [named_blocks(mix) for mix in layout.stage_recompute]
+    placed = [
+        layout.model_copy(update={"layers": tuple(own)})
+        for own in sizes
+        if all(blocks >= named for blocks, named in zip(own, fewest, strict=True))
+    ]
+    if not placed:
+        raise _names_too_many(layout)
+    priced = [estimate(question, one) for one in placed]
+    return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout
 
 
 def _names_too_many(layout: Layout) -> InputError:

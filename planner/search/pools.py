@@ -226,7 +226,7 @@ def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
     """The layout in every order of the pools; as it is where there is one, or it names the pools of its ranks."""
-    if layout.pools or not isinstance(question, MixedQuestion):
+    if layout.pools or layout.replicas or not isinstance(question, MixedQuestion):
         yield layout
         return
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()

@@ -47,6 +47,9 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
     trainer, columns = trainer_named(name), LayoutColumns.of([layout])
     broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
     found = [rule.sentence(question, layout) for rule in broken]
+    if layout.replicas:
+        what = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
+        found.append(Words(what, "leave out `replicas`"))
     if words := _recompute_refusal(trainer, layout):
         found.append(words)
     return found

@@ -24,7 +24,7 @@ def _sequence(question: Question, layout: Layout) -> Words:
 
 
 def _shard(question: Question, layout: Layout) -> Words:
-    what = f"DeepSpeed shards over all {layout.replicas} ranks with the same weights, not over {layout.shard_group}"
+    what = f"DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}"
     return Words(what, "leave out `shard`")
 
 

@@ -62,7 +62,7 @@ def _expert_copies(x: LayoutColumns) -> Bools:
 
 def _instances(question: Question, layout: Layout) -> Words:
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
-    instances = layout.replicas // layout.shard_group
+    instances = layout.data_ranks // layout.shard_group
     what = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
     return Words(f"{what}, which do not divide the {copies} ranks that hold the same experts")
 

@@ -204,7 +204,7 @@ def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
     plan = plan_for(layout, LLAMA)
     built = build_without_devices(plan)
     assert [rank.rank for rank in built] == [
-        stage * plan.layout.tp * plan.layout.replicas for stage in range(plan.layout.pp)
+        stage * plan.layout.tp * plan.layout.data_ranks for stage in range(plan.layout.pp)
     ]
     assert sum(sum(rank.blocks) for rank in built) == plan.model.num_layers
     whole = sum(rank.parameters for rank in build_without_devices(plan_for("mbs2", LLAMA)))

@@ -77,7 +77,7 @@ def test_by_hand() -> None:
 
 def test_degrees_at_their_default_are_not_written() -> None:
     layout = parse_layout("tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1")
-    assert (layout.num_gpus, layout.replicas, layout.shard_group, layout.expert_tp) == (1024, 32, 8, 1)
+    assert (layout.num_gpus, layout.data_ranks, layout.shard_group, layout.expert_tp) == (1024, 32, 8, 1)
     assert str(layout) == "tp4 pp8 cp2 dp16 ep8 etp1 mbs1 zero1 shard8"
     assert parse_layout("tp4 cp2 dp4 etp4 shard8 zero1") == parse_layout("tp4 cp2 dp4 zero1")
     assert parse_layout("tp4 cp2 dp4 etp4 shard8").model_copy(update={"tp": 2, "dp": 8}).shard_group == 16

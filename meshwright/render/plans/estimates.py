@@ -22,7 +22,7 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
     speed = (
         f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, "
         f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU), "
-        f"{counted(estimate.microbatches, 'microbatch')}"
+        f"{microbatches_text(estimate)}"
     )
     return "\n".join(
         [
@@ -35,6 +35,13 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
             *warning_lines(estimate),
         ]
     )
+
+
+def microbatches_text(estimate: Estimate) -> str:
+    """ "12 microbatches", of replicas that take different numbers "4 to 12 microbatches"."""
+    fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=estimate.microbatches)
+    most = counted(estimate.microbatches, "microbatch")
+    return most if fewest == estimate.microbatches else f"{fewest} to {most}"
 
 
 def split_lines(estimate: Estimate, *, chosen: bool) -> list[str]:

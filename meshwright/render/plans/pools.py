@@ -7,12 +7,13 @@ from typing import Any
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from cost_models.units import grouped
+from cost_models.units import format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, size_unit
 
 HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
+OF_REPLICAS = ("pool", "GPUs", "replicas", "microbatches each", "step alone", "peak mem")
 
 
 def gpus_in_words(question: Question) -> str:
@@ -24,6 +25,8 @@ def gpus_in_words(question: Question) -> str:
 def pools_table(question: Question, estimate: Estimate) -> Table:
     """A table of what each pool holds of the plan."""
     records = pool_records(question, estimate)
+    if estimate.replicas:
+        return _replicas_table(records)
     unit = size_unit(max(record["memory_limit"] for record in records))
     rows = [
         (
@@ -32,11 +35,33 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
             _span(record["ranks"]),
             _runs(record["blocks"]),
             _runs(record["recompute"]),
-            f"{in_unit(record['peak_bytes'], unit)} of {in_unit(record['memory_limit'], unit)} {unit[0]}",
+            _filled(record, unit),
         )
         for record in records
     ]
     return table(HEADERS, rows, names=("pool",), words=("blocks each", "recompute"))
+
+
+def _replicas_table(records: list[dict[str, Any]]) -> Table:
+    """A table of the whole replicas in each pool, and of the microbatches of a step that each takes."""
+    unit = size_unit(max(record["memory_limit"] for record in records))
+    rows = [
+        (
+            record["pool"],
+            str(record["gpus"]),
+            str(record["replicas"]),
+            _runs(record["microbatches"]),
+            format_seconds(record["step_seconds"]),
+            _filled(record, unit),
+        )
+        for record in records
+    ]
+    return table(OF_REPLICAS, rows, names=("pool",), words=("microbatches each",))
+
+
+def _filled(record: dict[str, Any], unit: tuple[str, float]) -> str:
+    """ "61.3 of 77.9 GiB"."""
+    return f"{in_unit(record['peak_bytes'], unit)} of {in_unit(record['memory_limit'], unit)} {unit[0]}"
 
 
 def _span(ranks: list[int]) -> str:

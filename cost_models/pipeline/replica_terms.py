@@ -1,0 +1,207 @@
+"""Coefficients of whole replicas of the model in several pools: each pool's are of its own GPUs, links and profile.
+
+A replica lies in one pool with its tensor, context, pipeline and expert ranks, so a microbatch never leaves it.
+Replicas meet once a step: gradients are summed over all of them, over the links inside a pool and `between` pools.
+
+- Each pool sees the other pools as buildings of its own size, `between` being the link from one to another; where its
+  own network is slower, that is what gets out of it.
+- What follows the last backward pass is that of the pool where it takes longest, coefficient by coefficient: a
+  collective ends when its slowest member does, and the next step begins when the last rank is done.
+- Stragglers are counted over all nodes of the job.
+
+Leaves out that a replica of one microbatch adds up no gradients: times are those of a replica's mean number.
+
+Shape legend: N layouts, K pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models import schedules
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.errors import InputError
+from cost_models.memory.device import memory_limit
+from cost_models.pipeline.costs import add_up
+from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.pipeline import Pipeline
+from cost_models.pipeline.sharing import shared
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_parts import Term, total
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.question import MixedQuestion, Question
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
+
+Array = npt.NDArray[np.float64]
+
+ONCE_A_STEP = (
+    "layer_sync",
+    "embedding_sync",
+    "head_sync",
+    "rank_sync",
+    "layer_optimizer",
+    "embedding_optimizer",
+    "head_optimizer",
+    "rank_optimizer",
+    "step_overhead",
+)
+"""Coefficients of what all replicas do together, or wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTerms:
+    """The coefficients of N layouts in one pool."""
+
+    times: TimeTerms
+    memories: MemoryTerms
+    limit: Array
+    """(N,) bytes that a device's peak may reach."""
+
+    @property
+    def costs(self) -> StageCosts:
+        """All of this added up."""
+        return add_up(self.times, self.memories, self.limit)
+
+
+def replica_terms(question: MixedQuestion, columns: LayoutColumns) -> tuple[ReplicaTerms, ...]:
+    """Price N layouts of which whole replicas lie in every pool.
+
+    Raises:
+        InputError: a GPU has no rate for the training precision.
+    """
+    pools = [among_replicas(pool, question) for pool in question.pools]
+    times = _together([time_terms(pool, columns) for pool in pools])
+    return tuple(
+        ReplicaTerms(times=own, memories=memory_terms(pool, columns), limit=memory_limit(pool, columns))
+        for own, pool in zip(times, pools, strict=True)
+    )
+
+
+def replicas_in(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
+    """Replicas that each pool holds, all of its GPUs in use."""
+    size = layout.tp * layout.cp * layout.pp
+    return tuple(pool.cluster.num_gpus // size for pool in question.pools)
+
+
+def in_pools(question: MixedQuestion, layout: Layout) -> Layout:
+    """The layout with as many replicas as there is room for, pools following one another as in the cluster."""
+    held = replicas_in(question, layout)
+    pools = tuple(name for name, count in zip(question.names, held, strict=True) for _ in range(count))
+    return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
+
+
+def fewest_microbatches(layout: Layout) -> int:
+    """Microbatches that a replica takes at least, so that its schedule can run."""
+    several = range(1, layout.pp + 1)
+    return next(n for n in several if schedules.legal(layout.schedule, layout.pp, layout.vpp, n) is None)
+
+
+def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
+    """Nothing for replicas that fill the pools and all have a microbatch.
+
+    Raises:
+        InputError: they do not, or there are too few microbatches for all.
+    """
+    replicas, held = _replicas(question, layout), replicas_in(question, layout)
+    if replicas != held:
+        raise InputError(
+            f"`{layout}` has {replicas} replicas in pools {question.names}; their GPUs hold {held}"
+        )
+    together, rest = divmod(question.training.global_batch, layout.mbs)
+    least = fewest_microbatches(layout)
+    if rest or together < least * layout.dp:
+        raise InputError(
+            f"`{layout}` has {together} microbatches of {question.training.global_batch} sequences for {layout.dp}"
+            f" replicas, each of which takes {least} or more"
+        )
+
+
+def shares(
+    question: MixedQuestion, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
+) -> tuple[tuple[int, ...], ...]:
+    """For each pool the microbatches of each of its replicas, so that the slowest ends as soon as it can."""
+
+    def finish(pipeline: Pipeline, microbatches: int) -> float:
+        return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
+
+    together = question.training.global_batch // layout.mbs
+    ends = [partial(finish, one) for one in pipelines]
+    return shared(ends, _replicas(question, layout), together, fewest_microbatches(layout))
+
+
+def _replicas(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
+    """Replicas that the layout puts in each pool."""
+    return tuple(layout.replicas.count(name) for name in question.names)
+
+
+def among_replicas(pool: Question, question: MixedQuestion) -> Question:
+    """A pool's question where the other pools' GPUs stand behind the link between pools.
+
+    Collectives that were measured between its nodes do not speak of that link.
+    """
+    curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
+    hardware = pool.hardware.model_copy(update={"collectives": curves})
+    cluster = _with_others(pool.cluster, question.mixed.link, question.mixed.num_gpus)
+    return replace(pool, cluster=cluster, hardware=hardware)
+
+
+def _with_others(cluster: ClusterSpec, between: LinkSpec, gpus: int) -> ClusterSpec:
+    """A pool on as many nodes as hold all GPUs, those of the others behind the link `between`."""
+    update: dict[str, object] = {"nodes": -(-gpus // cluster.gpus_per_node)}
+    links = cluster.links
+    if links.inter_node is None:
+        update["links"] = links.with_inter_node(between)
+    elif isinstance(links, LinkLevels):
+        update["links"] = _with_level(links.under(cluster.nodes), cluster.nodes, between)
+    else:
+        if cluster.nodes <= (cluster.nodes_per_leaf or 0):
+            update |= {"oversubscription": 1.0, "nodes_per_leaf": None}  # one leaf holds the pool
+        own = cluster.buildings if cluster.buildings and cluster.buildings.nodes < cluster.nodes else None
+        inside = own.link if own else links.inter_node.faster(1 / _oversubscribed(cluster))
+        nodes = own.nodes if own else cluster.nodes
+        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
+    return cluster.model_copy(update=update)
+
+
+def _oversubscribed(cluster: ClusterSpec) -> float:
+    return 1.0 if cluster.nodes <= (cluster.nodes_per_leaf or 0) else cluster.oversubscription
+
+
+def _with_level(links: LinkLevels, nodes: int, between: LinkSpec) -> LinkLevels:
+    """The levels of a pool, and one more that joins it with others."""
+    *inner, last = links.root
+    farther = _slower(between, last)
+    level = LevelSpec.model_construct(
+        name="between", kind=farther.kind, bandwidth=farther.bandwidth, latency=farther.latency
+    )
+    return LinkLevels.model_construct((*inner, last.model_copy(update={"nodes": nodes}), level))
+
+
+def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
+    """The link between pools at no more than what gets out of one."""
+    least = min(between.bandwidth, inside.bandwidth)
+    return between.model_copy(update={"bandwidth": least})
+
+
+def _together(times: Sequence[TimeTerms]) -> list[TimeTerms]:
+    """The same with what happens once a step as long in every pool as in the slowest."""
+    once = {name: _longest([getattr(one, name) for one in times]) for name in ONCE_A_STEP}
+    return [replace(one, **once) for one in times]
+
+
+def _longest(terms: Sequence[Term]) -> Term:
+    """Of K terms the one that takes longest, layout by layout."""
+    which_N = np.stack([total(term) for term in terms]).argmax(axis=0)
+    parts = dict.fromkeys(part for term in terms for part in term)
+    none = np.zeros(len(which_N))
+    return {
+        part: np.choose(which_N, [np.broadcast_to(term.get(part, none), none.shape) for term in terms])
+        for part in parts
+    }
