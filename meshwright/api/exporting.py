@@ -12,7 +12,7 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.answers.estimated import Estimated
 from meshwright.families.recommender.imported import Imported
-from meshwright.families.transformer.importing import ask_import, ask_import_config
+from meshwright.families.transformer.importing import ask_import_of
 from meshwright.inputs.questions import Inputs
 from planner.any_plan import AnyPlan
 from planner.exporters.exporter import Exported
@@ -101,10 +101,12 @@ def import_plan(
 ) -> Imported | Estimated:
     """Price what runs today.
 
-    Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, never run: the answer
-    is the estimate of what it says, with every assumption; `also` are further arguments. With a transformer, it is
-    DeepSpeed's JSON, and `gpus` and `sequence` are to be said. With a recommender, it is TorchRec's sharding plan,
-    priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is for.
+    Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of
+    torchtitan (Python or TOML; `gpus` is to be said), never run: the answer is the estimate of what it says, with
+    every assumption; `also` are further arguments. With a transformer, it is DeepSpeed's JSON, and `gpus` and
+    `sequence` are to be said, or a recipe whose model is not known here. With a recommender, it is TorchRec's sharding
+    plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is
+    for.
     `trainer` says whose it is where neither name nor words tell.
 
     Raises:
@@ -123,10 +125,8 @@ def import_plan(
         stack=stack,
         profile=profile,
     )
-    if kind == "deepspeed":
-        return ask_import_config(source, inputs).answer()
-    if kind == "megatron":
-        return ask_import(source, inputs, also).answer()
+    if kind != "torchrec":
+        return ask_import_of(kind, source, inputs, also).answer()
     return price_import(source, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))
 
 

@@ -5,6 +5,7 @@ Source: torchtitan 0.3.0: torchtitan/models/{llama3,qwen3,deepseek_v3}/__init__.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
@@ -42,6 +43,8 @@ _SAME = {
     "deepseek-v3": Flavour("deepseek_v3", "671B"),
 }
 """Our name → theirs, of models of one shape."""
+_KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
+"""Ends of names that ask for a kernel, not for a shape."""
 _SHAPE = (
     "num_layers",
     "hidden_size",
@@ -62,11 +65,29 @@ _ELSEWHERE = frozenset(
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
     known = {flavour: load_model(name) for name, flavour in _SAME.items()}
-    small = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
+    small = {
+        "name": "llama3-debugmodel",
+        "num_layers": 6,
+        "hidden_size": 256,
+        "num_heads": 16,
+        "num_kv_heads": 16,
+        "head_dim": 16,
+    }
     debug = known[Flavour("llama3", "8B")].model_copy(
         update={**small, "ffn_hidden_size": 768, "vocab_size": 2048}
     )
     return {**known, Flavour("llama3", "debugmodel"): debug}
+
+
+def model_of(flavour: Flavour) -> TransformerSpec | None:
+    """What we know of a model of theirs, whatever kernel its name asks for; None: we do not."""
+    plain = _KERNEL.sub("", flavour.name)
+    return next((known for one, known in _models().items() if one == (flavour.family, plain)), None)
+
+
+def flavours() -> tuple[Flavour, ...]:
+    """Their models that we know."""
+    return tuple(_models())
 
 
 def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:

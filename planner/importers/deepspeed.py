@@ -6,21 +6,19 @@ runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, module_inject
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
-from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import LARGEST
 from planner.importers.reading import Reading
+from planner.importers.settings import Settings, by_path
 
 STACK = "deepspeed"
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
@@ -52,35 +50,6 @@ _SAYS_NOTHING = (
 )
 
 
-@dataclass(slots=True)
-class _Said:
-    """Settings by their paths, and which were read."""
-
-    values: Mapping[str, Any]
-    read: set[str] = field(default_factory=set)
-
-    def get(self, path: str, default: Any = None) -> Any:
-        self.read.add(path)
-        return self.values.get(path, default)
-
-    def whole(self, path: str, default: Any = None) -> Any:
-        """A whole number above zero."""
-        value = self.get(path, default)
-        if value is not default and (
-            not isinstance(value, int | float) or not 1 <= value <= LARGEST or value != int(value)
-        ):
-            raise InputError(f"`{path}: {printable(str(value))}` is no whole number above zero")
-        return value if value is None else int(value)
-
-    @property
-    def unread(self) -> list[str]:
-        return [
-            f"`{path}: {value}`"
-            for path, value in self.values.items()
-            if path not in self.read and not path.startswith(_SAYS_NOTHING)
-        ]
-
-
 def read_deepspeed(
     document: Mapping[str, Any],
     model: TransformerSpec,
@@ -94,7 +63,7 @@ def read_deepspeed(
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
     """
-    said = _Said(dict(_paths(document)))
+    said = Settings(dict(by_path(document)))
     if auto := [path for path, value in said.values.items() if value == "auto" and path != "pipeline.stages"]:
         problems = [Problem(path, "`auto` is filled in when the program starts") for path in auto]
         raise InputError("the file leaves values to the program", problems=problems, hint="write them in")
@@ -103,20 +72,12 @@ def read_deepspeed(
     layout = _layout(said, model, gpus, assumed)
     training = _training(said, layout, sequence, base, assumed)
     own = base.model_copy(update=_facts(said, layout, base))
-    if unread := said.unread:
+    if unread := said.unread(_SAYS_NOTHING):
         assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
     return Reading(model=model, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
 
 
-def _paths(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in document.items():
-        if isinstance(value, Mapping) and value:
-            yield from _paths(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
-
-
-def _layout(said: _Said, model: TransformerSpec, gpus: int, assumed: list[str]) -> Layout:
+def _layout(said: Settings, model: TransformerSpec, gpus: int, assumed: list[str]) -> Layout:
     tp, cp = said.whole("tensor_parallel.autotp_size", 1), said.whole("sequence_parallel_size", 1)
     pp = 1 if said.get("pipeline.stages") == "auto" else said.whole("pipeline.stages", 1)
     ep = said.whole("expert_parallel.autoep_size", 1)
@@ -141,7 +102,7 @@ def _layout(said: _Said, model: TransformerSpec, gpus: int, assumed: list[str]) 
     return Layout(**fields)
 
 
-def _batches(said: _Said, dp: int) -> tuple[int, int, int]:
+def _batches(said: Settings, dp: int) -> tuple[int, int, int]:
     """Global batch, microbatch and accumulation: of three any two give the third (`_batch_assertion`)."""
     batch, mbs, steps = (said.whole(name) for name in _BATCHES)
     if batch is None and mbs is None:
@@ -157,7 +118,7 @@ def _batches(said: _Said, dp: int) -> tuple[int, int, int]:
     return batch, mbs, steps
 
 
-def _recomputes(said: _Said, pp: int, assumed: list[str]) -> bool:
+def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
     if pp > 1:
         return bool(said.get("pipeline.activation_checkpoint_interval", 0))
     named = any(path.startswith("activation_checkpointing") for path in said.values)
@@ -168,7 +129,7 @@ def _recomputes(said: _Said, pp: int, assumed: list[str]) -> bool:
     return named
 
 
-def _offload(said: _Said, blocks: int) -> Offload:
+def _offload(said: Settings, blocks: int) -> Offload:
     optimizer = said.get(f"{_ZERO}.offload_optimizer.device", "none")
     weights = said.get(f"{_ZERO}.offload_param.device", "none")
     for device in (optimizer, weights):
@@ -188,7 +149,7 @@ def _offload(said: _Said, blocks: int) -> Offload:
 
 
 def _training(
-    said: _Said, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
+    said: Settings, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
 ) -> TrainingSpec:
     kind = said.get("optimizer.type")
     if kind is None:
@@ -215,7 +176,7 @@ def _training(
     return TrainingSpec(**fields)
 
 
-def _facts(said: _Said, layout: Layout, stack: StackSpec) -> dict[str, Any]:
+def _facts(said: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
     """What the file switches in the software stack; ZeRO-3 overlaps unless told otherwise (zero/config.py)."""
     if not layout.zero:
         return {}

@@ -8,13 +8,15 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.reading import read_document
 from planner.importers.deepspeed import MARKS
 
-READERS = ("megatron", "deepspeed", "torchrec")
+READERS = ("megatron", "torchtitan", "deepspeed", "torchrec")
 _SUFFIXES = {
     ".json": "torchrec",
     ".sh": "megatron",
     ".bash": "megatron",
     ".slurm": "megatron",
     ".sbatch": "megatron",
+    ".py": "torchtitan",
+    ".toml": "torchtitan",
 }
 
 

@@ -55,7 +55,7 @@ def import_(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Command line or script of Megatron-LM; DeepSpeed's JSON; TorchRec's sharding plan.",
+            help="Command or script of Megatron-LM; recipe of torchtitan; DeepSpeed's JSON; TorchRec's sharding plan.",
             show_default=False,
         ),
     ],
@@ -69,10 +69,11 @@ def import_(
         ),
     ],
     trainer: Annotated[
-        str | None, o.optional("--from", "TRAINER", "megatron, deepspeed or torchrec; else as it looks.")
+        str | None,
+        o.optional("--from", "TRAINER", "megatron, torchtitan, deepspeed or torchrec; else as it looks."),
     ] = None,
     also: Annotated[
-        str | None, o.optional("--also", "WORDS", "Arguments that the command leaves out.")
+        str | None, o.optional("--also", "WORDS", "Arguments that the source leaves out.")
     ] = None,
     gpus: o.Gpus = None,
     global_batch: o.GlobalBatch = None,
@@ -109,7 +110,7 @@ def import_(
         profile=profile,
         host_memory=host_memory,
     )
-    if also is not None and kind != "megatron":
+    if also is not None and kind not in ("megatron", "torchtitan"):
         raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
     if sequence is not None and kind == "torchrec":
         raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
@@ -122,11 +123,9 @@ def import_(
 def _import_training(
     kind: str, source: str, inputs: Inputs, also: str | None, out: Path | None, output: Output
 ) -> None:
-    from meshwright.families.transformer.importing import ask_import, ask_import_config
+    from meshwright.families.transformer.importing import ask_import_of
 
-    question = (
-        ask_import_config(source, inputs) if kind == "deepspeed" else ask_import(source, inputs, also or "")
-    )
+    question = ask_import_of(kind, source, inputs, also or "")
     output.assumed(question.assumptions)
     output.remark(question.notes)
     answer = question.answer()

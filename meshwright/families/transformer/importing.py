@@ -13,6 +13,7 @@ from cost_models.files.reading import read_document, read_text
 from cost_models.question import Question
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.transformer import TransformerSpec
 from meshwright.families.transformer.estimating import EstimateQuestion
 from meshwright.inputs.questions import (
     Inputs,
@@ -26,6 +27,8 @@ from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron
 from planner.importers.reading import Reading
 from planner.importers.registry import is_command
+from planner.importers.torchtitan import read_torchtitan
+from planner.importers.torchtitan_recipes import read_recipe
 
 _SAID = {
     "model": "MODEL",
@@ -35,6 +38,17 @@ _SAID = {
     "training": "--training",
 }
 """What the command itself says."""
+
+
+def ask_import_of(kind: str, source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+    """Read what a trainer of transformers runs.
+
+    Raises:
+        InputError: the source, or what is said beside it, is wrong.
+    """
+    if kind == "deepspeed":
+        return ask_import_config(source, inputs)
+    return (ask_import_recipe if kind == "torchtitan" else ask_import)(source, inputs, also)
 
 
 def ask_import(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
@@ -74,6 +88,24 @@ def ask_import_config(source: str | Path, inputs: Inputs) -> EstimateQuestion:
     training, dropped = with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
     return _asked(replace(reading, training=training, assumptions=assumptions), inputs)
+
+
+def ask_import_recipe(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+    """Read a recipe of torchtitan, a Python file or TOML; nothing of it is run.
+
+    Raises:
+        InputError: it cannot be read, contradicts itself or what is said beside it.
+    """
+    said = tuple(name for name in _SAID if name != "model")
+    _require_unsaid(inputs, said, "recipe")
+    recipe = read_recipe(read_text(Path(source)), str(source), also)
+    named = inputs.model
+    assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
+    model = resolve_model(named) if isinstance(named, str) and named else None
+    spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
+    reading = read_torchtitan(recipe, gpus=inputs.gpus, stack=inputs.stack, model=spec)
+    first = model.assumptions if model is not None else ()
+    return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), inputs)
 
 
 def _require_unsaid(inputs: Inputs, names: tuple[str, ...], what: str) -> None:
