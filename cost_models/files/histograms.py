@@ -6,14 +6,15 @@ rows that nothing used left out. Counts are sorted, so it does not matter which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.documents import printable
+from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
 
 HEAD = 1024
@@ -60,23 +61,38 @@ def steps_of(counts: Counts) -> Steps:
     return tuple(zip(np.diff(edges).tolist(), shares.tolist(), strict=True))
 
 
-def with_histograms(folder: Path) -> Callable[[Any], Any]:
-    """A function that reads the files that `histogram: FILE` of tables names, beside the model's own file."""
+def with_histograms(document: Document, folder: Path) -> Document:
+    """A model's document with the files read that `histogram: FILE` of tables names, beside the model's own file; with
+    a problem at each that cannot be."""
+    problems, fields = dict(document.problems), document.value
+    for key, table in tables_of(document):
+        name, rows = table.get("histogram"), table.get("rows")
+        if not isinstance(name, str) or not isinstance(rows, int) or rows <= 0:
+            continue  # the spec says what is wrong with its rows
+        try:
+            steps = [list(step) for step in read_histogram(folder / name, rows)]
+        except InputError as error:
+            at = (*key, "histogram")
+            problems[at] = Problem(document.where(at), "; ".join([error.headline, *map(str, error.problems)]))
+        else:
+            fields = with_table(fields, key, table | {"histogram": steps})
+    return replace(document, value=fields, problems=problems)
 
-    def read(tables: Any) -> Any:
-        if not isinstance(tables, list):
-            return tables
-        return [_with_steps(one, folder) for one in tables]
 
-    return read
+def tables_of(document: Document) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """(place, fields) of every class of tables that a model's document lists."""
+    for group in ("tables", "wide"):
+        listed = document.value.get(group) if isinstance(document.value, dict) else None
+        for at, table in enumerate(listed if isinstance(listed, list) else []):
+            if isinstance(table, dict):
+                yield (group, at), table
 
 
-def _with_steps(table: Any, folder: Path) -> Any:
-    if not isinstance(table, dict) or not isinstance(name := table.get("histogram"), str):
-        return table
-    if not isinstance(rows := table.get("rows"), int) or rows <= 0:
-        return table  # the spec says what is wrong with its rows
-    return table | {"histogram": [list(step) for step in read_histogram(folder / name, rows)]}
+def with_table(fields: dict[str, Any], key: Key, table: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a model with another class of tables in its place."""
+    group, at = str(key[0]), int(key[1])
+    listed = fields[group]
+    return fields | {group: [*listed[:at], table, *listed[at + 1 :]]}
 
 
 def _of_array(path: Path, rows: int) -> Counts:

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cost_models.base import MAX_GPUS, Spec
 from cost_models.documents import Document, Key, printable
@@ -24,7 +24,7 @@ from cost_models.files.names import (
     unknown_model,
 )
 from cost_models.files.parsing import check_kind, load_spec, parse_spec, validate
-from cost_models.files.reading import is_file, read_document
+from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.files.recommender_files import is_foreign_recommender
 from cost_models.files.schema import json_schema
 from cost_models.hugging_face.config import read_config
@@ -45,6 +45,8 @@ __all__ = [
     "resolve_model",
     "resolve_training",
 ]
+
+M = TypeVar("M")
 
 HUGGING_FACE_FILE = "config.json"
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -67,13 +69,16 @@ class LoadedModel:
     """What its config says of training, which is no part of its shape."""
 
 
-def resolve_model(text: str) -> LoadedModel:
-    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json.
+def resolve_model(text: str | Document) -> LoadedModel:
+    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json, or of what
+    one of these holds.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
         InputError: a file that does not describe a model; all problems at once.
     """
+    if isinstance(text, Document):
+        return _loaded(validate(text, TransformerSpec))
     if text in catalog.names("models"):
         return _loaded(catalog.load_model(text))
     path = Path(text)
@@ -92,21 +97,33 @@ def resolve_model(text: str) -> LoadedModel:
     return _loaded(validate(document, TransformerSpec))
 
 
-def family_of_model(model: str | Spec) -> Family:
+def read_once(model: M) -> M | Document:
+    """What a pipe holds, which gives it once; any other model as it is. Raises InputError where it cannot be read."""
+    return read_document(model) if isinstance(model, str) and is_pipe(model) else model
+
+
+def family_of_model(model: str | Spec | Document) -> Family:
     """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
-    kind = _kind_of(model) if isinstance(model, str) else getattr(model, "kind", None)
+    kind = getattr(model, "kind", None)
+    if isinstance(model, str):
+        kind = _kind_of(model)
+    if isinstance(model, Document):
+        kind = _kind_in(model)
     return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
 
 
 def _kind_of(text: str) -> object:
     """The kind that a file states or shows; of a name that is none, of the catalogue."""
-    if Path(text).is_file():  # a pipe would have nothing left to say
+    if is_file(text):
         with suppress(InputError):
-            document = read_document(text)
-            if is_foreign_recommender(document):
-                return RECOMMENDER
-            return document.value.get("kind") if isinstance(document.value, dict) else None
+            return _kind_in(read_document(text))
     return RECOMMENDER if known_recommender(text) and not known_model(text) else None
+
+
+def _kind_in(document: Document) -> object:
+    if is_foreign_recommender(document):
+        return RECOMMENDER
+    return document.value.get("kind") if isinstance(document.value, dict) else None
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:

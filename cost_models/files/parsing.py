@@ -75,17 +75,17 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
     if wanted is not None and given != wanted:
         raise InputError(
             f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here"
-            f"{_more_of_kind(document.source, given, wanted)}"
+            f"{_more_of_kind(given, wanted)}"
         )
 
 
-def _more_of_kind(source: str, given: object, wanted: str) -> str:
+def _more_of_kind(given: object, wanted: str) -> str:
     """What else to know where a model is of another kind than was read for."""
     if wanted not in FAMILIES:
         return ""
     if not isinstance(given, str) or given not in FAMILIES:
         return f" (kinds of models: {', '.join(FAMILIES)})"
-    return "" if Path(source).is_file() else " (a pipe is read once: write the model to a file)"
+    return ""
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:

@@ -86,6 +86,15 @@ def parse_json(text: str, *, source: str) -> Document:
     return Document(source=source, value=value)
 
 
+def is_pipe(path: str | Path) -> bool:
+    """Whether something is there that gives what it holds once: a pipe, standard input of a terminal."""
+    try:
+        place = Path(path)
+        return place.exists() and not place.is_file() and not place.is_dir()
+    except (OSError, ValueError):  # too long, or a null character
+        return False
+
+
 def is_file(path: str | Path) -> bool:
     """Whether a file exists; False for text that cannot be a path."""
     try:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.breakdown import Breakdown
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem, first_of
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
 from cost_models.recommender.prices.exchange import links_of
@@ -165,18 +165,21 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
         raise InputError(
             f"the sharding has {len(sharding.tables)} tables, `{question.model.name}` has {tables}"
         )
+    names = question.model.table_names
+    wrong = []
     for number, placed in enumerate(sharding.tables):
-        name = question.model.table_names[number]
+        name = f"table:{number} (`{names[number]}`)"
         node = placed.option.form == "node-row"
         limit = cluster.nodes if node else cluster.num_gpus
-        for at in placed.at:
-            if at >= limit:
-                what = "node" if node else "GPU"
-                raise InputError(
-                    f"table:{number} (`{name}`) lies on {what} {at}, and there are {limit}, counted from 0"
-                )
+        if beyond := [at for at in placed.at if at >= limit]:
+            what = "node" if node else "GPU"
+            wrong.append((name, f"lies on {what} {beyond[0]}, and there are {limit}, counted from 0"))
         width = question.model.classes[question.model.class_of_table[number]].width
         if placed.option.form == "column" and width % placed.option.shards:
-            raise InputError(
-                f"table:{number} (`{name}`) has {width} columns, which {placed.option.shards} slices do not divide"
-            )
+            wrong.append((name, f"has {width} columns, which {placed.option.shards} slices do not divide"))
+    if len(wrong) == 1:
+        raise InputError(" ".join(wrong[0]))
+    if wrong:
+        raise InputError(
+            f"{len(wrong)} tables cannot be held so", problems=first_of([Problem(*one) for one in wrong])
+        )

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError, Problem, first_of
+from cost_models.files.reading import is_pipe
 from cost_models.specs.recommender.model import RecommenderSpec
 from executor.data.clicks import Clicks, Ints
 from executor.embeddings.bags import Bags
@@ -53,6 +54,10 @@ class RecordedClicks:
         self.tables = [model.classes[index] for index in model.class_of_table]
         self.table_names = model.table_names
         self.strays = [Strays() for _ in self.tables]
+        if is_pipe(path):
+            raise InputError(
+                f"{path}: clicks are read more than once", hint="write what the pipe gives to a file"
+            )
         if not path.is_file():
             raise InputError(f"{path}: there is no such file of clicks")
         if len(self.tables) != CATEGORIES or model.dense_features != NUMBERS or model.top_mlp[-1] != 1:
@@ -60,6 +65,7 @@ class RecordedClicks:
                 f"{path}: a sample has {NUMBERS} numbers, {CATEGORIES} ids and one label; model `{model.name}` takes"
                 f" {model.dense_features} numbers, {len(self.tables)} ids and {model.top_mlp[-1]} labels"
             )
+        _require_one_id(path, model)
         self._records: npt.NDArray[np.int32] | None = None
         if path.suffix == _BINARY:
             self._records = _mapped(path)
@@ -80,6 +86,8 @@ class RecordedClicks:
             present = np.ones((share, CATEGORIES), dtype=np.bool_)
         else:
             fields, present = self._parsed(samples)
+        _require_clicked_or_not(self.path, fields[:, 0], samples)
+        self._require_rows(fields[:, 1 + NUMBERS :], present, samples)
         numbers = np.log1p(np.maximum(fields[:, 1 : 1 + NUMBERS], 0)).astype(np.float32)
         ids = [
             self._bags(table, fields[:, 1 + NUMBERS + table], present[:, table], samples)
@@ -102,24 +110,32 @@ class RecordedClicks:
         spec = self.tables[table]
         beyond = present & ((ids < 0) | (ids >= spec.rows))
         if beyond.any():
-            at = int(beyond.argmax())
-            stray, sample = self.strays[table], int(samples[at]) + 1
-            if spec.out_of_range == "error":
-                raise InputError(
-                    f"{self.path.name}: ids that no table has a row for",
-                    problems=[
-                        Problem(
-                            f"row {sample}, table `{self.table_names[table]}`",
-                            f"id {int(ids[at])} is not between 0 and {spec.rows - 1}",
-                        )
-                    ],
-                    hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
-                )
+            at, stray = int(beyond.argmax()), self.strays[table]
             if not stray.count:
-                stray.first_id, stray.sample = int(ids[at]), sample
+                stray.first_id, stray.sample = int(ids[at]), int(samples[at]) + 1
             stray.count += int(beyond.sum())
             ids = np.where(beyond, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
+
+    def _require_rows(self, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> None:
+        """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
+        problems = []
+        for table, spec in enumerate(self.tables):
+            mine = ids[:, table]
+            beyond = np.flatnonzero(present[:, table] & ((mine < 0) | (mine >= spec.rows)))
+            if spec.out_of_range == "error" and len(beyond):
+                at = int(beyond[0])
+                more = f", nor are {len(beyond) - 1} more of this step" if len(beyond) > 1 else ""
+                where = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
+                problems.append(
+                    Problem(where, f"id {int(mine[at])} is not between 0 and {spec.rows - 1}{more}")
+                )
+        if problems:
+            raise InputError(
+                f"{self.path.name}: ids that no table has a row for",
+                problems=first_of(problems),
+                hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
+            )
 
     def _parsed(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """(fields, which categories are there) of lines of text."""
@@ -145,6 +161,31 @@ def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
     numbers = [int(field or b"0") for field in line[: 1 + NUMBERS]]
     categories = line[1 + NUMBERS :]
     return numbers + [int(field or b"0", 16) for field in categories], [bool(field) for field in categories]
+
+
+def _require_one_id(path: Path, model: RecommenderSpec) -> None:
+    """Raises InputError where tables are to get more ids of a sample than the file has."""
+    problems = [
+        Problem(f"table `{one.name}`", f"`pooling` says {one.pooling:g} ids of a sample")
+        for one in model.classes
+        if one.pooling > 1
+    ]
+    if problems:
+        raise InputError(
+            f"{path}: a sample has one id for each table, and the plan counts on more",
+            problems=first_of(problems),
+            hint="plan with `pooling: 1` of these tables",
+        )
+
+
+def _require_clicked_or_not(path: Path, labels: Ints, samples: Ints) -> None:
+    """Raises InputError where a label is neither 0 nor 1."""
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if len(wrong):
+        at = int(wrong[0])
+        raise InputError(
+            f"{path.name}: row {int(samples[at]) + 1} has label {int(labels[at])}; a label is 0 or 1"
+        )
 
 
 def _mapped(path: Path) -> npt.NDArray[Any]:

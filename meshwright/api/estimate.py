@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+from cost_models.files.loading import read_once
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
@@ -48,7 +49,7 @@ def estimate(
         InputError: what was asked is wrong, or the layout cannot run.
     """
     inputs = Inputs(
-        model=model,
+        model=read_once(model),
         cluster=cluster,
         gpus=gpus,
         global_batch=global_batch,
@@ -63,6 +64,6 @@ def estimate(
         confidence=confidence,
         host_memory=host_memory,
     )
-    verbs = verbs_of_model(model)
+    verbs = verbs_of_model(inputs.model)
     require_options(verbs, "estimate", given(inputs))
     return cast(Estimated, verbs.ask_estimate(inputs, layout).answer())

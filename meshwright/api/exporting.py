@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import overload
 
 from cost_models.errors import InputError
+from cost_models.files.loading import read_once
 from cost_models.files.recommender_loading import resolve_recommender
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
@@ -142,12 +143,14 @@ def price_import(file: str | Path, inputs: Inputs, budget: Budget | None = None)
     from meshwright.inputs.plan_inputs import PlanInputs
 
     model = (
-        inputs.model if isinstance(inputs.model, RecommenderSpec) else resolve_recommender(str(inputs.model))
+        inputs.model
+        if isinstance(inputs.model, RecommenderSpec)
+        else resolve_recommender(read_once(str(inputs.model)))
     )
     sharding, world = import_sharding(file, model)
     if inputs.gpus not in (None, world):
         raise InputError(f"`{file}` is for {world} GPUs, --gpus says {inputs.gpus}", hint="leave out --gpus")
-    asked = replace(inputs, gpus=world)
+    asked = replace(inputs, model=model, gpus=world)
     given = ask_estimate(asked, str(sharding))
     best = ask(PlanInputs(inputs=asked, gpus=str(world), limits=Limits(), goal=Goal())).answer(
         None, budget or Budget(time_limit=60.0, keep_on_interrupt=True)

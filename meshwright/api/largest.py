@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cost_models.documents import printable
+from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, UnknownNameError, did_you_mean
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_model
@@ -170,9 +170,9 @@ def _way(by: str | None) -> By:
     return way
 
 
-def _family(name: str | TransformerSpec | RecommenderSpec, way: By) -> Family:
+def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
     """The family of a name, or of a model that grows in depth."""
-    assert not isinstance(name, RecommenderSpec), "it has no sizes"
+    assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
     if isinstance(name, str):
         if (found := family_named(name, way)) is not None:
             return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
+from cost_models.files.loading import read_once
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
@@ -143,7 +144,7 @@ def plan(
         InfeasibleError: nothing fits, or nothing meets the deadline.
     """
     inputs = Inputs(
-        model=model,
+        model=read_once(model),
         cluster="" if isinstance(cluster, (list, tuple)) else cluster,
         global_batch=global_batch,
         sequence=sequence,
@@ -172,6 +173,6 @@ def plan(
         pick=pick,
         risk=risk,
     )
-    verbs = verbs_of_model(model)
+    verbs = verbs_of_model(inputs.model)
     require_options(verbs, "plan", asked.given)
     return verbs.ask(asked).answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))

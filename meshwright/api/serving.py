@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.loading import resolve_cluster
+from cost_models.files.loading import read_once, resolve_cluster
 from cost_models.files.recommender_loading import resolve_recommender
 from cost_models.recommender.caching import POLICIES
 from cost_models.specs.cluster import ClusterSpec
@@ -91,7 +91,7 @@ def served_plan(plan: ServingPlan) -> ServedRecommender:
 def _model(model: str | Path | RecommenderSpec) -> RecommenderSpec:
     if isinstance(model, RecommenderSpec):
         return model
-    return resolve_recommender(str(model))
+    return resolve_recommender(read_once(str(model)))
 
 
 def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[RecommenderSpec, tuple[str, ...]]:

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from cost_models.base import Spec
+from cost_models.documents import Document
 from cost_models.families import Family, family_of_plan_kind, part
 from cost_models.files.loading import family_of_model
 from meshwright.families.verbs import Verbs
 from planner.any_plan import AnyPlan
 
 
-def verbs_of_model(model: str | Spec) -> Verbs[Any]:
-    """The verbs for a model by its name, its file or itself."""
+def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
+    """The verbs for a model by its name, its file, what that holds, or itself."""
     return _verbs(family_of_model(model))
 
 

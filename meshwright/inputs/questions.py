@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
-from cost_models.documents import printable
+from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
 from cost_models.files.loading import LoadedModel, resolve_cluster, resolve_model, resolve_training
@@ -36,7 +36,8 @@ MOST_HOST_MEMORY = 1e15
 class Inputs:
     """What the user gave, by name, as a file or as a value; None where nothing was said."""
 
-    model: str | TransformerSpec | RecommenderSpec
+    model: str | TransformerSpec | RecommenderSpec | Document
+    """A document: what a pipe held (`cost_models.files.loading.read_once`)."""
     cluster: str | ClusterSpec | MixedCluster
     gpus: int | None = None
     global_batch: int | str | None = None
@@ -220,9 +221,9 @@ def require_nouns(inputs: Inputs) -> None:
         raise InputError("MODEL and CLUSTER are swapped", hint=f"write them as `{cluster} {model}`")
 
 
-def _model(model: str | TransformerSpec | RecommenderSpec) -> LoadedModel:
+def _model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedModel:
     assert not isinstance(model, RecommenderSpec), "another family reads it"
-    return resolve_model(model) if isinstance(model, str) else LoadedModel(spec=model)
+    return resolve_model(model) if isinstance(model, (str, Document)) else LoadedModel(spec=model)
 
 
 def _training(inputs: Inputs) -> TrainingSpec:

@@ -47,8 +47,9 @@ def alternative(
     """
     try:
         words = parse_words(text, question.model.num_tables)
-    except ValueError as error:
-        raise InputError(str(error), hint="write it like `table:5=row` or `table:0-3=column2`") from None
+    except InputError as error:
+        hint = "write it like `table:5=row` or `table:0-3=column2`"
+        raise InputError(error.headline, problems=error.problems, hint=hint) from None
     if not words:
         raise InputError("`--why-not` is empty", hint="write it like `table:5=row`")
     said = {table: (one, nth) for one in words for nth, table in enumerate(range(one.first, one.last + 1))}
@@ -88,7 +89,9 @@ def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
     places = cluster.nodes if option.form == "node-row" else cluster.num_gpus
     if option.form == "column" and width % option.shards:
         divisors = [str(n) for n in range(2, width + 1) if width % n == 0 and n <= places]
-        return f"{name} has {width} columns, which {option.shards} slices do not divide; {', '.join(divisors)} do"
+        verb = "does" if len(divisors) == 1 else "do"
+        others = f"{', '.join(divisors)} {verb}" if divisors else f"no number of slices up to {places} does"
+        return f"{name} has {width} columns, which {option.shards} slices do not divide; {others}"
     if option.placed and option.shards > places:
         what = "nodes" if option.form == "node-row" else "GPUs"
         return f"`{option}` has {option.shards} slices, and there are {places} {what}"

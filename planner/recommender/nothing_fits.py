@@ -71,9 +71,7 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
     """The error to raise where none of the rows of `priced` holds a table."""
     free = _free(priced)
     device = _worst_moment(priced, rows)
-    host = priced.everywhere_host_bytes[rows] + np.where(
-        priced.shards[rows] > 0, priced.shard_host_bytes[rows], 0.0
-    )
+    host = _fullest_host(priced, rows)
     over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
     least = int(np.argmin(over))
     option = priced.options[int(rows[least])]
@@ -87,17 +85,25 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
         host_memory=priced.host_memory,
         would_fit=tuple(_remedies(priced, rows, device, host, free)),
     )
-    whole = max((float(device[at] + host[at]) for at in _whole(priced, rows)), default=why.device_bytes)
+    how = "however it is held" if len(rows) > 1 else f"held as `{option}`"
     room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"
     places = [f"{format_bytes(why.device_bytes)} {room}"]
     if why.host_bytes > 0:
         places.append(f"{format_bytes(why.host_bytes)} of a host's {format_bytes(priced.host_memory)}")
     return ShardingDoesNotFitError(
-        f"{priced.name_of(table)}, {format_bytes(whole)}, does not fit, however it is held",
+        f"{priced.name_of(table)}, {format_bytes(_table_bytes(priced, rows))}, does not fit, {how}",
         why,
         problems=[Problem("least", f"`{option}` needs {' and '.join(places)}")],
         hint="; or ".join(why.would_fit),
     )
+
+
+def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
+    """Host memory that a table in each row takes of the node that has most of it: shards spread evenly."""
+    nodes = -(-priced.gpus // priced.gpus_per_node)
+    shards = -(-priced.shards[rows] // nodes)
+    filled: Array = priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
+    return filled
 
 
 def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
@@ -124,11 +130,25 @@ def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
     return ShardingDoesNotFitError(
         f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
         why,
-        problems=[
-            Problem("needs", f"{format_bytes(least_bytes)} or more; GPUs have {format_bytes(why.held_bytes)}")
-        ],
+        problems=[Problem("needs", _needed(problem, why, moment))],
         hint=hint,
     )
+
+
+def _needed(problem: PosedProblem, why: TablesTooLarge, moment: int) -> str:
+    """What all tables need at the least beside what there is: of GPUs, or where these would do, of hosts as well."""
+    held = format_bytes(why.held_bytes)
+    if why.least_bytes > why.held_bytes or not problem.priced.host_memory:
+        return f"{format_bytes(why.least_bytes)} or more; GPUs have {held}"
+    spans = problem.shards * problem.span
+    device = problem.everywhere_full * problem.gpus + problem.shard_full * spans[:, None]
+    host = problem.everywhere_host * problem.nodes + problem.shard_host * problem.shards
+    both = device[:, moment] * problem.priced.device_memory + host * problem.priced.host_memory
+    least = sum(
+        count * float(both[problem.rows_of(one)].min()) for one, count in enumerate(problem.counts.tolist())
+    )
+    hosts = format_bytes(problem.nodes * problem.priced.host_memory)
+    return f"{format_bytes(least)} or more; GPUs have {held}, and hosts {hosts}"
 
 
 def _free(priced: PricedOptions) -> float:
@@ -144,8 +164,12 @@ def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
     return worst
 
 
-def _whole(priced: PricedOptions, rows: Ints) -> list[int]:
-    return [at for at, row in enumerate(rows.tolist()) if priced.options[row].form == "whole"]
+def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
+    """Bytes of the table that these are options of: of all options of its class that which holds it whole, if any."""
+    own = np.flatnonzero(priced.table_class == priced.table_class[rows[0]])
+    whole = [at for at in own.tolist() if priced.options[at] == Option("whole")]
+    held = (whole or rows.tolist())[:1]
+    return float(_worst_moment(priced, np.array(held))[0] + priced.shard_host_bytes[held[0]])
 
 
 def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, free: float) -> list[str]:

@@ -35,6 +35,7 @@ class _Rows:
     """Which resources are device memory; loads come before, host memory last."""
     places: Ints
     """(R,) GPUs, or nodes: as many shards of a table may lie apart."""
+    nodes: int
 
     def kept(self, which: Ints) -> _Rows:
         """Some of the rows."""
@@ -46,6 +47,7 @@ class _Rows:
             everywhere=self.everywhere[which],
             moments=self.moments,
             places=self.places[which],
+            nodes=self.nodes,
         )
 
     @property
@@ -56,9 +58,9 @@ class _Rows:
     def fitting(self, filled: Array) -> _Rows:
         """Rows that fit on a GPU of a node where so much of (M + 1) memories is filled already."""
         memories = slice(self.moments.start, None)
-        needed = self.everywhere[:, memories] + np.where(
-            self.shards[:, None] > 0, self.shard[:, memories], 0.0
-        )
+        shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
+        shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly
+        needed = self.everywhere[:, memories] + np.where(shards > 0, shards * self.shard[:, memories], 0.0)
         fits = (filled + needed <= FULL).all(axis=1)
         return self.kept(np.flatnonzero(fits & (self.shards <= self.places)))
 
@@ -105,6 +107,7 @@ def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> Priced
 def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
     """A row for every priced option."""
     on_nodes = np.array([option.form == "node-row" for option in priced.options])
+    nodes = -(-priced.gpus // priced.gpus_per_node)
 
     def resources(seconds: Array, device: Array, host: Array) -> Array:
         loads = seconds if objective == "step" else seconds.sum(axis=1, keepdims=True)
@@ -121,7 +124,8 @@ def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
             priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes
         ),
         moments=slice(stages, stages + priced.shard_bytes.shape[1]),
-        places=np.where(on_nodes, -(-priced.gpus // priced.gpus_per_node), priced.gpus),
+        places=np.where(on_nodes, nodes, priced.gpus),
+        nodes=nodes,
     )
 
 
@@ -237,6 +241,7 @@ def _joined(priced: PricedOptions, left: _Rows, right: _Rows) -> _Rows:
         everywhere=left.everywhere[a] + right.everywhere[b],
         moments=left.moments,
         places=left.places[a],
+        nodes=left.nodes,
     )
 
 

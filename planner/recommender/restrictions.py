@@ -51,10 +51,7 @@ def read_restrictions(
     Raises:
         InputError: a word that is none, or a table that is not there.
     """
-    try:
-        said = tuple(one for text in fix for one in parse_words(text, model.num_tables))
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    said = parse_words(" ".join(fix), model.num_tables)
     words = [word for text in forbid for word in text.replace(",", " ").split()]
     for word in words:
         if word not in FORBIDDEN_WORDS:

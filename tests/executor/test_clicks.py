@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,43 @@ def _learned(model: RecommenderSpec, steps: int) -> tuple[float, float]:
     for step in range(steps):
         engine.step(clicks.slice(step, 0, 1))
     return before, area_under_curve(engine, unseen)
+
+
+def _recorded(path: Path, **fields: tuple[int, int]) -> Path:
+    """Samples in MLPerf's binary, with some fields (row, value) by column otherwise."""
+    records = np.zeros((8, 40), dtype="<i4")
+    for column, (row, value) in fields.items():
+        records[row, int(column.removeprefix("at"))] = value
+    records.tofile(path)
+    return path
+
+
+def test_strays_of_all_tables_are_told_at_once(tmp_path: Path) -> None:
+    path = _recorded(tmp_path / "a.bin", at17=(1, 100), at20=(5, -7))
+    with pytest.raises(InputError, match="ids that no table has a row for") as caught:
+        RecordedClicks(path, criteo(), 8).slice(0, 0, 1)
+    assert [str(one) for one in caught.value.problems] == [
+        "row 2, table `c.3`: id 100 is not between 0 and 99",
+        "row 6, table `c.6`: id -7 is not between 0 and 99",
+    ]
+
+
+def test_a_label_is_nothing_but_0_or_1(tmp_path: Path) -> None:
+    clicks = RecordedClicks(_recorded(tmp_path / "a.bin", at0=(4, 7)), criteo(), 8)
+    with pytest.raises(InputError, match="row 5 has label 7; a label is 0 or 1"):
+        clicks.slice(0, 0, 1)
+
+
+def test_pooling_above_what_a_file_has_is_refused(tmp_path: Path) -> None:
+    tables = TableSpec(name="c", rows=100, width=4, count=CATEGORIES, pooling=3.0)
+    model = RecommenderSpec(tables=(tables,), bottom_mlp=(4,), top_mlp=(8, 1))
+    with pytest.raises(InputError, match="one id for each table, and the plan counts on more") as caught:
+        RecordedClicks(_recorded(tmp_path / "a.bin"), model, 8)
+    assert "table `c`: `pooling` says 3 ids" in str(caught.value)
+
+
+def test_clicks_from_a_pipe_are_refused_with_a_hint(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "clicks")
+    with pytest.raises(InputError, match="read more than once") as caught:
+        RecordedClicks(tmp_path / "clicks", criteo(), 8)
+    assert "to a file" in caught.value.hint

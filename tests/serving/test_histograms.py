@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.files.histograms import read_histogram, steps_of, with_histograms
 from cost_models.recommender.accesses import accesses_of
@@ -34,8 +35,12 @@ def test_many_rows_become_steps_with_the_same_hits() -> None:
 
 def test_a_model_names_its_files(tmp_path: Path) -> None:
     np.save(tmp_path / "clicks.npy", np.array([3, 1]))
-    read = with_histograms(tmp_path)([{"name": "a", "rows": 2, "histogram": "clicks.npy"}, {"name": "b"}])
-    assert read == [{"name": "a", "rows": 2, "histogram": [[1, 0.75], [1, 0.25]]}, {"name": "b"}]
+    tables = [{"name": "a", "rows": 2, "histogram": "clicks.npy"}, {"name": "b"}]
+    read = with_histograms(Document(source="model.yaml", value={"tables": tables}), tmp_path)
+    assert read.value["tables"] == [
+        {"name": "a", "rows": 2, "histogram": [[1, 0.75], [1, 0.25]]},
+        {"name": "b"},
+    ]
 
 
 @pytest.mark.parametrize(

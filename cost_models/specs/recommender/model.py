@@ -56,11 +56,12 @@ class RecommenderSpec(Spec):
 
     def _contradiction(self) -> str:
         classes = self.classes
-        twice = [name for name, times in Counter(one.name for one in classes).items() if times > 1]
-        if twice:
-            return f"two tables are called `{twice[0]}`"
         if self.num_tables > MAX_TABLES:
             return f"{self.num_tables} tables are more than {MAX_TABLES}"
+        of_classes = (one.name for one in classes if one.count > 1)
+        twice = [name for name, times in Counter((*self.table_names, *of_classes)).items() if times > 1]
+        if twice:
+            return f"two tables are called `{twice[0]}`"
         if self.interaction.kind == "dot":
             widths = {one.width for one in self.tables} | set(self.bottom_mlp[-1:])
             if len(widths) > 1:

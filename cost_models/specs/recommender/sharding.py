@@ -19,11 +19,13 @@ After `@` stand the GPUs (of `node-row`: nodes) of the tables in turn, as many f
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
 from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, first_of
 
 Form = Literal["whole", "column", "row", "node-row", "copy"]
 FORMS: tuple[Form, ...] = ("whole", "column", "row", "node-row", "copy")
@@ -128,30 +130,58 @@ def parse_words(text: str, num_tables: int) -> tuple[SaidOfTables, ...]:
     """The words of a sharding, or of a part of one.
 
     Raises:
-        ValueError: a word that is none, tables that are not there, or a number of places that does not fit.
+        InputError: words that are none, tables that are not there, or numbers of places that do not fit; all at once.
     """
-    return tuple(_parse_word(word, num_tables) for word in text.split())
+    words, wrong = _read_words(text, num_tables)
+    _require(wrong)
+    return words
+
+
+def _read_words(text: str, num_tables: int) -> tuple[tuple[SaidOfTables, ...], list[str]]:
+    """The words that can be read, and what is wrong with the others."""
+    words, wrong = [], []
+    for word in text.split():
+        try:
+            words.append(_parse_word(word, num_tables))
+        except ValueError as error:
+            wrong.append(str(error))
+    return tuple(words), wrong
+
+
+def _require(wrong: Sequence[str]) -> None:
+    """Raises InputError with all that is wrong."""
+    if len(wrong) == 1:
+        raise InputError(wrong[0])
+    if wrong:
+        raise InputError(
+            f"{len(wrong)} things are wrong with the sharding",
+            problems=first_of([Problem("", one) for one in wrong]),
+        )
 
 
 def parse_sharding(text: str, num_tables: int) -> Sharding:
     """The sharding of so many tables.
 
     Raises:
-        ValueError: as `parse_words`; or tables without a word, with two, or without a place.
+        InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
     """
-    found: dict[int, Placed] = {}
-    for said in parse_words(text, num_tables):
+    found: dict[int, Placed | None] = {}
+    words, wrong = _read_words(text, num_tables)
+    unread = bool(wrong)
+    for said in words:
         shards = said.option.shards if said.option.placed else 0
         tables = range(said.first, said.last + 1)
-        if shards and not said.at:
-            raise ValueError(f"table:{said.first} has no place; write it like `{said.option}@0`")
+        if lost := shards and not said.at:
+            wrong.append(f"table:{said.first} has no place; write it like `{said.option}@0`")
         for nth, table in enumerate(tables):
             if table in found:
-                raise ValueError(f"table:{table} is said twice")
-            found[table] = Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
-    if missing := [table for table in range(num_tables) if table not in found]:
-        raise ValueError(f"nothing is said of table:{missing[0]}")
-    return Sharding(tuple(found[table] for table in range(num_tables)))
+                wrong.append(f"table:{table} is said twice")
+            found[table] = None if lost else Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
+    if (missing := [table for table in range(num_tables) if table not in found]) and not unread:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        wrong.append(f"nothing is said of table:{missing[0]}{more}")
+    _require(wrong)
+    return Sharding(tuple(placed for table in range(num_tables) if (placed := found[table]) is not None))
 
 
 def parse_option(text: str) -> Option:

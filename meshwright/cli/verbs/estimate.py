@@ -36,6 +36,7 @@ def estimate(
     quiet: o.Quiet = False,
 ) -> None:
     """Price one layout, part by part."""
+    from cost_models.files.loading import read_once
     from meshwright.families import verbs_of_model
     from meshwright.families.options import require_options
     from meshwright.inputs.plan_inputs import given
@@ -44,7 +45,7 @@ def estimate(
 
     output = Output(json=json, csv=csv, quiet=quiet)
     inputs = Inputs(
-        model=model,
+        model=read_once(model),
         cluster=cluster,
         gpus=gpus,
         global_batch=global_batch,
@@ -60,7 +61,7 @@ def estimate(
         host_memory=host_memory,
     )
     problems = Problems()
-    verbs = verbs_of_model(model)
+    verbs = verbs_of_model(inputs.model)
     require_options(verbs, "estimate", given(inputs))
     question = problems.read(lambda: verbs.ask_estimate(inputs, layout))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))

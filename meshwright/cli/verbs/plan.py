@@ -100,6 +100,7 @@ def plan(
     """Find the best layout and prove it."""
     from dataclasses import asdict, replace
 
+    from cost_models.files.loading import read_once
     from meshwright.cli.largest import answer_largest
     from meshwright.cli.progress import searching
     from meshwright.cli.serving import ServingFlags, answer_serving
@@ -170,7 +171,8 @@ def plan(
     problems = Problems()
     problems.read(serving.require_meant)
     if replay is None:
-        verbs = verbs_of_model(model)
+        asked = replace(asked, inputs=replace(inputs, model=read_once(model)))
+        verbs = verbs_of_model(asked.inputs.model)
         require_options(verbs, "plan", asked.given)
         question = problems.read(lambda: verbs.ask(asked))
     else:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.recommender_loading import resolve_recommender, resolve_recommender_training
 from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.tiers.host import is_own_host
-from cost_models.units import format_bytes, parse_bytes
+from cost_models.units import counted, format_bytes, parse_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
 from meshwright.inputs.limits import Limits
 from meshwright.inputs.plan_inputs import PlanInputs
@@ -109,11 +112,15 @@ def ask(asked: PlanInputs) -> ShardingQuestion:
     """
     problems = Problems()
     gpus = problems.read(lambda: _one_count(asked.gpus))
-    question = problems.read(lambda: question_of(asked.inputs, gpus or None))
+    read = Problems()
+    model = read.read(lambda: _model(asked.inputs))
+    inputs = asked.inputs if model is None else replace(asked.inputs, model=model)
+    question = problems.read(lambda: question_of(inputs, gpus or None))
     limits = problems.read(lambda: _limits(asked.limits))
     objective = problems.read(lambda: _objective(asked.goal.objective))
-    if question is not None and limits is not None:
-        problems.read(lambda: _require_tiers(question, limits.read(question.model)))
+    words = None if model is None or limits is None else problems.read(lambda: limits.read(model))
+    if question is not None and words is not None:
+        problems.read(lambda: _require_tiers(question, words))
     problems.require()
     assert question is not None
     assert limits is not None
@@ -152,8 +159,9 @@ def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
     """Read where every table lies. Raises InputError."""
     try:
         return parse_sharding(text, question.model.num_tables)
-    except ValueError as error:
-        raise InputError(str(error), hint="write it like `table:0-3=whole@0,1,2,3 table:4-25=row`") from None
+    except InputError as error:
+        hint = "write it like `table:0-3=whole@0,1,2,3 table:4-25=row`"
+        raise InputError(error.headline, problems=error.problems, hint=hint) from None
 
 
 def question_of(inputs: Inputs, gpus: int | None) -> RecommenderQuestion:
@@ -176,12 +184,25 @@ def question_of(inputs: Inputs, gpus: int | None) -> RecommenderQuestion:
     assert model is not None
     assert cluster is not None
     assert training is not None
+    _require_even_batch(training.global_batch, cluster)
     sized = with_host_memory(cluster, host_memory)
     return complete_recommender(model, sized, training, stack=inputs.stack, profile=inputs.profile)
 
 
+def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None:
+    """Raises InputError where GPUs cannot have as many samples each."""
+    gpus = cluster.num_gpus
+    if batch % gpus:
+        below = batch - batch % gpus
+        near = [str(one) for one in (below, below + gpus) if one]
+        raise InputError(
+            f"--global-batch: {batch} samples are not the same number on each of {counted(gpus, 'GPU')}",
+            hint=f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}",
+        )
+
+
 def _model(inputs: Inputs) -> RecommenderSpec:
-    if isinstance(inputs.model, str):
+    if isinstance(inputs.model, (str, Document)):
         return resolve_recommender(inputs.model)
     assert isinstance(inputs.model, RecommenderSpec), "another family reads it"
     return inputs.model
@@ -202,8 +223,10 @@ def _training(inputs: Inputs) -> RecommenderTraining:
 def _one_count(gpus: object) -> int:
     """The one number of GPUs; 0 where none was said."""
     text = "" if gpus is None else str(gpus).strip()
-    if text and not text.isdecimal():
-        raise InputError(f"--gpus: `{text}` is not one number of GPUs", hint="tables are sharded over one")
+    if text and not (text.isdecimal() and text.strip("0")):
+        raise InputError(
+            f"--gpus: `{printable(text)}` is not one number of GPUs", hint="tables are sharded over one"
+        )
     return int(text or 0)
 
 

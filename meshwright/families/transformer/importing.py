@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cost_models.defaults import assumed_dropout, complete_question
+from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.files.amounts import read_sequence
 from cost_models.files.loading import LoadedModel, resolve_model
@@ -79,7 +80,7 @@ def ask_import_config(source: str | Path, inputs: Inputs) -> EstimateQuestion:
         raise InputError(f"`{source}` is no file of DeepSpeed")
     assert not isinstance(inputs.model, RecommenderSpec), "DeepSpeed's file is of a transformer"
     named = inputs.model
-    model = resolve_model(named) if isinstance(named, str) else LoadedModel(spec=named)
+    model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
     try:
         length = int(read_sequence(inputs.sequence))
     except ValueError as error:

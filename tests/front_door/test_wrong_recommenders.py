@@ -1,0 +1,190 @@
+"""What is wrong with tables, or what is asked of them, is told at once, with place and hint, or what would fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MODEL = """\
+kind: recommender
+name: shop
+dense_features: 4
+bottom_mlp: [32, 16]
+interaction: {kind: none}
+top_mlp: [32, 1]
+tables:
+- {name: user, rows: 4000000, width: 64, pooling: 2.0}
+- {name: item, rows: 1000000, width: 64, pooling: 8.0}
+- {name: shelf, rows: 20000, width: 64, count: 2}
+"""
+ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
+SERVED = ("dgx-h100", "--gpus", "2", "--serve", "--cache", "1GiB")
+
+
+def written(folder: Path, *changes: tuple[str, str]) -> str:
+    text = MODEL
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "shop.yaml").write_text(text)
+    return str(folder / "shop.yaml")
+
+
+@pytest.mark.parametrize("words", [ASKED, SERVED], ids=["train", "serve"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            [("rows: 4000000", "rows: 0"), ("pooling: 8.0", "pooling: 0"), ("count: 2", "count: 0")],
+            ["shop.yaml:8  tables[0].rows: must be above zero", "tables[1].pooling:", "tables[2].count:"],
+        ),
+        (
+            [("name: item", "name: user"), ("rows: 20000", "rows: -1")],
+            [
+                "shop.yaml:9  tables[1].name: two tables are called `user`; the other is",
+                "tables[2].rows: must be",
+            ],
+        ),
+        ([("name: item", "name: shelf.1")], ["tables[2].name: two tables are called `shelf.1`"]),
+        ([("name: item", "name: shelf")], ["tables[2].name: two tables are called `shelf`"]),
+        (
+            [("pooling: 2.0", "combiner: max"), ("pooling: 8.0", "combiner: meen")],
+            [
+                "shop.yaml:8  tables[0].combiner: `max` is not one of",
+                "tables[1].combiner: `meen` is not one of `sum`, `mean`, `concat`; did you mean `mean`?",
+            ],
+        ),
+        (
+            [
+                ("pooling: 2.0", "histogram: [[9, 1.0]]"),
+                ("pooling: 8.0", "histogram: nowhere.csv"),
+                ("width: 64, count: 2", "width: 64, histogram: short.npy"),
+            ],
+            [
+                "shop.yaml:8  tables[0]: `histogram` counts 9 rows, the table has 4000000",
+                "shop.yaml:9  tables[1].histogram: cannot read",
+                "shop.yaml:10  tables[2].histogram:",
+                "counts 3 rows, the table has 20,000",
+            ],
+        ),
+        ([("pooling: 2.0", "pooling: 2000000")], ["tables[0].pooling: must be at most 1e+06"]),
+    ],
+)
+def test_every_wrong_table_is_named_with_its_line(
+    meshwright, tmp_path: Path, words: tuple[str, ...], changes: list[tuple[str, str]], said: list[str]
+) -> None:
+    np.save(tmp_path / "short.npy", np.ones(3))
+    answer = meshwright("plan", written(tmp_path, *changes), *words)
+    assert answer.code == 2
+    told = " ".join(answer.err.split())
+    for one in said:
+        assert " ".join(one.split()) in told, answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "0"), ["`0` is not one number of GPUs"]),
+        (("--gpus", "8", "--global-batch", "57"), ["57 samples are not the same number", "56 and 64 are"]),
+        (
+            ("--fix", "table:0=column3 table:1=column5"),
+            ["table:0=column3: user has", "table:1=column5: item"],
+        ),
+        (("--fix", "table:9=row", "--fix", "shelf=row"), ["`table:9=row` names", "`shelf=row` is no word"]),
+        (("--fix", "tabel", "--host-memory", "-1GiB"), ["`tabel` is no word", "`-1GiB` must be above zero"]),
+        (("--fix", "table:0=whole@5"), ["table 0 (`user`) is fixed on GPU 5, and there are 0 to 1"]),
+        (("--cache", "8GiB"), ["--cache: goes with --serve"]),
+    ],
+)
+def test_what_is_asked_of_tables_is_checked_at_once(
+    meshwright, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    answer = meshwright("plan", written(tmp_path), *ASKED, *words)
+    assert answer.code == 2
+    for one in said:
+        assert one in " ".join(answer.err.split())
+
+
+def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path: Path) -> None:
+    model = written(tmp_path, ("width: 64, pooling: 2.0", "width: 7, pooling: 2.0"))
+    answer = meshwright("plan", model, *ASKED, "--fix", "table:0=column2")
+    assert answer.code == 2
+    assert "7 columns, which 2 slices do not divide; no number of slices up to 2 does" in " ".join(
+        answer.err.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("table:0=whole@9 table:1=column3@0,1,1 table:2-3=copy", ["lies on GPU 9", "3 slices do not divide"]),
+        (
+            "table:0=whole@0 table:0=copy table:9=row tble:1",
+            ["said twice", "`table:9=row` names", "`tble:1`"],
+        ),
+        ("table:0=whole table:1=copy", ["table:0 has no place", "nothing is said of table:2 and 1 more"]),
+    ],
+)
+def test_every_wrong_word_of_a_sharding_is_told(
+    meshwright, tmp_path: Path, layout: str, said: list[str]
+) -> None:
+    answer = meshwright("estimate", written(tmp_path), *ASKED, "--layout", layout)
+    assert answer.code == 2
+    for one in said:
+        assert one in " ".join(answer.err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (),
+            [
+                "`column2` needs 4.7 TiB of a GPU's",
+                "9.3 TiB of each node's host memory",
+                "`row` over 123 GPUs",
+            ],
+        ),
+        (("--fix", "table:0=row"), ["does not fit, held as `row`", "4.7 TiB a GPU would do"]),
+        (("--host-memory", "5TiB"), ["9.3 TiB of a host's 5.0 TiB", "4.7 TiB a GPU would do"]),
+        (("--gpus", "16"), ["4.7 TiB of each node's host memory would do"]),
+    ],
+)
+def test_a_table_that_fits_nowhere_says_what_would_hold_it(
+    meshwright, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    """Two slices in one node fill that node's host with the whole table, however they are cut."""
+    answer = meshwright("plan", written(tmp_path, ("rows: 4000000", "rows: 40000000000")), *ASKED, *words)
+    assert answer.code == 1
+    for one in ("table 0 (`user`), 9.3 TiB, does not fit", *said):
+        assert one in " ".join(answer.err.split())
+
+
+def test_tables_that_do_not_fit_together_say_so_of_both_memories(meshwright, tmp_path: Path) -> None:
+    model = written(tmp_path, ("rows: 20000, width: 64, count: 2", "rows: 20000000, width: 64, count: 2000"))
+    told = " ".join(meshwright("plan", model, *ASKED).err.split())
+    assert "needs: 9.3 TiB or more; GPUs have 147.7 GiB, and hosts 2.0 TiB" in told
+
+
+def test_a_transformer_has_no_cache(meshwright) -> None:
+    answer = meshwright("plan", "gpt2-small", *SERVED)
+    assert answer.code == 2
+    assert "`gpt2-small` is a transformer; a recommender is needed here" in answer.err
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no such names")
+@pytest.mark.parametrize(
+    "words", [("plan", *ASKED), ("plan", *SERVED), ("estimate", *ASKED, "--layout", "table:0-3=copy")]
+)
+def test_a_model_from_a_pipe_is_read_once(meshwright, words: tuple[str, ...]) -> None:
+    """`meshwright plan <(make-model) ...`, as of a transformer."""
+    reading, writing = os.pipe()
+    os.write(writing, MODEL.encode())
+    os.close(writing)
+    answer = meshwright(words[0], f"/dev/fd/{reading}", *words[1:])
+    os.close(reading)
+    assert answer.code == 0, answer.err
+    assert "shop" in answer.out
