@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meshwright.answers.advised import Advised
     from meshwright.answers.calibrated import Calibrated
     from meshwright.answers.compared import Compared
+    from meshwright.answers.discovered import Discovered
     from meshwright.answers.emulated import Emulated
     from meshwright.answers.estimated import Estimated
     from meshwright.answers.examined import Examined
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from meshwright.api.advise import advise
     from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
     from meshwright.api.compare import compare
+    from meshwright.api.discover import discover
     from meshwright.api.doctor import doctor
     from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
@@ -72,6 +74,8 @@ _HOMES = {
     "import_plan": "meshwright.api.exporting",
     "ServedRecommender": "meshwright.answers.served",
     "estimate": "meshwright.api.estimate",
+    "discover": "meshwright.api.discover",
+    "Discovered": "meshwright.answers.discovered",
     "doctor": "meshwright.api.doctor",
     "Examined": "meshwright.answers.examined",
     "forecast": "meshwright.api.forecast",
@@ -132,6 +136,7 @@ __all__ = [
     "Check",
     "ClusterSpec",
     "Compared",
+    "Discovered",
     "Drawing",
     "Emulated",
     "Estimate",
@@ -168,6 +173,7 @@ __all__ = [
     "calibrate_from_run",
     "calibrate_from_runs",
     "compare",
+    "discover",
     "doctor",
     "emulate",
     "estimate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.cli.verbs.advise import advise
 from meshwright.cli.verbs.calibrate import calibrate
 from meshwright.cli.verbs.catalog import catalog
+from meshwright.cli.verbs.cluster import cluster
 from meshwright.cli.verbs.compare import compare
 from meshwright.cli.verbs.doctor import doctor
 from meshwright.cli.verbs.emulate import emulate
@@ -30,6 +31,7 @@ VERBS = (
     forecast,
     plot,
     report,
+    cluster,
     doctor,
     run,
     emulate,

@@ -1,0 +1,137 @@
+"""The GPUs of a machine as the driver lists them, and which of the catalogue's they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cost_models.discovery.machine import Machine
+from cost_models.documents import printable
+from cost_models.errors import HostError, Problem
+from cost_models.files import catalog
+from cost_models.specs.cluster import GpuSpec
+from cost_models.units import counted
+
+_FIELDS = ("index", "name", "memory.total", "power.limit", "pcie.link.gen.max", "pcie.link.width.max")
+_MIG = "mig.mode.current"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LANE_BYTES = 0.25e9
+"""Bytes/s of one lane of PCIe 1.0; each generation doubles it (with the usual rounding: 32 GB/s for 4.0 x16)."""
+_LINE = re.compile(r"^\s*Link \d+:\s*([\d.]+) GB/s", re.ASCII)
+_PAYLOAD = {26.562: 25.0, 25.781: 25.0, 53.125: 50.0}
+"""What the driver says of a link, in GB/s, where it counts the signals with their code, and what datasheets count:
+NVLink 2 has 64 of 66 bits for data, NVLink 4 and 5 spend 1 of 17 on forward error correction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGpu:
+    """A GPU as the driver lists it; 0 where it does not say."""
+
+    index: int
+    name: str
+    memory_mib: float
+    watts: float
+    pcie: float
+    """Bandwidth of its PCIe link, bytes/s, one direction: what GPU and slot both can."""
+    nvlinks: tuple[float, ...] = ()
+    """Bandwidth of each NVLink that is up, bytes/s, one direction."""
+
+    @property
+    def nvlink(self) -> float:
+        """Bandwidth of all its NVLinks together."""
+        return sum(self.nvlinks)
+
+
+def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
+    """The GPUs that a job would get. Raises HostError: there is none, they are sliced, or of several kinds."""
+    rows = _rows(machine)
+    if not rows:
+        raise HostError(
+            "no GPU on this machine",
+            problems=[Problem("", what) for what in machine.unsaid],
+            hint="ask on a node that has some (`srun meshwright cluster --discover`); this CPU is cluster `local`",
+        )
+    if any(row[-1] == "Enabled" for row in rows):
+        raise HostError(
+            "the GPUs are split into MIG slices, between which there are no links to train over",
+            hint="`nvidia-smi -mig 0` makes them whole again (needs an administrator)",
+        )
+    links = _nvlinks(machine)
+    gpus = tuple(_gpu(row, links) for row in _visible(machine, rows))
+    if len(kinds := list(dict.fromkeys(gpu.name for gpu in gpus))) > 1:
+        one = ",".join(str(gpu.index) for gpu in gpus if gpu.name == kinds[0])
+        raise HostError(
+            f"a node has one kind of GPU, this one {len(kinds)}: {', '.join(kinds)}",
+            hint=f"choose with {_VISIBLE}: `{_VISIBLE}={one} meshwright cluster --discover`",
+        )
+    return gpus
+
+
+def known_gpu(seen: SeenGpu) -> GpuSpec | None:
+    """The catalogue's GPU of this name; None where it has none."""
+    known = map(catalog.load_gpu, catalog.names("gpus"))
+    return next((gpu for gpu in known if seen.name in gpu.reported_as), None)
+
+
+def _rows(machine: Machine) -> list[list[str]]:
+    """The driver's table, a list of texts for each GPU; older drivers know fewer columns."""
+    for fields in ((*_FIELDS, _MIG), _FIELDS[:3]):
+        query = f"--query-gpu={','.join(fields)}"
+        said = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        rows = [[cell.strip() for cell in line.split(",")] for line in (said or "").splitlines()]
+        if rows := [row for row in rows if len(row) == len(fields) and row[0].isdecimal()]:
+            return [row + [""] * (len(_FIELDS) + 1 - len(row)) for row in rows]
+    return []
+
+
+def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
+    """Those that `CUDA_VISIBLE_DEVICES` leaves, in its order; all where it has anything but their numbers."""
+    chosen = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
+    by_index = {row[0]: row for row in rows}
+    if chosen == [""] or len(set(chosen)) < len(chosen):
+        return rows
+    if set(chosen) <= set(by_index):
+        return [by_index[index] for index in chosen]
+    machine.unsaid.append(
+        f"{_VISIBLE}=`{printable(','.join(chosen), limit=60)}` does not number GPUs: all {len(rows)} count"
+    )
+    return rows
+
+
+def _gpu(row: list[str], links: dict[int, tuple[float, ...]]) -> SeenGpu:
+    index, name, memory, watts, generation, width, _ = row
+    lanes = _number(width) * 2 ** (_number(generation) - 1) if _number(generation) else 0.0
+    return SeenGpu(
+        index=int(index),
+        name=printable(name, limit=80),
+        memory_mib=_number(memory),
+        watts=_number(watts),
+        pcie=lanes * _LANE_BYTES,
+        nvlinks=links.get(int(index), ()),
+    )
+
+
+def _number(text: str) -> float:
+    """A figure of the driver; 0 for `[N/A]` and the like."""
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else 0.0
+
+
+def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
+    """GPU → bandwidths of its NVLinks; a board without any says so with an error, which is none."""
+    before = len(machine.unsaid)
+    said = machine.run("nvidia-smi", "nvlink", "--status") or ""
+    del machine.unsaid[before:]
+    links: dict[int, tuple[float, ...]] = {}
+    gpu = -1
+    for line in said.splitlines():
+        if named := re.match(r"GPU (\d+):", line, re.ASCII):
+            gpu = int(named[1])
+        elif link := _LINE.match(line):
+            rate = float(link[1])
+            links[gpu] = (*links.get(gpu, ()), _PAYLOAD.get(rate, rate) * 1e9)
+    return links
+
+
+def told(gpus: tuple[SeenGpu, ...]) -> str:
+    """What the driver lists, in words."""
+    return f"nvidia-smi: {counted(len(gpus), 'GPU')}, {gpus[0].name}"

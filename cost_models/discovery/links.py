@@ -1,0 +1,141 @@
+"""Links between the GPUs of a node, from NVLinks and the matrix of ways; and what of them is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cost_models.discovery.gpus import SeenGpu
+from cost_models.discovery.topology import NEAR, Topology
+from cost_models.units import counted, format_bandwidth
+
+UNKNOWN = "unknown"
+"""What stands in a file where somebody has to say: no amount, so that `plan` refuses it with its place."""
+USUAL_LATENCY = {
+    "nvswitch": "3 us",
+    "nvlink": "3 us",
+    "xgmi": "3 us",
+    "pcie": "8 us",
+    "infiniband": "5 us",
+    "roce": "6 us",
+    "ethernet": "15 us",
+    "shared-memory": "50 us",
+}
+"""Usual latency of one hop of a medium, as the catalogue's clusters have it; no driver says it."""
+_MOST_NVLINKS = 18
+"""NVLinks that a GPU has at most (Hopper, Blackwell): more of them in one row of the matrix are those of a switch."""
+Fields = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Inside:
+    """Links of one node, as fields of a cluster file."""
+
+    node: Fields
+    """The link between any two GPUs."""
+    group: Fields | None = None
+    """That between GPUs of one NVLink bridge, where these are a part of the node."""
+    group_size: int = 1
+    order: tuple[int, ...] = ()
+    """GPUs by bridge, where bridges do not join neighbours."""
+    said: str = ""
+    assumed: list[str] = field(default_factory=list)
+
+
+def link(kind: str, bandwidth: float, **more: Any) -> Fields:
+    """Fields of a link; a bandwidth of 0 is not known."""
+    rate = format_bandwidth(bandwidth) if bandwidth else UNKNOWN
+    return {**more, "kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
+
+
+def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
+    """The links of a node as far as the driver tells of them."""
+    names = [f"GPU{gpu.index}" for gpu in gpus]
+    rows = [[topology.nvlinks(one, other) for other in names if other != one] for one in names]
+    bridged = {
+        (one, other): topology.nvlinks(one, other) > 0 for one in names for other in names if one != other
+    }
+    groups = topology.groups(names, bridged)
+    if len(groups) == len(names):
+        return _through_host(gpus, topology, names)
+    if len(groups) == 1:
+        return _all_by_nvlink(gpus, rows)
+    return _in_groups(gpus, topology, names, groups)
+
+
+def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
+    """Every GPU reaches every other over NVLinks: through switches, or directly, maybe in several hops."""
+    each, fullest = rows[0][0], max(sum(row) for row in rows)
+    bandwidth = min(gpu.nvlink for gpu in gpus)
+    alike = all(count == each for row in rows for count in row)
+    if alike and len(gpus) > 2 and (fullest > _MOST_NVLINKS or len(gpus[0].nvlinks) == each):
+        return Inside(node=link("nvswitch", bandwidth), said=f"NV{each} between all GPUs")
+    least = min(sum(row) for row in rows)
+    bandwidth = min(
+        (gpu.nvlink * sum(row) / (len(gpu.nvlinks) or 1)) for gpu, row in zip(gpus, rows, strict=True)
+    )
+    found = Inside(node=link("nvlink", bandwidth), said=f"{counted(least, 'NVLink')} a GPU, without switches")
+    if not all(count for row in rows for count in row):
+        counts = ", ".join(
+            f"NV{count}" for count in sorted({count for row in rows for count in row if count})
+        )
+        found.assumed.append(
+            f"rings use all {least} NVLinks of a GPU ({counts}); not every pair of GPUs has one"
+        )
+    return found
+
+
+def _in_groups(
+    gpus: Sequence[SeenGpu], topology: Topology, names: list[str], groups: list[list[str]]
+) -> Inside:
+    """Bridges join some GPUs, and the host all."""
+    found = _through_host(gpus, topology, names)
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1:
+        told = ", ".join("+".join(group) for group in groups if len(group) > 1)
+        found.assumed.append(
+            f"NVLinks that join a part of the GPUs ({told}) are left out: groups differ in size"
+        )
+        return found
+    by_name = dict(zip(names, gpus, strict=True))
+    bandwidth = min(
+        by_name[one].nvlink
+        * sum(topology.nvlinks(one, other) for other in group)
+        / (len(by_name[one].nvlinks) or 1)
+        for group in groups
+        for one in group
+    )
+    found.group, found.group_size = link("nvlink", bandwidth), sizes.pop()
+    found.said = f"NVLink inside {counted(len(groups), 'group')} of {found.group_size}, PCIe between"
+    if (order := [one for group in groups for one in group]) != names:
+        found.order = tuple(by_name[one].index for one in order)
+    return found
+
+
+def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str]) -> Inside:
+    """GPUs reach one another over PCIe."""
+    found = Inside(node=link("pcie", min(gpu.pcie for gpu in gpus)), said="PCIe")
+    ways = [topology.between(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
+    if len(names) > 1 and not all(ways):
+        found.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
+    if "SYS" in ways:
+        found.assumed.append(
+            "GPUs of two sockets send as fast as those of one (how they are joined is not shown)"
+        )
+    return found
+
+
+def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
+    """GPUs under one PCIe switch, which share its link to the host; None where the matrix does not show it."""
+    beside = {one: topology.near(one) for one in names}
+    shown = {
+        (one, other): topology.between(one, other) in NEAR or bool((beside[one] & beside[other]) - set(names))
+        for one in names
+        for other in names
+        if one != other
+    }
+    by_nvlink = any(topology.nvlinks(*pair) for pair in shown)
+    if by_nvlink and not any(near - set(names) for near in beside.values()) and not any(shown.values()):
+        return None  # NVLinks hide what else joins two GPUs, and there is no adapter to tell
+    return max((len(group) for group in topology.groups(names, shown)), default=1)

@@ -1,0 +1,36 @@
+"""A discovery as the YAML of a cluster file: what is assumed and open stands in it as comments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from cost_models.discovery.discover import Discovery
+from cost_models.documents import printable
+from cost_models.files.catalog import gpu_fields
+from cost_models.files.parsing import validate
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.specs.cluster import ClusterSpec
+
+
+def as_yaml(found: Discovery) -> str:
+    """The file's text."""
+    told = "".join(f"# {printable(line)}\n" for line in _comments(found))
+    body = yaml.safe_dump(dict(found.fields), sort_keys=False, default_flow_style=None, width=120)
+    return f"# Written by `meshwright cluster --discover`\n{told}{body}"
+
+
+def as_cluster(found: Discovery) -> ClusterSpec:
+    """The cluster that the file describes. Raises InputError with every place that is open."""
+    document = parse_yaml(as_yaml(found), source="the machine")
+    return validate(document, ClusterSpec, replace={"gpu": gpu_fields})
+
+
+def _comments(found: Discovery) -> Iterator[str]:
+    for place, why in found.open.items():
+        yield f"OPEN {place}: {why}"
+    for one in found.assumed:
+        yield f"assumed: {one}"
+    for note in found.notes:
+        yield f"note: {note}"

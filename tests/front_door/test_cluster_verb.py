@@ -1,0 +1,93 @@
+"""`meshwright cluster --discover` asks the tools of this machine, without a shell and not for ever."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from cost_models.discovery import machine
+from cost_models.discovery.machine import ThisMachine
+from cost_models.files.loading import resolve_cluster
+
+DRIVER = """#!/bin/sh
+case "$*" in
+*query-gpu*) printf '0, NVIDIA L40S, 46068, 350.00, 4, 16, [N/A]\\n1, NVIDIA L40S, 46068, 350.00, 4, 16, [N/A]\\n' ;;
+*topo*) printf '\\tGPU0\\tGPU1\\tCPU Affinity\\nGPU0\\t X \\tPIX\\t0-15\\nGPU1\\tPIX\\t X \\t0-15\\n' ;;
+*) exit 3 ;;
+esac
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose driver has two L40S."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    file = tools / "nvidia-smi"
+    file.write_text(DRIVER)
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    for name in ("CUDA_VISIBLE_DEVICES", "NCCL_TOPO_FILE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever adapters this machine has."""
+    monkeypatch.setattr(ThisMachine, "names", lambda self, path: ())
+
+
+def test_a_file_is_written_that_plans_take(meshwright, driver: Path) -> None:
+    link = ("--link", "inter_node=infiniband,100Gb/s", "--nodes", "2")
+    answer = meshwright("cluster", "--discover", *link, "-o", "here.yaml")
+    assert answer.code == 0, answer.err
+    assert "said by" in answer.out
+    assert "assumed: links.intra_node: latency" in answer.err
+    found = resolve_cluster("here.yaml")
+    assert (found.num_gpus, found.gpus_per_host_link) == (4, 2)
+
+
+def test_what_is_open_ends_with_1_and_plan_says_where(meshwright, driver: Path, no_network: None) -> None:
+    answer = meshwright("cluster", "--discover", "--nodes", "2", "-o", "here.yaml")
+    assert answer.code == 1
+    assert "say a link with --link" in answer.out
+    refused = meshwright("plan", "gpt2-small", "here.yaml", "--global-batch", "8", "--sequence", "128")
+    assert refused.code == 2
+    assert "links.inter_node.bandwidth: `unknown` is not a bandwidth" in refused.err
+
+
+def test_questions_are_asked_of_a_person_until_they_are_answered(
+    driver: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter(["fast", "infiniband,400Gb/s"])
+    verb = import_module("meshwright.cli.verbs.cluster")
+    monkeypatch.setattr(typer, "prompt", lambda *words, **flags: next(said))
+    answer = verb._ask({}, 2, None, may_ask=True)
+    assert answer.complete
+    assert answer.cluster.links.inter_node.bandwidth == 50e9
+    assert not verb._ask({}, 2, None, may_ask=False).complete
+
+
+def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ThisMachine()
+    assert here.run("nvidia-smi", "nonsense") is None
+    assert here.run("no-such-tool-anywhere") is None
+    monkeypatch.setattr(machine, "_SECONDS", 0.05)
+    assert here.run("sleep", "5") is None
+    assert [one.replace("`", "") for one in here.unsaid] == [
+        "nvidia-smi nonsense ended with 3",
+        "no-such-tool-anywhere is not installed",
+        "sleep 5 said nothing in 0 s",
+    ]
+
+
+def test_without_discover_it_says_what_it_can(meshwright) -> None:
+    answer = meshwright("cluster")
+    assert answer.code == 2
+    assert "--discover" in answer.err
