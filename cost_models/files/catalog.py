@@ -103,6 +103,11 @@ def load_stack(name: str) -> StackSpec:
     """A software stack by name, or from the YAML file of that path. Raises InputError."""
     if name not in _index("stacks") and is_file(name):
         return load_spec(name, StackSpec)
+    return _shipped_stack(name)
+
+
+@cache
+def _shipped_stack(name: str) -> StackSpec:
     return _load("stacks", "stack", name, StackSpec)
 
 
@@ -110,6 +115,11 @@ def load_profile(name: str) -> HardwareProfile:
     """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
     if name not in _index("profiles") and is_file(name):
         return load_spec(name, HardwareProfile)
+    return _shipped_profile(name)
+
+
+@cache
+def _shipped_profile(name: str) -> HardwareProfile:
     return _load("profiles", "profile", name, HardwareProfile)
 
 

@@ -147,6 +147,7 @@ class Scenarios(Spec):
 
     @model_validator(mode="after")
     def _as_many_of_each(self) -> Scenarios:
+        count = max((len(words.split()) for words in self.factors.values()), default=0)
         for name, words in self.factors.items():
             if name not in HardwareProfile.model_fields:
                 raise ValueError(f"`{name}` is no constant of a profile")
@@ -156,7 +157,7 @@ class Scenarios(Spec):
                 known = [False]
             if not known or not all(known):
                 raise ValueError(f"`{name}` needs a factor above zero for each scenario")
-            if len(known) != self.count:
+            if len(known) != count:
                 raise ValueError("every constant needs a factor for each scenario")
         return self
 
