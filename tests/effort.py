@@ -17,6 +17,11 @@ def number(usual: int, thorough: int) -> int:
     return thorough if THOROUGH else usual
 
 
+def first_of(usual: int, cases: Sequence[Case]) -> list[Case]:
+    """So many of the cases in every run, all of them in a thorough one."""
+    return list(cases) if THOROUGH else list(cases[:usual])
+
+
 def some_of(cases: Sequence[Case], *usual: Case) -> list[Case]:
     """The `usual` cases in every run, all of them in a thorough one."""
     missing = [case for case in usual if case not in cases]

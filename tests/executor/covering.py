@@ -1,4 +1,5 @@
-"""Which layouts a usual run of the tests trains: not all, but every two switches together (all-pairs testing)."""
+"""Which layouts a usual run of the tests trains: not all, but every two switches together (all-pairs testing), and
+every model with some of them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def in_every_run(cases: Sequence[Case]) -> list[Case]:
 
 
 def all_pairs(cases: Sequence[Case]) -> list[Case]:
-    """Cases, in their order, in which every two switches stand together that do so in some case; the model is one, too.
+    """Cases, in their order, in which every two switches stand together that do so in some case, and each model once.
 
     Chosen greedily: next comes the one that adds the most, of several the one with the fewest ranks.
     """
@@ -42,16 +43,16 @@ def all_pairs(cases: Sequence[Case]) -> list[Case]:
 
 
 def _pairs(case: Case) -> set[tuple[str, ...]]:
-    """Each switch, and every two of them; the model is one, all degrees above one are the same, sizes are none."""
+    """The model, each switch, and every two of these; all degrees above one are the same, sizes are none."""
     model, layout = case
-    switches = {model}
+    switches: set[str] = set()
     for word in layout.split():
         if "=" in word or word.startswith("zero"):
             switches.add(word)
         else:
             switches.add(re.sub(r"\d+$", "", word))
     switches = {word for word in switches if word != "mbs" and not word.startswith("layers=")}
-    return {*combinations(sorted(switches), 1), *combinations(sorted(switches), 2)}
+    return {(model,), *combinations(sorted(switches), 1), *combinations(sorted(switches), 2)}
 
 
 def _ranks(case: Case) -> int:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from covering import in_every_run
+from effort import number
 from processes import Processes
 from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
 
@@ -17,7 +18,7 @@ from executor.rate import Rate
 from planner.plan import Plan
 from planner.rules.legality import check
 
-STEPS = 4
+STEPS = number(2, 4)
 RATE = Rate(peak=2e-2)
 TOLERANCE = 1e-5
 WAY_TOLERANCE = 1e-3

@@ -63,7 +63,7 @@ CASES: list[Case] = [
     (GPT, "tp2 pp2 dp2 mbs1 zero0"),
     (LLAMA, "tp2 pp2 dp2 mbs1 zero1"),
 ]
-IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13], CASES[16])
+IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13])
 
 
 def train_each(plan: Plan, others: list[Plan], clip: float | None) -> list[Trained]:
@@ -121,7 +121,7 @@ def test_the_same_bits_wherever_blocks_live(
 
 def test_the_same_bits_in_16(processes: Processes) -> None:
     """Master weights are on the host, and weights in 16 bits go up."""
-    for layout in ("mbs2 recompute=full", "dp2 mbs2 zero0", "dp2 mbs2 zero3"):
+    for layout in some_of(("mbs2 recompute=full", "dp2 mbs2 zero0", "dp2 mbs2 zero3"), "dp2 mbs2 zero3"):
         for plain, *offloaded in trained(processes, GPT, layout, WAYS, None, precision="bf16"):
             for one in offloaded:
                 require_same(one, plain)

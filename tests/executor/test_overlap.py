@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from effort import some_of
+from effort import number, some_of
 from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, train_weights
 
-STEPS = 4
+STEPS = number(2, 4)
 TOLERANCE = 1e-6
 CLIP = 0.1
 """Less than any of the norms."""

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from covering import in_every_run
+from effort import number
 from processes import Processes
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
 
 from cost_models.axes.context import CONTEXTS
 
-STEPS = 4
+STEPS = number(2, 4)
+"""The second has what the first update did."""
 TOLERANCE = 1e-5
 WAY_TOLERANCE = 1e-3
 """Of how far a parameter goes, which may be so little that rounding shows."""

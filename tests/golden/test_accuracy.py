@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.predicting import predict
+from cost_models.evidence.validation.predicting import Prediction, predict
 from cost_models.evidence.validation.scores import SourceScore, score
 
 FIGURES = Path(__file__).with_name("accuracy.json")
@@ -21,8 +21,13 @@ SLACK = 0.0005
 
 
 @cache
+def predictions() -> tuple[Prediction, ...]:
+    return tuple(predict(shipped_rows()))
+
+
+@cache
 def scores() -> dict[str, SourceScore]:
-    return {found.source: found for found in score(predict(shipped_rows()))}
+    return {found.source: found for found in score(predictions())}
 
 
 def figures(found: SourceScore) -> dict[str, float]:
@@ -50,6 +55,15 @@ def test_no_figure_got_worse(source: str) -> None:
     assert now.keys() == before.keys()
     worse = {name: (before[name], value) for name, value in now.items() if value > before[name] + SLACK}
     assert not worse, f"{source}: committed, now: {worse}"
+
+
+def test_parts_make_up_every_step_that_is_predicted() -> None:
+    predicted = [one for one in predictions() if not one.skipped]
+    assert len(predicted) > 0.97 * len(shipped_rows())  # of some the architecture or the batch is blank
+    timed = [one for one in predicted if one.step_seconds is not None]
+    assert len(timed) > 0.9 * len(predicted)
+    for one in timed:
+        assert sum(one.parts.values()) == pytest.approx(one.step_seconds)
 
 
 def test_every_shipped_source_has_figures() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_costs, random_leaf
@@ -52,7 +53,7 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=number(100, 500), deadline=None, derandomize=True)
 def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int) -> None:
     leaf = random_leaf(seed, plain=True)
     exact, start = exhaustive_best(leaf), good_placement(leaf)
@@ -84,7 +85,7 @@ def larger_leaf(seed: int) -> Leaf:
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=number(20, 60), deadline=None, derandomize=True)
 def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) -> None:
     leaf = larger_leaf(seed)
     labels, program = place_by_labels(leaf), place_by_ilp(leaf, incumbent=good_placement(leaf))

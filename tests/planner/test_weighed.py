@@ -26,7 +26,7 @@ from planner.placement.leaf import TOLERANCE
 from planner.search.search import search
 
 QUERIES = number(30, 800)
-BASES = number(10, 48)
+BASES = number(5, 48)
 
 
 def ask_both(query: Query) -> None:
