@@ -12,6 +12,7 @@ import numpy as np
 from cost_models.errors import RunError
 from cost_models.recommender.priced import Array, Ints
 from planner.exact.ilp.solvers import SolverName
+from planner.recommender.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.greedy import greedy, placed
 from planner.recommender.ilp.options import OptionsProgram
 from planner.recommender.ilp.places import PlacesProgram
@@ -32,8 +33,6 @@ OPTIONS_GAP = 1e-4
 OPTIONS_SECONDS = 5.0
 FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
-ROUNDED = 1e-7
-"""What a linear program's optimum may be off by rounding, relative; taken from every bound that comes of one."""
 ROUNDS = 300
 """Most rounds of local search."""
 PATIENCE = 12
@@ -216,21 +215,48 @@ def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | Non
 
 
 def _over_places(search: Search, reduced: _Reduced) -> None:
-    """The program of record over the rows that are left."""
+    """The program of record over the rows that are left, case by case, the one of the lowest bound first."""
     problem = search.problem
     kept = reduced.rows(search.value)
-    left = problem.with_rows(kept)
-    places = int(np.where(left.on_nodes, left.nodes, left.gpus)[left.shards > 0].sum())
-    if len(problem.members) > FLAT_CLASSES or places > FLAT_PLACES:
+    if len(problem.members) > FLAT_CLASSES or _places(problem, kept) > FLAT_PLACES:
         return
     search.flat = True
     search.say("proving")
-    scale = search.value if search.best is not None else _worst(problem)
-    program = PlacesProgram(left, scale, ordered=search.solver == "cbc", first=_largest(search))
+    worst = _worst(problem)
+    cases = Cases(problem, search.solver, worst, search.interrupt, lambda: search.seconds_left)
+    left = [found] if (found := cases.case(kept, min(search.value, worst), search.bound)) else []
+    decided = math.inf  # the least bound of cases that the solver is done with
+    while left and not search.stopped():
+        case = min(left, key=lambda one: one.bound)
+        search.prove(min(case.bound, decided))
+        search.say("proving")
+        left.remove(case)
+        value = min(search.value, worst)
+        if case.bound > value * (1 + ROUNDED):
+            continue
+        if not case.placed:
+            parts = cases.split(case, value)
+            if parts is None:
+                parts = [found] if (found := cases.with_places(case, value)) else []
+            left += parts
+        else:
+            others = min([decided, *(one.bound for one in left)])
+            decided = min(decided, _solved(search, case, value, others))
+    if search.left_open:
+        return
+    if search.best is None:
+        raise no_room_for_all(problem)
+    search.prove(decided)
+
+
+def _solved(search: Search, case: Case, scale: float, others: float) -> float:
+    """Solve a case, where no other has a bound below `others`; its own bound."""
+    problem = search.problem.with_rows(case.rows)
+    program = PlacesProgram(problem, scale, ordered=search.solver == "cbc", first=does_most(problem))
 
     def watch(_: float, bound: float) -> None:
         if math.isfinite(bound):
-            search.prove(bound * scale + problem.fixed)
+            search.prove(min(bound * scale + problem.fixed, others))
         search.say("proving")
 
     solved = solve(
@@ -241,27 +267,19 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
         interrupt=search.interrupt,
         watch=watch,
     )
-    if solved.verdict == "infeasible":
-        if search.best is None:
-            raise no_room_for_all(problem)
-        search.prove(search.value)
-        return
     if solved.found:
         found = program.placement()
-        search.offer(Placement(kept[found.row], found.places))
-    search.prove(solved.bound * scale + problem.fixed)
+        search.offer(Placement(case.rows[found.row], found.places))
     search.left_open = search.left_open or solved.verdict == "stopped"
+    bound = max(case.bound, solved.bound * scale + problem.fixed)
+    search.prove(min(bound, others))
+    return bound
 
 
-def _largest(search: Search) -> int | None:
-    """The class of one unit whose shards do most in the best placement."""
-    problem, best = search.problem, search.best
-    if best is None:
-        return None
-    single = problem.counts[problem.unit_class] == 1
-    work = problem.shard_load[best.row].sum(axis=1) * problem.shards[best.row] * single
-    unit = int(np.argmax(work))
-    return int(problem.unit_class[unit]) if work[unit] > 0 else None
+def _places(problem: Problem, rows: Ints) -> int:
+    """Variables of places that some rows take."""
+    places = np.where(problem.on_nodes, problem.nodes, problem.gpus)
+    return int(places[rows][problem.shards[rows] > 0].sum())
 
 
 def _worst(problem: Problem) -> float:

@@ -22,8 +22,17 @@ from planner.recommender.problem import Placement, Problem
 class PlacesProgram(OptionsProgram):
     """The program over options and places, kept to what is no worse than `scale` seconds."""
 
-    def __init__(self, problem: Problem, scale: float, *, ordered: bool, first: int | None = None) -> None:
-        super().__init__(problem, scale, shards=False)
+    def __init__(
+        self,
+        problem: Problem,
+        scale: float,
+        *,
+        ordered: bool,
+        first: int | None = None,
+        whole: bool = True,
+        shards: bool = False,
+    ) -> None:
+        super().__init__(problem, scale, whole=whole, shards=shards)
         self.placed = np.flatnonzero(problem.shards > 0).tolist()
         self.y = {row: self._y(row) for row in self.placed}
         self.F = [self.sum(everywhere) for everywhere in problem.everywhere_full.T]
@@ -43,7 +52,7 @@ class PlacesProgram(OptionsProgram):
         places = of.nodes if of.on_nodes[row] else of.gpus
         most = int(self.counts[of.row_class[row]])
         return [
-            self.problem.add_variable(f"y_{row}_{place}", 0, most, pulp.LpInteger) for place in range(places)
+            self.problem.add_variable(f"y_{row}_{place}", 0, most, self.category) for place in range(places)
         ]
 
     def every_shard_has_a_place(self) -> None:

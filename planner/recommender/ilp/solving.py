@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -68,6 +68,40 @@ def solve(
             verdict="optimal", bound=value if not math.isfinite(bound) else min(bound, value), found=True
         )
     return Solved(verdict="stopped", bound=bound, found=found)
+
+
+def at_least_one(
+    problem: pulp.LpProblem,
+    solved: Solved,
+    variables: Sequence[pulp.LpVariable],
+    cutoff: float,
+    stop: Interrupt,
+) -> list[float]:
+    """Lower bounds of a relaxed program that was just solved, with each variable in turn at least one.
+
+    HiGHS solves it again for each whose reduced cost leaves it below `cutoff`; of CBC reduced costs are all there is.
+    """
+    bounds = [solved.bound + max(one.dj or 0.0, 0.0) for one in variables]
+    if not isinstance(problem.solver, pulp.HiGHS):
+        return bounds
+    from highspy import HighsModelStatus
+
+    model = problem.solverModel
+    model.setOptionValue("presolve", "off")
+    model.setOptionValue("objective_bound", cutoff)
+    basis = model.getBasis()
+    for nth, one in enumerate(variables):
+        if bounds[nth] > cutoff or (one.value() or 0.0) >= 1 or stop.pressed:
+            continue
+        model.changeColBounds(one.index, 1.0, one.upBound)
+        model.setBasis(basis)
+        model.run()
+        if model.getModelStatus() == HighsModelStatus.kOptimal:
+            bounds[nth] = max(bounds[nth], model.getObjectiveValue())
+        elif model.getModelStatus() in (HighsModelStatus.kInfeasible, HighsModelStatus.kObjectiveBound):
+            bounds[nth] = math.inf
+        model.changeColBounds(one.index, 0.0, one.upBound)
+    return bounds
 
 
 def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
