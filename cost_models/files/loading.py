@@ -156,11 +156,11 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
         return _as_stated(_pooled(text), gpus)
     if text == LOCAL:
         return catalog.local_cluster(gpus)
-    if (sized := _SIZED.fullmatch(text)) and not is_file(text):
-        return resolve_cluster(sized[1], _agreed(text, int(sized[2]), gpus))
+    if (stated := _SIZED.fullmatch(text)) and not is_file(text):
+        return resolve_cluster(stated[1], _agreed(text, int(stated[2]), gpus))
     if (known := known_cluster(text)) and not is_file(text):
         cluster = catalog.load_cluster(known)
-        return _sized(cluster, gpus or cluster.num_gpus)
+        return sized(cluster, gpus or cluster.num_gpus)
     if not _names_a_file(text):
         raise unknown_cluster(text, gpus)
     document = read_document(text)
@@ -172,8 +172,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
             hint=f"--gpus {cluster.num_gpus} is all of it; `nodes:` in {text} says how many there are",
         )
-    _require_existing(gpus or cluster.num_gpus)
-    return _sized(cluster, gpus or cluster.num_gpus)
+    return sized(cluster, gpus or cluster.num_gpus)
 
 
 def _agreed(text: str, said: int, gpus: int | None) -> int:
@@ -301,8 +300,9 @@ def _flags(names: Any) -> dict[Key, str]:
     return {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in names}
 
 
-def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
+def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     """The cluster with `gpus` GPUs: whole nodes, or part of one. Raises InputError where it cannot have them."""
+    _require_existing(gpus)
     per_node = cluster.gpus_per_node
     if gpus < per_node:
         return cluster.model_copy(update={"nodes": 1, "gpus_per_node": gpus})

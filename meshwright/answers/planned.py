@@ -186,9 +186,10 @@ class Planned:
         """What `meshwright plan` prints."""
         header, proof = self._around_the_table()
         pools = placed_on_pools(self.question, self.best)
-        return header, "", optimum_table(self.optimum), *pools, "", proof, *self._recommended()
+        return header, "", optimum_table(self.optimum), *pools, "", proof, *self.recommended_blocks
 
-    def _recommended(self) -> tuple[str | Table, ...]:
+    @property
+    def recommended_blocks(self) -> tuple[str | Table, ...]:
         """What to run, below the proof."""
         told = self.recommendation
         if told is None:
@@ -223,13 +224,15 @@ class Planned:
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
-        return "\n".join(map(str, (header, "", optimum_table(self.optimum), "", proof, *self._recommended())))
+        return "\n".join(
+            map(str, (header, "", optimum_table(self.optimum), "", proof, *self.recommended_blocks))
+        )
 
     def _repr_html_(self) -> str:
         header, proof = self._around_the_table()
         table = self._in_words().to_html(index=False, border=0)
         told = self.recommendation
-        below = "" if told is None else f"<p>{as_html(str(self._recommended()[-1]))}</p>"
+        below = "" if told is None else f"<p>{as_html(str(self.recommended_blocks[-1]))}</p>"
         return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>{below}"
 
     def _in_words(self) -> pd.DataFrame:

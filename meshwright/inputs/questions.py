@@ -22,6 +22,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
@@ -62,8 +63,8 @@ class Inputs:
     """What `--allow` changes of the model and the job (`cost_models.specs.changes`)."""
 
 
-def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
-    """Build the question, and say what had to be assumed for it.
+def question_of(inputs: Inputs, own_stack: StackSpec | None = None) -> tuple[Question, tuple[str, ...]]:
+    """Build the question, and say what had to be assumed for it; `own_stack` is a stack that has no name here.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
@@ -87,7 +88,7 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
     spec, training = changed(model.spec, training, inputs.changes)
-    stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
+    stack = own_stack or inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)

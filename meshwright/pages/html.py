@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from functools import cache, partial
 from importlib.resources import files
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -34,7 +35,13 @@ def page(title: str, chapters: Sequence[Chapter], *, foot: str) -> str:
     return template.render(title=title, chapters=chapters, foot=foot, style=style)
 
 
-def _environment() -> Environment:
+def section(chapter: Chapter, *, largest_drawing: int = _LARGEST_DRAWING) -> str:
+    """One chapter as an element of a page; SVGs of more bytes become PNGs."""
+    return _environment(largest_drawing).get_template("chapter.html.j2").render(chapter=chapter)
+
+
+@cache
+def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -47,7 +54,12 @@ def _environment() -> Environment:
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["picture"] = lambda block: isinstance(block, Picture)
     environment.tests["listing"] = lambda block: isinstance(block, Listing)
-    environment.filters |= {"paragraphs": paragraphs, "image": _image, "data": _data, "rows": _rows}
+    environment.filters |= {
+        "paragraphs": paragraphs,
+        "image": partial(_image, largest=largest_drawing),
+        "data": _data,
+        "rows": _rows,
+    }
     return environment
 
 
@@ -55,13 +67,13 @@ def _rows(table: Table) -> list[tuple[str, ...]]:
     return list(zip(*(column.cells for column in table.columns), strict=True))
 
 
-def _image(picture: Picture) -> str:
+def _image(picture: Picture, *, largest: int) -> str:
     """The picture as markup: SVG whose letters are text, or a PNG where that would be large."""
     from markupsafe import Markup
 
     figure, title = picture.drawing.figure, picture.drawing.title
     drawn = _svg(figure)
-    if len(drawn) <= _LARGEST_DRAWING:
+    if len(drawn) <= largest:
         return Markup('<div role="img" aria-label="{}">{}</div>').format(title, Markup(drawn))
     stream = BytesIO()
     write(figure, stream, "png", _PNG_DOTS_PER_INCH)

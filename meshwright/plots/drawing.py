@@ -88,6 +88,8 @@ class Tradeoff:
     sizes: tuple[int, ...] = ()
     """Numbers of GPUs; empty: the plan's own."""
     points: int | None = POINTS
+    exact: bool = True
+    """Over layouts: proved for as many points; else the best of all layouts with even stages, at once."""
     restrictions: Restrictions | None = None
 
     @property
@@ -111,7 +113,12 @@ def draw_frontier(
         from meshwright.plots.tradeoff import frontier
 
         frame = frontier_frame(
-            question, chosen, exact=True, points=what.points, restrictions=what.restrictions, budget=spending
+            question,
+            chosen,
+            exact=what.exact,
+            points=what.points,
+            restrictions=what.restrictions,
+            budget=spending,
         )
         return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
     from meshwright.plots.pareto import pareto

@@ -137,7 +137,9 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
 def _subject(subject: str, frame: Frame) -> str:
     """What the dots are: all layouts, and those that are known to be the best."""
     proven = int((frame["pareto"] & frame["proven"]).sum())
-    return (
-        f"{subject}; {counted(len(frame), 'layout')} with recompute, {grouped(int(frame['fits'].sum()))} fit; "
+    dots = (
         f"large dots: {counted(proven, 'plan')} proven the best for so much memory, small ones: the best known"
+        if proven
+        else "dots: the best known for so much memory, with even stages"
     )
+    return f"{subject}; {counted(len(frame), 'layout')} with recompute, {grouped(int(frame['fits'].sum()))} fit; {dots}"

@@ -153,7 +153,7 @@ def _cheap_rows(
     """Columns of the data frame for those of the flattened prices that are shown."""
     row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
-    names = [str(columns.layout(number)) for number in range(len(columns))]
+    names = {number: str(columns.layout(number)) for number in np.unique(row).tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     flops_of_tp = {
         tp: model_flops(question.model, question.training, tp) for tp in np.unique(columns.tp).tolist()

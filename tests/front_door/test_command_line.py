@@ -23,6 +23,7 @@ VERBS = (
     "forecast",
     "plot",
     "report",
+    "explore",
     "cluster",
     "doctor",
     "run",

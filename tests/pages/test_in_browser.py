@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from chromium import CHROMIUM
 from test_page import told
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 1000)
 
 _FRAMES = """<!DOCTYPE html><link rel="icon" href="data:,"><body>{frames}<p id="said"></p><script>

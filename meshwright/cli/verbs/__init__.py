@@ -11,6 +11,7 @@ from meshwright.cli.verbs.doctor import doctor
 from meshwright.cli.verbs.emulate import emulate
 from meshwright.cli.verbs.estimate import estimate
 from meshwright.cli.verbs.explain import explain
+from meshwright.cli.verbs.explore import explore
 from meshwright.cli.verbs.export import export, import_
 from meshwright.cli.verbs.forecast import forecast
 from meshwright.cli.verbs.plan import plan
@@ -31,6 +32,7 @@ VERBS = (
     forecast,
     plot,
     report,
+    explore,
     cluster,
     doctor,
     run,

@@ -37,16 +37,22 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     explained = explain(plan)
     estimate = explained.explanation.estimate
     request.notes.extend(explained.notes)
-    yield Chapter(title="The answer", blocks=[*_answer(plan, estimate)])
-    yield Chapter(title="Why this layout", blocks=[*_why(plan, explained)])
-    yield from _changes(explained)
+    yield Chapter(title="The answer", blocks=[*answer_blocks(plan, estimate)])
+    yield from reasons(plan, explained)
     yield from pictures(plan, request, _PICTURES, PICTURES)
     if any(plan.layout.offload):
         yield from pictures(plan, request, (("The window over host memory", "window"),), PICTURES)
     yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
 
 
-def _answer(plan: Plan, estimate: Estimate) -> Iterator[str | tuple[Fact, ...]]:
+def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
+    """Why the layout is the plan's, and what would change it."""
+    yield Chapter(title="Why this layout", blocks=[*_why(plan, explained)])
+    yield from _changes(explained)
+
+
+def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[str | tuple[Fact, ...]]:
+    """The question, the layout's figures, and the proof."""
     yield question_header(plan.question, estimate.trust, estimate.memory_limit)
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
     peak = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.memory_limit)}"

@@ -1,0 +1,153 @@
+"""What the page shows of a question, part by part, the first as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_of
+from cost_models.units import format_bytes, format_seconds
+from meshwright.answers.planned import Planned
+from meshwright.api.forecast import ask as ask_forecast
+from meshwright.explorer.asking import Sought, sought
+from meshwright.explorer.controls import CONTROLS
+from meshwright.explorer.starting import Start
+from meshwright.families.chapters import USUAL_NAME
+from meshwright.families.transformer.chapters import answer_blocks, reasons
+from meshwright.families.transformer.explaining import explain
+from meshwright.families.transformer.planning import TOP, PlanQuestion
+from meshwright.inputs.limits import confident
+from meshwright.pages.chapters import Block, Chapter, Listing, Picture
+from meshwright.pages.html import section
+from meshwright.plots.drawing import Drawing, Tradeoff, draw_frontier, draw_memory, draw_timeline
+from meshwright.render.plans.pools import gpus_in_words
+from meshwright.render.plans.ranked import optimum_table, plans_rows
+from meshwright.render.words import lines_of_any_length, percent, with_units_kept
+from planner.answers.recommended import recommend
+from planner.objectives import Objective
+from planner.plan_files import plan_text
+from planner.search.budget import Budget
+
+SEARCH_SECONDS = 20.0
+"""Time limit of the searches of one answer; what is found until then is shown with its gap."""
+_LARGEST_DRAWING = 600_000
+"""Bytes of an SVG: nothing is sent by mail here."""
+
+Message = Mapping[str, Any]
+"""What the page is told: `slot` and `html` of a part, or `shown`, `problems`, `title` and `brief`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A question with its plans."""
+
+    found: Sought
+    planned: Planned
+    budget: Budget
+
+
+def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
+    """The plan with its proof, its timeline and its memory; then what takes longer."""
+    with lines_of_any_length():
+        yield from _told(lambda: _answer(start, values))
+
+
+def frontier(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
+    """All layouts, with those that are the best for their memory; nothing where there is no plan, as `answer` says."""
+    try:
+        asked = _asked(start, values, top=1)
+    except MeshwrightError:
+        return
+    limits = asked.planned.restrictions
+    drawing = draw_frontier(
+        asked.found.question, asked.planned.best, Tradeoff(exact=False, restrictions=limits), asked.budget
+    )
+    yield _part("layouts", "All layouts", _picture(drawing, "frontier"))
+
+
+STREAMS: Mapping[str, Callable[[Start, Mapping[str, str]], Iterator[Message]]] = {
+    "answer": answer,
+    "frontier": frontier,
+}
+"""What is asked for at once, each in its own process."""
+
+
+def told_error(error: MeshwrightError) -> Iterator[Message]:
+    """Why there is no answer, under the controls that are at fault where some are."""
+    where = {problem.where.removeprefix("--"): problem.what for problem in error.problems}
+    yield {"problems": {name: what for name, what in where.items() if name in CONTROLS}}
+    lines = [error.headline, *(f"  {problem}" for problem in first_of(error.problems))]
+    if isinstance(error, DoesNotFitError) and error.would_fit:
+        lines += ["Would fit:", *(f"  {one}" for one in error.would_fit)]
+    if error.hint:
+        lines.append(f"Hint: {error.hint}")
+    title = "This has no answer" if isinstance(error, InfeasibleError) else "This cannot be asked"
+    if not isinstance(error, (InfeasibleError, InputError)):
+        title = "No answer"
+    yield _part("error", title, "\n".join(lines))
+
+
+def _told(parts: Callable[[], Iterator[Message]]) -> Iterator[Message]:
+    try:
+        yield from parts()
+    except MeshwrightError as error:
+        yield from told_error(error)
+
+
+def _asked(start: Start, values: Mapping[str, str], *, top: int) -> _Asked:
+    """The question's best layouts.
+
+    Raises:
+        InputError: controls that cannot be read.
+        InfeasibleError: nothing fits.
+        RunError: time ran out before anything was found.
+    """
+    found = sought(start, values)
+    budget = Budget(time_limit=SEARCH_SECONDS)
+    asked = PlanQuestion(
+        question=found.question,
+        objective=Objective(),
+        restrictions=confident(found.restrictions, found.question),
+        pick="fastest",
+    )
+    return _Asked(found=found, planned=asked.answer(top, budget), budget=budget)
+
+
+def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
+    yield {"shown": sought(start, values).shown}
+    asked = _asked(start, values, top=TOP)
+    planned, found = asked.planned, asked.found
+    plan, best = planned.plan, planned.best
+    ranked = optimum_table(planned.optimum) if len(plans_rows(planned.estimates)) > 1 else ""
+    peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(best.memory_limit)}"
+    brief = f"{format_seconds(best.step_seconds)} a step, MFU {percent(best.mfu)}, {peak}"
+    yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
+    yield _part("answer", "The answer", *answer_blocks(plan, best), ranked, *found.notes, *planned.notes)
+    yield _part("step", "One step", _picture(draw_timeline(plan.question, best), "timeline"))
+    yield _part("memory", "Memory", _picture(draw_memory(plan.question, best), "memory"))
+    if found.tokens is not None:
+        yield from _told(lambda: _end(asked))
+    told = recommend(plan.question, planned.result, planned.restrictions, Budget(time_limit=SEARCH_SECONDS))
+    if told is not None:
+        _, *blocks = replace(planned, recommendation=told).recommended_blocks
+        yield _part("run", "What to run", *blocks)
+    for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):
+        yield {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
+    yield _part("plan", "The plan itself", Listing(text=plan_text(plan)))
+
+
+def _end(asked: _Asked) -> Iterator[Message]:
+    """The day training ends."""
+    told = ask_forecast(asked.planned.plan, asked.found.tokens, asked.found.operations).answer()
+    assumed = [f"Assumed: {one}." for one in told.assumptions]
+    yield _part("ends", "When it ends", *told.text, *assumed, _picture(told.plot(), "forecast"))
+
+
+def _picture(drawing: Drawing, kind: str) -> Picture:
+    return Picture(drawing=drawing, command=f"meshwright plot {kind} {USUAL_NAME}")
+
+
+def _part(slot: str, title: str, *blocks: Block) -> Message:
+    chapter = Chapter(title=title, blocks=blocks)
+    return {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}

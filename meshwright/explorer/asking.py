@@ -1,0 +1,228 @@
+"""Reads the controls as a question: that of the start, with what was turned since."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from cost_models.complaints import spec_error
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.files import catalog
+from cost_models.files.amounts import read_tokens
+from cost_models.files.loading import resolve_model, sized
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec, DeviceMemory, Precision
+from cost_models.specs.links import Rate
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import format_bandwidth, format_bytes, grouped
+from meshwright.explorer.controls import CONTROLS, OFFLOAD
+from meshwright.explorer.starting import Start
+from meshwright.inputs.limits import Limits, restrictions_of
+from meshwright.inputs.operations import OperationsInputs, operations_of
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import Inputs, question_of
+from planner.rules.host import require_two_tiers
+from planner.space.restrictions import Restrictions
+
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+_AMOUNTS: Mapping[str, tuple[Any, str]] = {
+    "gpu-memory": (DeviceMemory, "96GiB"),
+    "intra-node": (Rate, "300 GB/s"),
+    "inter-node": (Rate, "25 GB/s"),
+    "host-bandwidth": (Rate, "64 GB/s"),
+}
+"""What each amount of hardware is, and how it may be written."""
+S = TypeVar("S", TransformerSpec, ClusterSpec, StackSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """A question as the controls have it."""
+
+    question: Question
+    restrictions: Restrictions
+    tokens: float | None
+    """To train on, for the day it ends."""
+    operations: OperationsInputs
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What holds where a control is left blank."""
+        cluster, training = self.question.cluster, self.question.training
+        between, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
+        found = {
+            "gpus": grouped(cluster.num_gpus),
+            "global-batch": grouped(training.global_batch),
+            "sequence": grouped(training.sequence_length),
+            "gpu-memory": format_bytes(cluster.gpu.memory),
+            "intra-node": format_bandwidth(cluster.links.intra_node.bandwidth),
+            "inter-node": format_bandwidth(between.bandwidth) if between else "",
+            "host-memory": format_bytes(cluster.host_memory) if cluster.host_memory else "",
+            "host-bandwidth": format_bandwidth(host) if host else "",
+        }
+        return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def sought(start: Start, values: Mapping[str, str]) -> Sought:
+    """The question of these controls.
+
+    Raises:
+        InputError: everything that cannot be read, at once; each under the flag of its control.
+    """
+    problems = Problems()
+    cluster = problems.read(lambda: _cluster(start, values))
+    model = problems.read(
+        lambda: _named(start.model, values.get("model"), "models", lambda name: resolve_model(name).spec)
+    )
+    stack = problems.read(lambda: _named(start.stack, values.get("stack"), "stacks", catalog.load_stack))
+    amounts = {name: problems.read(lambda name=name: _amount(name, values)) for name in _AMOUNTS}  # type: ignore[misc]
+    mtbf = values.get("mtbf")
+    problems.read(lambda: operations_of(OperationsInputs(mtbf=mtbf)))
+    tokens = problems.read(lambda: _tokens(values.get("tokens", start.tokens)))
+    limits = _limits(start, values)
+    restrictions = problems.read(lambda: restrictions_of(limits, start.trainer))
+    problems.require()
+    assert cluster is not None
+    assert model is not None
+    assert stack is not None
+    assert restrictions is not None
+    inputs = Inputs(
+        model=model,
+        cluster=cluster,
+        training=start.training,
+        global_batch=values.get("global-batch"),
+        sequence=values.get("sequence"),
+        precision=values.get("precision"),
+        profile=start.profile if values.get("cluster", start.cluster.name) == start.cluster.name else None,
+        host_memory=values.get("host-memory"),
+        changes=limits.changes,
+    )
+    question, assumed = question_of(inputs, stack)
+    question, notes = _with_hardware(question, amounts)
+    if OFFLOAD in restrictions.allowed:
+        require_two_tiers(question)
+    return Sought(
+        question=question,
+        restrictions=restrictions,
+        tokens=tokens or question.training.tokens,
+        operations=OperationsInputs(operations=start.operations, mtbf=mtbf),
+        notes=(*(f"Assumed: {one}" for one in assumed), *notes),
+    )
+
+
+def choices(start: Start, catalogue: str) -> tuple[str, ...]:
+    """What a control has to choose from; what the explorer was started with first."""
+    if catalogue == "precision":
+        return get_args(Precision)
+    own = {"models": start.model.name, "clusters": start.cluster.name, "stacks": start.stack.name}[catalogue]
+    return tuple(dict.fromkeys([own, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
+
+
+def _named(own: S, said: str | None, kind: str, load: Callable[[str], S]) -> S:
+    """The start's own, or the catalogue's of that name: an address may not name files."""
+    if said is None or said == own.name:
+        return own
+    known = catalog.names(kind)  # type: ignore[arg-type]
+    if said not in known:
+        raise UnknownNameError(
+            kind.removesuffix("s"), printable(said), known, hint="name files on the command line"
+        )
+    return load(said)
+
+
+def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
+    """The cluster, cut or grown to the GPUs asked for."""
+    found = _named(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
+    own = start.cluster.num_gpus
+    said = values.get("gpus", "").replace(",", "")
+    if not said:
+        return found if found is start.cluster else sized(found, own)
+    if not _COUNT.fullmatch(said) or int(said) == 0:
+        raise InputError(
+            "the cluster cannot be sized",
+            problems=[Problem("--gpus", f"`{printable(said)}` is no number of GPUs")],
+        )
+    return sized(found, int(said))
+
+
+def _amount(name: str, values: Mapping[str, str]) -> float | None:
+    """An amount with its unit. Raises InputError."""
+    said = values.get(name)
+    if said is None:
+        return None
+    kind, example = _AMOUNTS[name]
+    try:
+        return float(TypeAdapter(kind).validate_python(said))
+    except ValidationError as error:
+        what = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(
+            f"{CONTROLS[name].label} cannot be read",
+            problems=[Problem(f"--{name}", what)],
+            hint=f"write it like {example}",
+        ) from None
+
+
+def _tokens(said: str | None) -> float | None:
+    """Tokens to train on. Raises InputError."""
+    try:
+        return None if said is None else read_tokens(said)
+    except ValueError as error:
+        raise InputError("the job cannot be read", problems=[Problem("--tokens", str(error))]) from None
+
+
+def _limits(start: Start, values: Mapping[str, str]) -> Limits:
+    """What the search must keep to; a control that was turned replaces the start's."""
+    allow = start.limits.allow
+    if values.get(OFFLOAD):
+        allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
+        allow = (*allow, *([OFFLOAD] if values[OFFLOAD] == "on" else []))
+    return replace(
+        start.limits,
+        fix=_words(values["fix"]) if "fix" in values else start.limits.fix,
+        forbid=_words(values["forbid"]) if "forbid" in values else start.limits.forbid,
+        allow=allow,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """`tp=8, pp>=2` or `tp=8 pp>=2` → each word; `tp=2,4` stays one."""
+    return tuple(text.replace(", ", " ").split())
+
+
+def _with_hardware(
+    question: Question, amounts: Mapping[str, float | None]
+) -> tuple[Question, tuple[str, ...]]:
+    """The question on hardware as the controls have it, and what of it changes nothing."""
+    cluster = question.cluster
+    gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
+    given = {name: value for name, value in gpu.items() if value is not None}
+    links, between = cluster.links, cluster.links.inter_node
+    inside = (amounts["intra-node"] or math.nan) / links.intra_node.bandwidth
+    outside = (amounts["inter-node"] or math.nan) / (between.bandwidth if between else math.nan)
+    factors = {"intra_node": inside, "inter_node": outside}
+    links = links.faster(**{name: one for name, one in factors.items() if not math.isnan(one)})
+    changed = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update=given), "links": links})
+    if changed == cluster:
+        return question, ()
+    try:
+        ClusterSpec.model_validate(changed.model_dump())
+    except ValidationError as error:  # a building's network no faster than the link out of it
+        raise spec_error(error) from None
+    return replace(question, cluster=changed), tuple(_idle(question, amounts))
+
+
+def _idle(question: Question, amounts: Mapping[str, float | None]) -> Iterator[str]:
+    """Bandwidths that no price depends on."""
+    asked = any(amounts[name] is not None for name in ("intra-node", "inter-node"))
+    if asked and question.hardware.collectives:
+        yield (
+            f"Profile {question.hardware.name} measured its collectives: bandwidths of links change little or nothing"
+        )

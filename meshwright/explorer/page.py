@@ -1,0 +1,56 @@
+"""The explorer's page: its controls as the address has them; answers come later, from its script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from meshwright.explorer.asking import choices, sought
+from meshwright.explorer.controls import GROUPS, LONGEST, Control
+from meshwright.explorer.starting import Start
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+SLOTS = ("error", "answer", "step", "layouts", "memory", "ends", "run", "why", "changes", "plan")
+"""Places of the parts, in their order on the page."""
+
+
+def page_of(start: Start, said: Mapping[str, str]) -> str:
+    """The page with its controls turned as the address says; what else that holds the answer tells."""
+    shown = {**sought(start, {}).shown, **start.names}
+    return _template().render(
+        title="Meshwright explorer",
+        about=f"{start.model.name} on {start.cluster.name}",
+        groups=GROUPS,
+        said=said,
+        shown=shown,
+        longest=LONGEST,
+        slots=SLOTS,
+        choices={control.name: _choices(start, control, said) for control in _listed()},
+    )
+
+
+def _listed() -> list[Control]:
+    return [one for group in GROUPS.values() for one in group if one.catalogue not in ("", "choice")]
+
+
+def _choices(start: Start, control: Control, said: Mapping[str, str]) -> list[str]:
+    """What there is to choose from, and what the address names beside it, which its answer refuses."""
+    known = choices(start, control.catalogue)
+    return list(dict.fromkeys([*known, *filter(None, [said.get(control.name, "")[:LONGEST]])]))
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("meshwright.explorer", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")

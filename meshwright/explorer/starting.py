@@ -1,0 +1,98 @@
+"""Where the explorer starts: the question of a plan file, or of a model on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from meshwright.inputs.limits import Limits, restrictions_of
+from meshwright.inputs.questions import Inputs, question_of
+from planner.answers.optimum import answered_question
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the explorer was started with: the question of controls that nobody turned."""
+
+    model: TransformerSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    stack: StackSpec
+    profile: HardwareProfile | None = None
+    """Of the start's own cluster; others take the catalogue's nearest."""
+    limits: Limits = field(default_factory=Limits)
+    trainer: str | None = None
+    tokens: str | None = None
+    operations: str | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What the controls say that hold a name or a choice."""
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "stack": self.stack.name,
+            "precision": self.training.precision,
+        }
+
+
+def start_of(inputs: Inputs, limits: Limits, *, tokens: str | None, operations: str | None) -> Start:
+    """What the command line asks, read whole.
+
+    Raises:
+        InputError: what `plan` would refuse, and clusters of several GPUs.
+    """
+    question, _ = question_of(inputs)
+    restrictions_of(limits, inputs.trainer)
+    return Start(
+        model=question.model,
+        cluster=_of_one_gpu(resolve_cluster(str(inputs.cluster), inputs.gpus)),
+        training=question.training,
+        stack=question.stack,
+        profile=question.hardware if inputs.profile else None,
+        limits=limits,
+        trainer=inputs.trainer,
+        tokens=tokens,
+        operations=operations,
+    )
+
+
+def start_of_plan(plan: Plan, *, tokens: str | None, operations: str | None) -> Start:
+    """The question of a plan file, within its restrictions. Raises InputError."""
+    question, told = answered_question(plan), plan.recommendation
+    asked = plan.restrictions if told is None else told.asked
+    size = asked.max_memory
+    return Start(
+        model=question.model,
+        cluster=_of_one_gpu(plan.cluster),
+        training=question.training,
+        stack=question.stack,
+        profile=question.hardware,
+        limits=Limits(
+            fix=asked.fix,
+            forbid=asked.forbid,
+            allow=asked.allow,
+            max_memory=None if size is None else f"{size!r} B",
+        ),
+        trainer=asked.trainer,
+        tokens=tokens,
+        operations=operations,
+    )
+
+
+def _of_one_gpu(cluster: ClusterSpec | MixedCluster) -> ClusterSpec:
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"`{cluster.name}` has several pools; the explorer turns the controls of one kind of GPU",
+            hint="meshwright plan answers of pools, meshwright report writes their page",
+        )
+    return cluster

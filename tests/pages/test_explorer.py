@@ -1,0 +1,167 @@
+"""The explorer's controls are read, escaped or refused in our own words, whatever an address says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import cache
+from typing import Any
+
+import pytest
+
+from cost_models.errors import InputError
+from meshwright.explorer.answers import answer, frontier
+from meshwright.explorer.asking import sought
+from meshwright.explorer.controls import CONTROLS, LONGEST, values_of
+from meshwright.explorer.page import page_of
+from meshwright.explorer.serving import listening
+from meshwright.explorer.starting import Start, start_of, start_of_plan
+from meshwright.explorer.workers import Workers
+from meshwright.inputs.limits import Limits
+from meshwright.inputs.questions import Inputs
+
+HOSTILE = "\"'><script>alert(1)</script>\x00\x1b[31m"
+
+
+@cache
+def start() -> Start:
+    inputs = Inputs(
+        model="gpt2-tiny", cluster="dgx-a100-80gb", gpus=2, global_batch="16", sequence="256", dropout=0.0
+    )
+    return start_of(inputs, Limits(), tokens=None, operations=None)
+
+
+def told(**values: str) -> dict[str, Any]:
+    """Slot → its HTML, and what else the page is told."""
+    found: dict[str, Any] = {}
+    for message in answer(start(), {name.replace("_", "-"): value for name, value in values.items()}):
+        found |= {message["slot"]: message["html"]} if "slot" in message else message
+    return found
+
+
+def test_an_answer_is_that_of_plan() -> None:
+    found = told()
+    assert list(found) == [
+        "shown",
+        "title",
+        "brief",
+        "answer",
+        "step",
+        "memory",
+        "run",
+        "why",
+        "changes",
+        "plan",
+    ]
+    assert "Proved" in found["answer"]
+    assert "kind: plan" in found["plan"]
+    assert "One step" in found["step"]
+    (layouts,) = frontier(start(), {})
+    assert "All layouts" in layouts["html"]
+
+
+def test_controls_change_the_question() -> None:
+    values = {
+        "gpus": "1,6",
+        "sequence": "1K",
+        "gpu-memory": "40GiB",
+        "intra-node": "150 GB/s",
+        "offload": "on",
+    }
+    values |= {"host-bandwidth": "16 GB/s", "inter-node": "100 Gb/s", "precision": "fp16", "mtbf": "5000 h"}
+    found = sought(start(), values)
+    cluster = found.question.cluster
+    assert (cluster.num_gpus, cluster.gpu.memory) == (16, 40 * 2**30)
+    assert cluster.links.intra_node.bandwidth == 150e9
+    assert cluster.links.inter_node is not None
+    assert cluster.links.inter_node.bandwidth == 12.5e9
+    assert cluster.gpu.host_bandwidth == 16e9
+    assert found.question.training.sequence_length == 1024
+    assert found.question.training.precision == "fp16"
+    assert "offload" in found.restrictions.allowed
+    assert found.operations.mtbf == "5000 h"
+
+
+def test_tokens_add_the_day_it_ends() -> None:
+    assert "When it ends" in told(tokens="10B", mtbf="50000 h")["ends"]
+
+
+@pytest.mark.parametrize("name", sorted(CONTROLS))
+def test_hostile_values_are_errors_or_text(name: str) -> None:
+    found = told(**{name: HOSTILE})
+    assert "<script" not in "".join(html for html in found.values() if isinstance(html, str))
+    assert "<script>alert" not in page_of(start(), {name: HOSTILE})
+    if name != "offload":
+        assert "This cannot be asked" in found["error"] or "This has no answer" in found["error"]
+
+
+def test_problems_stand_by_their_controls() -> None:
+    found = told(gpus="many", intra_node="fast")
+    assert set(found["problems"]) == {"gpus", "intra-node"}
+    assert "`many` is no number of GPUs" in found["problems"]["gpus"]
+
+
+def test_files_are_not_read_for_an_address() -> None:
+    for name in ("model", "cluster", "stack"):
+        with pytest.raises(InputError, match="unknown"):
+            sought(start(), {name: "/etc/passwd"})
+
+
+def test_addresses_that_cannot_be_read() -> None:
+    assert values_of([("gpus", " 8 "), ("fix", "")]) == {"gpus": "8"}
+    with pytest.raises(InputError) as caught:
+        values_of([("gpu", "8"), ("gpus", "8"), ("gpus", "16"), ("fix", "x" * (LONGEST + 1))])
+    said = str(caught.value)
+    assert "did you mean `gpus`" in said
+    assert "--gpus: is said 2 times" in said
+    assert "--fix: has 201 characters" in said
+
+
+def test_a_question_that_fits_nowhere() -> None:
+    found = told(model="gpt3-175b", gpus="8")
+    assert set(found) == {"shown", "problems", "error"}
+    assert "This has no answer" in found["error"]
+    assert [*frontier(start(), {"model": "gpt3-175b", "gpus": "8"})] == []
+
+
+def test_a_plan_is_where_it_starts() -> None:
+    import meshwright as mw
+
+    job = mw.TrainingSpec(global_batch=16, sequence_length=256)
+    plan = mw.plan("gpt2-tiny", "dgx-a100-80gb", job, gpus=2, fix=["tp=2"]).plan
+    begun = start_of_plan(plan, tokens=None, operations=None)
+    found = sought(begun, {})
+    assert (found.question.cluster, found.question.stack) == (plan.cluster, plan.stack)
+    assert found.restrictions.fix_words == ("tp=2",)
+    assert sought(begun, {"fix": "tp=1, pp=2"}).restrictions.fix_words == ("tp=1", "pp=2")
+
+
+def test_a_taken_port_is_told_with_a_free_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} is taken") as caught:
+            listening(port)
+        assert "is free" in caught.value.hint
+    with listening(None) as first, listening(None) as second:
+        assert first.getsockname()[0] == "127.0.0.1"
+        assert first.getsockname()[1] < second.getsockname()[1]
+
+
+def test_who_stops_to_listen_ends_the_work() -> None:
+    async def ask_and_leave() -> None:
+        workers = Workers(start(), 1)
+        try:
+            (worker,) = workers.all
+            before = worker.pid
+            parts = workers.ask("answer", {})
+            assert "shown" in await anext(parts)
+            await parts.aclose()
+            assert worker.pid != before
+            heard = [message async for message in workers.ask("frontier", {})]
+            assert [message["slot"] for message in heard] == ["layouts"]
+        finally:
+            workers.close()
+
+    asyncio.run(ask_and_leave())
