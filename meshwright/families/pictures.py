@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cost_models.errors import InputError
+from meshwright.render.words import sentence_list
+from planner.answers.scaling import KINDS
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
 
@@ -32,6 +34,17 @@ class PlotOptions:
     time_limit: float | None = None
     allow: tuple[str, ...] = ()
     """For `ladder`: what may change of the training."""
+
+
+def scaling_kinds(options: PlotOptions) -> Sequence[str]:
+    """The kinds of scaling that are asked for. Raises InputError for one that is none."""
+    if options.kind is None:
+        return KINDS
+    if options.kind not in KINDS:
+        raise InputError(
+            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+        )
+    return (options.kind,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,13 +39,13 @@ def scaling(frame: Frame, subject: str) -> Figure:
         figure = style.new_figure(10.4, 5.6)
         speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
         speed.set_yscale("log", base=10)
-        said = [(_batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
+        said = [(batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
         if len(counts) > 1:
-            _ideal(speed, frame, per_tick)
+            ideal(speed, frame, per_tick)
             said.append(("ideal", style.SOFT))
         for kind, line in kinds:
-            _curve(speed, line["gpus"], line["tokens_per_second"] / per_tick, kind, line["gap"])
-            _curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
+            curve(speed, line["gpus"], line["tokens_per_second"] / per_tick, kind, line["gap"])
+            curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
         for row, (words, colour) in enumerate(said):
             top = 0.97 - 0.055 * row
             speed.text(0.03, top, words, transform=speed.transAxes, va="top", weight="bold", color=colour)
@@ -65,7 +65,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
+def curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
     """A line with a mark at each point; hollow where no proof was found."""
     mark, colour, size = _MARKS[kind], _COLOURS[kind], 5 if len(gpus) <= _MANY else 3
     axes.plot(gpus, values, color=colour, marker=mark, linewidth=1.8, markersize=size)
@@ -75,12 +75,12 @@ def _curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> Non
     )
 
 
-def _ideal(axes: Axes, frame: Frame, per_tick: float) -> None:
+def ideal(axes: Axes, frame: Frame, per_tick: float, speed: str = "tokens_per_second") -> None:
     """Throughput proportional to GPUs, from the first strong point."""
     strong = frame[frame["kind"] == "strong"] if (frame["kind"] == "strong").any() else frame
     first = strong.sort_values("gpus").iloc[0]
     ends = [int(frame["gpus"].min()), int(frame["gpus"].max())]
-    speeds = [first["tokens_per_second"] * gpus / first["gpus"] / per_tick for gpus in ends]
+    speeds = [first[speed] * gpus / first["gpus"] / per_tick for gpus in ends]
     axes.plot(ends, speeds, color=style.GREY, linewidth=1.2, linestyle=(0, (2, 2)))
 
 
@@ -116,7 +116,8 @@ def _below(axes: Axes, gpus: int | None, words: str, down: float, colour: str, s
     )
 
 
-def _batch_words(kind: str, line: Frame) -> str:
+def batch_words(kind: str, line: Frame) -> str:
+    """The batch of a line, or its first and its last."""
     batches = [int(batch) for batch in line["global_batch"]]
     ends = (
         grouped(batches[0]) if len(set(batches)) == 1 else f"{grouped(batches[0])} … {grouped(batches[-1])}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
+from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -85,7 +86,7 @@ def _scaling_row(gpus: int, global_batch: int, found: SearchResult) -> dict[str,
     }
 
 
-def doublings(question: Question) -> list[int]:
+def doublings(question: Question | RecommenderQuestion) -> list[int]:
     """Numbers of GPUs for a curve: from an eighth of the cluster to four times it, in whole nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]

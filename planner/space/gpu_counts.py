@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,8 +17,11 @@ from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.question import Question
+from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from planner.rules.legality import legal_rows
+
+Q = TypeVar("Q", Question, RecommenderQuestion)
 
 MOST_SIZES = 1000
 """Sizes of one question; more is a mistake."""
@@ -27,7 +31,9 @@ SIZES_HINT = (
 _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$", re.ASCII)
 
 
-def parse_sizes(text: str, question: Question, *, some: bool = False) -> tuple[int, ...]:
+def parse_sizes(
+    text: str, question: Question | RecommenderQuestion, *, some: bool = False
+) -> tuple[int, ...]:
     """Numbers of GPUs in rising order, from words between commas.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
@@ -91,7 +97,9 @@ def _doublings(first: int, last: int) -> list[int]:
     return sorted({*sizes, last})
 
 
-def _in_even_ratios(question: Question, first: int, last: int, points: int) -> list[int]:
+def _in_even_ratios(
+    question: Question | RecommenderQuestion, first: int, last: int, points: int
+) -> list[int]:
     """Sizes near `first · (last / first)^(i / (points − 1))`: near each the one with most layouts of equal stages."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
@@ -110,11 +118,16 @@ def _in_even_ratios(question: Question, first: int, last: int, points: int) -> l
     return chosen
 
 
-def plain_layouts(question: Question, gpus: int) -> tuple[int, int]:
+def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[int, int]:
     """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs: those of equal stages, and all of them.
+
+    Of a recommender it is one where its batch divides.
 
     Where none is, nothing is.
     """
+    if isinstance(question, RecommenderQuestion):
+        even = int(question.training.global_batch % gpus == 0)
+        return even, even
     there = resized(question, gpus)
     degrees = [
         tp for tp in range(1, there.cluster.gpus_per_node + 1) if there.cluster.gpus_per_node % tp == 0
@@ -161,7 +174,7 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 
 
-def on_whole_nodes(question: Question) -> Question:
+def on_whole_nodes(question: Q) -> Q:
     """The same question where it has only part of a node of the catalogue's cluster: on one whole node."""
     cluster = question.cluster
     if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
@@ -172,7 +185,7 @@ def on_whole_nodes(question: Question) -> Question:
     return replace(question, cluster=cluster.model_copy(update=whole))
 
 
-def resized(question: Question, gpus: int, global_batch: int | None = None) -> Question:
+def resized(question: Q, gpus: int, global_batch: int | None = None) -> Q:
     """The same question on another number of GPUs, and with another batch if one is given."""
     cluster = question.cluster
     per_node = min(gpus, cluster.gpus_per_node)

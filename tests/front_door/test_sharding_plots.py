@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cost_models.recommender.estimating import estimate
+from cost_models.recommender.priced import STAGES
 from meshwright.api.plot import plot
+from meshwright.families.pictures import PlotOptions
 from planner.plan_files import load_any_plan
 
 MODEL = """
@@ -82,3 +84,25 @@ def test_kinds_of_another_family_are_refused_with_those_there_are(
     assert answer.code == 2
     assert "`timeline` is not drawn of a recommender" in answer.err
     assert "sharding" in answer.err
+
+
+def test_scaling_has_the_stages_of_every_step_and_says_which_binds(
+    meshwright, plan: Path, tmp_path: Path
+) -> None:
+    """On 4 GPUs the point is the plan's own question; 3 GPUs, of which its batch is no multiple, have none."""
+    drawn = plot("scaling", plan, options=PlotOptions(gpus="2,3,4,8")).drawing
+    frame = drawn.frame
+    assert [(one.kind, one.gpus) for one in frame.itertuples()] == [
+        *(("strong", gpus) for gpus in (2, 4, 8)),
+        *(("weak", gpus) for gpus in (2, 3, 4, 8)),
+    ]
+    assert list(frame["global_batch"]) == [8192] * 3 + [4096, 6144, 8192, 16384]
+    assert frame[list(STAGES)].sum(axis=1).to_numpy() == pytest.approx(frame["step_seconds"].to_numpy())
+    loaded = load_any_plan(plan)
+    own = frame[(frame["kind"] == "strong") & (frame["gpus"] == 4)].iloc[0]
+    assert own["step_seconds"] <= estimate(loaded.question, loaded.sharding).step_seconds
+    assert f"on 8 the {frame.iloc[2]['longest']} takes" in drawn.title
+    drawn.save(tmp_path / "scaling.svg")
+    refused = meshwright("plot", "scaling", str(plan), "--kind", "wide")
+    assert refused.code == 2
+    assert "`wide` is not one of `strong` and `weak`" in " ".join(refused.err.split())

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cost_models.errors import UnknownNameError
+from cost_models.errors import InfeasibleError, UnknownNameError
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
-from meshwright.families.pictures import PictureRequest
+from meshwright.families.pictures import PictureRequest, scaling_kinds
 from meshwright.families.recommender.text import precise
 from meshwright.plots.drawing import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
+from meshwright.render.plans.goals import sizes_text
+from planner.answers.scaling import doublings
 from planner.recommender.plan import RecommenderPlan
+from planner.space.gpu_counts import on_whole_nodes, parse_sizes, possible
 
 
 def draw(kind: str, question: RecommenderQuestion, sharding: Sharding) -> Drawing:
     """One kind of picture of a sharding. Raises UnknownNameError where there is no such kind."""
-    if kind not in PICTURES:
-        raise UnknownNameError("plot", kind, tuple(PICTURES), hint=f"there are {', '.join(PICTURES)}")
+    if kind not in _DRAWN:
+        raise UnknownNameError("plot", kind, tuple(_DRAWN), hint=f"there are {', '.join(_DRAWN)}")
     return _DRAWN[kind](question, sharding)
 
 
@@ -61,11 +64,29 @@ def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
     return _DRAWN[kind](plan.question, plan.sharding)
 
 
+def _scaling(request: PictureRequest) -> Drawing:
+    from meshwright.plots.shardings.scaling import sharding_scaling
+    from planner.recommender.scaling import sharding_scaling_frame
+
+    question = request.only("scaling", RecommenderPlan).question
+    options, kinds = request.options, scaling_kinds(request.options)
+    whole = on_whole_nodes(question)
+    counts: Sequence[int] = [one for one in doublings(question) if possible(one, whole.cluster)]
+    if options.gpus is not None:
+        counts = parse_sizes(options.gpus, whole)
+    frame = sharding_scaling_frame(question, counts, kinds, request.budget)
+    if frame.empty:
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}, or the batch does not divide")
+    subject = f"{question.model.name} on {question.cluster.gpu.name}; the best sharding at each point"
+    return Drawing(frame=frame, figure=sharding_scaling(frame, subject))
+
+
 _DRAWN: Mapping[str, Callable[[RecommenderQuestion, Sharding], Drawing]] = {
     "time": _time,
     "memory": _memory,
     "sharding": _sharding,
 }
 PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
-    kind: partial(_of_one_plan, kind) for kind in _DRAWN
+    **{kind: partial(_of_one_plan, kind) for kind in _DRAWN},
+    "scaling": _scaling,
 }

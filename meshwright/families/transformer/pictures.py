@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models.errors import InputError
 from meshwright.answers.ranked import Ranked
-from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.families.pictures import PictureRequest, PlotOptions, scaling_kinds
 from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
@@ -25,7 +25,6 @@ from meshwright.render.words import sentence_list
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
-from planner.answers.scaling import KINDS
 from planner.explaining.differing import differences
 from planner.objectives import Objective
 from planner.plan import Plan
@@ -103,14 +102,8 @@ def _points(text: str | None) -> int | None:
 
 def _scaling(request: PictureRequest) -> Drawing:
     question = request.only("scaling", Plan).question
-    options = request.options
-    if options.kind not in (None, *KINDS):
-        raise InputError(
-            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
-        )
-    counts = None if options.gpus is None else parse_sizes(options.gpus, question)
-    kinds = KINDS if options.kind is None else (options.kind,)
-    return draw_scaling(question, counts, kinds, request.budget)
+    counts = None if request.options.gpus is None else parse_sizes(request.options.gpus, question)
+    return draw_scaling(question, counts, scaling_kinds(request.options), request.budget)
 
 
 def _time(request: PictureRequest) -> Drawing:
