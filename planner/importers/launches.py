@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, Problem
-from planner.importers.shell import Command, commands_of, is_known, plain
+from planner.importers.shell import Command, Script, is_known, plain, read_script
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -34,14 +34,23 @@ class Launch:
 
 
 def launch_of(text: str, also: str = "") -> Launch:
-    """The one launch of Megatron-LM in a bash text; `also` are further arguments.
+    """The one launch of Megatron-LM in a bash text; `also` are variables that it is started with (`SIZE=7b`), and
+    further arguments.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
     """
-    commands, assumptions = commands_of(text)
-    launches = list(dict.fromkeys(_program(one) for one in commands if _is_launch(one)))
+    more = read_script(also)
+    script = read_script(text, more.environment)
+    _require_heeded(text, script, more)
+    launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
+        last = script.commands[-1].words if script.commands else ()
+        if last[:1] == ("exit",):
+            raise InputError(
+                f"the script ends with `{plain(' '.join(last))}` before it starts a training",
+                hint='variables that it branches on go in front: --also "SIZE=7b"',
+            )
         raise InputError(
             "nothing here starts `pretrain_gpt.py`", hint="paste the line that does, with its arguments"
         )
@@ -52,15 +61,32 @@ def launch_of(text: str, also: str = "") -> Launch:
             hint="paste the one to import",
         )
     before, arguments = launches[0]
-    environment = next(one.environment for one in commands if _is_launch(one))
-    more, _ = commands_of(also)
+    environment = next(one.environment for one in script.commands if _is_launch(one))
     sbatch = tuple(word for line in _SBATCH.findall(text) for word in line.split())
     return Launch(
         before=(*before, *sbatch),
-        arguments=(*arguments, *(word for one in more for word in one.words)),
+        arguments=(*arguments, *(word for one in more.commands for word in one.words)),
         environment=environment,
-        assumptions=assumptions,
+        assumptions=script.assumptions,
     )
+
+
+def _require_heeded(text: str, script: Script, more: Script) -> None:
+    """Raises InputError where the script sets by itself, not from what it was, what it is started with."""
+    lost = [
+        name
+        for name, value in more.environment.items()
+        if script.environment.get(name) != value
+        and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
+    ]
+    if lost:
+        problems = [
+            Problem(name, f"the script sets it to `{plain(script.environment.get(name, ''))}`")
+            for name in lost
+        ]
+        raise InputError(
+            "--also: the script sets variables by itself", problems=problems, hint="change them there"
+        )
 
 
 def _is_launch(command: Command) -> bool:

@@ -151,7 +151,10 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     if said.problems:
         hint = ""
         if any("only the shell knows" in one.what for one in said.problems):
-            hint = "paste the command with values in place, as `bash -x run.sh` or `ps -ww -o args` prints it"
+            hint = (
+                "paste the command with values in place, as `bash -x run.sh` or `ps -ww -o args` prints it; "
+                '--also "SIZE=7b" sets variables that the script is started with'
+            )
         raise InputError("the command cannot be read", problems=said.problems, hint=hint)
     return said
 

@@ -32,6 +32,13 @@ class Settings:
             raise InputError(f"`{path}: {printable(str(value))}` is no whole number above zero")
         return value if value is None else int(value)
 
+    def listed(self, path: str) -> list[Any] | None:
+        """A list; None where it is not said. Raises InputError where it is none."""
+        value = self.get(path)
+        if value is not None and not isinstance(value, list):
+            raise InputError(f"`{path}: {printable(str(value))}` is no list")
+        return value
+
     def unread(self, says_nothing: tuple[str, ...]) -> list[str]:
         """Those that nobody read, but for paths that start with what says nothing of a step."""
         return [

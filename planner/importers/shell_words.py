@@ -12,6 +12,9 @@ OPEN, CLOSE = "\ue000", "\ue001"
 """Around what the shell would have filled in and the text does not say."""
 _NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
 _PAIRS = {"(": ")", "{": "}"}
+TEST = ("[[", "]]")
+COUNT = "(("
+"""First piece of the word that `((..))` is."""
 
 
 class Piece(NamedTuple):
@@ -21,6 +24,13 @@ class Piece(NamedTuple):
     quoted: bool
     expands: bool = False
     """Whether the shell puts something else here: `$X`, `${X}`, `$(..)`, backticks."""
+
+
+class Line(NamedTuple):
+    """A command's words, and what ended it: a mark like `&&` or `;;`, a new line, or nothing."""
+
+    words: list[Word]
+    end: str
 
 
 @dataclass(slots=True)
@@ -55,12 +65,14 @@ class _Reader:
         found, self.at = self.text[self.at : stop], stop + len(end)
         return found
 
-    def commands(self, closing: str = "") -> list[list[Word]]:
+    def lines(self, closing: str = "") -> list[Line]:
         """Commands up to the end, or up to the bracket that closes an array."""
-        found: list[list[Word]] = [[]]
+        found: list[Line] = []
+        words: list[Word] = []
         dropped = False  # the word behind `>` is a file
+        testing = False  # inside `[[ .. ]]`, where marks are words
         while char := self.peek():
-            if char in " \t":
+            if char in " \t" or (testing and char in "\r\n"):
                 self.at += 1
             elif self.text.startswith(("\\\n", "\\\r\n"), self.at):
                 self.at = self.text.index("\n", self.at) + 1
@@ -69,23 +81,54 @@ class _Reader:
                 self.at = len(self.text) if end < 0 else end
             elif char == closing:
                 self.at += 1
-                return found
+                return [*found, Line(words, "")]
+            elif testing and char in "<>&|()":
+                words.append(Word([Piece(self._mark(), False)]))
             elif char in "<>" or (char == "&" and self.peek(1) == ">"):
                 while self.peek() in ("<", ">", "&"):
                     self.at += 1
                 dropped = True
+            elif not closing and self._counts(words):
+                words.append(self._arithmetic())
             elif char in ";&|()\n\r":
-                self.at += 1
+                mark = self._mark()
                 if not closing:
-                    found.append([])
+                    found.append(Line(words, mark))
+                    words = []
             else:
                 word = self.word(arrays=not closing)
+                testing = (testing or word.start == TEST[0]) and word.start != TEST[1] and not closing
                 if not dropped:
-                    found[-1].append(word)
+                    words.append(word)
                 dropped = False
         if closing:
             raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
-        return found
+        return [*found, Line(words, "")]
+
+    def _mark(self) -> str:
+        """A mark between commands, which is passed over."""
+        two = self.text[self.at : self.at + 2]
+        mark = two if two in ("&&", "||", ";;") else self.peek()
+        self.at += len(mark)
+        return mark
+
+    def _counts(self, words: list[Word]) -> bool:
+        """Whether `((` starts a command here."""
+        if not self.text.startswith("((", self.at):
+            return False
+        return all(
+            word.start in ("if", "elif", "while", "until", "!", "{", "then", "do", "else") for word in words
+        )
+
+    def _arithmetic(self) -> Word:
+        """`((..))`, its text as one word behind its mark."""
+        start, depth = self.at, 0
+        while char := self.peek():
+            depth += (char == "(") - (char == ")")
+            self.at += 1
+            if not depth:
+                return Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)])
+        raise InputError("a `))` is missing", hint="paste the whole command")
 
     def word(self, *, arrays: bool) -> Word:
         """One word; with arrays, `NAME=(..)` is one."""
@@ -113,8 +156,19 @@ class _Reader:
                 opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
                 if arrays and opens and len(word.pieces) == 1:
                     self.at += 1
-                    word.array = [one for each in self.commands(")") for one in each]
+                    word.array = [one for line in self.lines(")") for one in line.words]
                     break
+        return word
+
+    def whole(self) -> Word:
+        """All that is left as one word."""
+        word = Word()
+        while char := self.peek():
+            if char in " \t\r\n;&|()<>":
+                word.pieces.append(Piece(char, True))
+                self.at += 1
+            else:
+                word.pieces += self.word(arrays=False).pieces
         return word
 
     def _double(self, word: Word) -> None:
@@ -159,6 +213,11 @@ class _Reader:
         return Piece("$", quoted)
 
 
-def split(text: str) -> list[list[Word]]:
-    """The commands of a bash text, each a list of words. Raises InputError where a quote or bracket never closes."""
-    return [words for words in _Reader(text).commands() if words]
+def lines_of(text: str) -> list[Line]:
+    """The commands of a bash text. Raises InputError where a quote or bracket never closes."""
+    return _Reader(text).lines()
+
+
+def word_of(text: str) -> Word:
+    """A text as one word, blanks and marks within. Raises InputError where a quote or bracket never closes."""
+    return _Reader(text).whole()

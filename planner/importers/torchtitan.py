@@ -175,14 +175,14 @@ def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
 
 
 def _type(said: Settings, path: str, usual: str) -> str:
-    if (name := said.get(path, usual)) not in _TYPES:
+    if (name := str(said.get(path, usual))) not in _TYPES:
         raise InputError(f"`{path}: {name}` is not known here")
     return _TYPES[name]
 
 
 def _facts(said: Settings, recipe: Recipe, assumed: list[str]) -> dict[str, Any]:
     """What the recipe switches in the software stack."""
-    parts = said.get("compile.components", ["model", "loss"])
+    parts = said.listed("compile.components") or ["model", "loss"]
     facts: dict[str, Any] = {
         "compiled": bool(said.get("compile.enable", False)) and "model" in parts,
         "compiles_loss": "loss" in parts,

@@ -132,8 +132,8 @@ def _stages(said: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]
     known = {schedule_named(name).engine.removeprefix("Schedule").lower(): name for name in REGISTRY}
     if (schedule := known.get(wanted.lower())) is None:
         raise InputError(f"`{_MESH}.pipeline_parallel_schedule: {wanted}` is not known here")
-    if (named := said.get(f"{_MESH}.module_fqns_per_model_part")) is not None:
-        if not all(isinstance(one, list) for one in named if isinstance(named, list)):
+    if (named := said.listed(f"{_MESH}.module_fqns_per_model_part")) is not None:
+        if not all(isinstance(one, list) for one in named):
             raise InputError(f"`{_MESH}.module_fqns_per_model_part` are no lists of modules")
         layers = tuple(sum(str(name).startswith("layers.") for name in stage) for stage in named)
     else:

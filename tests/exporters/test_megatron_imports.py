@@ -151,7 +151,7 @@ def test_contradictions_are_both_named(more: str, named: tuple[str, ...]) -> Non
         COMMAND.replace("--num-layers 32", "--num-layers $LAYERS"),
         COMMAND.replace("--num-layers 32", "--num-layers `cat layers`"),
         COMMAND.replace("--num-layers 32", "--num-layers $(cat layers)"),
-        f"if true; then LAYERS=32; fi\n{COMMAND.replace('32', '$LAYERS', 1)}",
+        f"if [ -f x ]; then LAYERS=32; fi\n{COMMAND.replace('32', '$LAYERS', 1)}",
         COMMAND.replace("pretrain_gpt.py", "pretrain_gpt.py $EXTRA"),
         COMMAND + " --bf16 $EXTRA",
         COMMAND + " --lr 0.1 $EXTRA",

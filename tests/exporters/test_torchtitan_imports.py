@@ -266,6 +266,52 @@ def test_what_is_wrong_is_named(line: str, gpus: int | None, named: tuple[str, .
     assert [one for one in named if one not in said] == []
 
 
+PATHS = [
+    *(f"training.{one}" for one in ("local_batch_size", "seq_len", "global_batch_size", "steps", "dtype")),
+    *(
+        "training.mixed_precision_param",
+        "training.num_tokens_per_train_step",
+        "optimizer",
+        "compile.components",
+    ),
+    *("activation_checkpoint", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"),
+    *(
+        f"parallelism.{one}_degree"
+        for one in ("data_parallel_shard", "pipeline_parallel", "context_parallel")
+    ),
+    *(
+        f"parallelism.pipeline_parallel_{one}"
+        for one in ("schedule", "layers_per_stage", "first_stage_less_layers")
+    ),
+    *(f"parallelism.{one}" for one in ("module_fqns_per_model_part", "fsdp_reshard_after_forward")),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nonsense_is_read_or_refused(path: str) -> None:
+    """Never another error, whatever a setting is."""
+    for value in (
+        "-1",
+        "0",
+        "10**30",
+        "1e400",
+        "'x'",
+        "[]",
+        "{}",
+        "None",
+        "True",
+        "[[1]]",
+        "1.5",
+        "float('nan')",
+    ):
+        line = f"config.parallelism.pipeline_parallel_degree = 2; config.{path} = {value}"
+        for source, also in ((_source(line), ""), (_source(line.partition(";")[0]), f'--{path} "{value}"')):
+            try:
+                assert read(source, also=also).layout.num_gpus == 8
+            except InputError as error:
+                assert str(error)  # noqa: PT017
+
+
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
