@@ -31,6 +31,8 @@ class BlockBehindCompute(FlatParameters):
         self._missing: dict[int, int] = {}
         """How many microbatches' gradients each parameter waits for."""
         self._reducing: dist.Work | None = None
+        self._adding: dist.Work | None = None
+        """Over groups of replicas, where there are several."""
         self._gathering: dist.Work | None = None
         self.in_order: InOrder | None = None
         super().__init__(*given, **how)
@@ -40,6 +42,11 @@ class BlockBehindCompute(FlatParameters):
     def is_complete(self) -> bool:
         """Whether every microbatch has left its gradients."""
         return not self._missing
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the reduction that was started is done."""
+        return self._reducing is None or self._reducing.is_completed()
 
     def start_reduce(self) -> None:
         """Have the ranks' gradients added up while other things go on."""
@@ -51,16 +58,21 @@ class BlockBehindCompute(FlatParameters):
         elif dist.get_world_size(self.group) > 1:
             self._reducing = dist.all_reduce(self.gradients, group=self.group, async_op=True)
 
+    def start_adding(self) -> None:
+        """Have groups of replicas add up what each has reduced."""
+        if self.copies is not None:
+            self._arrived()
+            self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
+
     def settle(self) -> None:
         """Nothing yet: tensor ranks add up shares, once these are reduced (`DataBehindCompute.settle`)."""
 
     def reduce(self) -> None:
-        """Wait for what was started; add up over groups of replicas."""
-        if self._reducing is not None:
-            self._reducing.wait()
-            self._reducing = None
-        if self.copies is not None:
-            dist.all_reduce(self.share_gradient, group=self.copies)
+        """Wait for what was started."""
+        self._arrived()
+        if self._adding is not None:
+            self._adding.wait()
+            self._adding = None
         if self.mean_over > 1:
             self.share_gradient.div_(self.mean_over)
 
@@ -90,6 +102,11 @@ class BlockBehindCompute(FlatParameters):
             self._gathering.wait()
             self._gathering = None
 
+    def _arrived(self) -> None:
+        if self._reducing is not None:
+            self._reducing.wait()
+            self._reducing = None
+
     def _expect(self) -> None:
         self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
 
@@ -110,6 +127,8 @@ class InOrder:
         self.flats = list(flats)
         self.started = 0
         """How many of them, this step."""
+        self.added = 0
+        """How many of these groups of replicas have begun to add up, which takes what was reduced."""
         for flat in self.flats:
             flat.in_order = self
 
@@ -118,12 +137,17 @@ class InOrder:
         while self.started < len(self.flats) and self.flats[self.started].is_complete:
             self.flats[self.started].start_reduce()
             self.started += 1
+        while self.added < self.started and self.flats[self.added].is_reduced:
+            self.flats[self.added].start_adding()
+            self.added += 1
 
     def finish(self) -> None:
         """Start the rest, gradients of which may be missing: no token came to an expert."""
         for flat in self.flats[self.started :]:
             flat.start_reduce()
-        self.started = 0
+        for flat in self.flats[self.added :]:
+            flat.start_adding()
+        self.started = self.added = 0
 
 
 class DataBehindCompute:

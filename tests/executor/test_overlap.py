@@ -39,7 +39,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     (UNTIED, "pp2 dp2 mbs1 zero1"),
     (GPT, "cp2 mbs2 zero1"),
 ]
-SOME = [CASES[place] for place in (0, 3, 6, 11, 14)]
+SOME = [CASES[place] for place in (0, 3, 5, 6, 11, 14)]
 
 
 @pytest.mark.parametrize(("model", "layout"), some_of(CASES, *SOME), ids=lambda value: str(value)[:60])
