@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from meshwright.api.validate import validate
     from meshwright.api.validate_recommenders import validate_recommenders
     from meshwright.api.verify import verify
+    from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
     from meshwright.plots.drawing import Drawing
     from planner.plan import Plan
@@ -118,6 +119,7 @@ _HOMES = {
     "RecommenderSpec": "cost_models.specs.recommender.model",
     "RecommenderTraining": "cost_models.specs.recommender.training",
     "ShardingPlanned": "meshwright.families.recommender.answers",
+    "ShardingAdvised": "meshwright.families.recommender.advised",
     "ShardingEstimated": "meshwright.families.recommender.answers",
     "ClusterSpec": "cost_models.specs.cluster",
     "MixedCluster": "cost_models.specs.pools",
@@ -163,6 +165,7 @@ __all__ = [
     "Reported",
     "RunError",
     "ServedRecommender",
+    "ShardingAdvised",
     "ShardingEstimated",
     "ShardingPlanned",
     "TrainingSpec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,12 @@ class Advised:
                 for one in advice.other_questions
             ],
         }
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """What is said below the answer."""
+        if self.advice.result.certificate.gap > 0 and not interrupted:
+            return ["warning: optimality is not proved; allow more time to close the gap"]
+        return []
 
     @property
     def text(self) -> tuple[str | Table, ...]:

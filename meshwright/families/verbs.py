@@ -42,7 +42,7 @@ class SavedAnswer(Answer, Protocol):
     """An answer that can be kept."""
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write it."""
 
 
 class PlanAnswer(Answer, Protocol):
@@ -56,6 +56,13 @@ class PlanAnswer(Answer, Protocol):
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
+
+
+class AdviceAnswer(SavedAnswer, Protocol):
+    """Changes of what is run today, and the best plan, which can be saved."""
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """What is said below the answer."""
 
 
 class EstimateAnswer(Answer, Protocol):
@@ -170,6 +177,9 @@ class Verbs(Protocol[P]):
 
     def why_not(self, plan: P, layout: str) -> Answer:
         """Why a layout is not the plan."""
+
+    def advise(self, plan: P, layout: str | None, budget: Budget) -> AdviceAnswer:
+        """What to change of a plan, or of another layout of its question, that is run today. Raises InputError."""
 
     def compare(self, first: P, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
         """Plans and layouts side by side, measured against the first. Raises InputError."""

@@ -143,7 +143,7 @@ def test_together_is_no_word_for_a_transformer(meshwright) -> None:
 
 
 def test_verbs_that_are_not_for_recommenders(meshwright, plan: str) -> None:
-    answer = meshwright("advise", plan)
+    answer = meshwright("forecast", plan, "--tokens", "1T")
     assert answer.code == 2
     assert "`recommender-plan`; a `plan` is needed" in answer.err
 

@@ -29,16 +29,14 @@ def advise(
     quiet: o.Quiet = False,
 ) -> None:
     """Say what to change of what is run today, step by step to the best plan."""
-    from cost_models.axes.layout import parse_layout
     from meshwright.api.advise import advise
     from meshwright.cli.progress import searching
     from meshwright.inputs.problems import Problems
-    from planner.plan_files import load_plan
+    from planner.plan_files import load_any_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
     problems = Problems()
-    loaded = problems.read(lambda: load_plan(plan))
-    problems.read(lambda: None if layout is None else parse_layout(layout))
+    loaded = problems.read(lambda: load_any_plan(plan))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
     problems.require()
     assert loaded is not None
@@ -47,8 +45,8 @@ def advise(
     if out is not None:
         answer.save(out)
     output.show(answer)
-    if answer.advice.result.certificate.gap > 0 and not budget.interrupted:
-        output.note("warning: optimality is not proved; allow more time to close the gap")
+    for remark in answer.remarks(interrupted=budget.interrupted):
+        output.note(remark)
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}")
     if budget.interrupted:

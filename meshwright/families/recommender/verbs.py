@@ -14,6 +14,7 @@ from planner.recommender.plan import RecommenderPlan
 if TYPE_CHECKING:
     from meshwright.families.chapters import PageRequest
     from meshwright.families.pictures import PictureRequest
+    from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
     from meshwright.families.recommender.why_not import ShardingNotChosen
@@ -31,6 +32,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "estimate": _JOB,
     "compare": frozenset(),
     "explain": frozenset({"why_not"}),
+    "advise": frozenset({"layout"}),
     "verify": frozenset(),
     "report": frozenset(),
     "run": frozenset({"rate_decay", "rate_warm_up"}),
@@ -111,6 +113,17 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
         from meshwright.families.recommender.why_not import why_not
 
         return why_not(plan, layout)
+
+    def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
+        from meshwright.families.recommender.advised import ShardingAdvised
+        from meshwright.families.recommender.asking import sharding_of
+        from planner.recommender.advice import advise_sharding
+
+        today = plan.sharding if layout is None else sharding_of(plan.question, layout)
+        limits = plan.restrictions.read(plan.model)
+        return ShardingAdvised(
+            advice=advise_sharding(plan.question, today, limits, budget), limits=plan.restrictions
+        )
 
     def compare(
         self, first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None

@@ -11,6 +11,7 @@ from planner.any_plan import AnyPlan
 from planner.plan import Plan
 
 if TYPE_CHECKING:
+    from meshwright.answers.advised import Advised
     from meshwright.answers.compared import Compared
     from meshwright.answers.explained import Explained, NotChosen
     from meshwright.families.chapters import PageRequest
@@ -103,6 +104,14 @@ class TransformerVerbs(Verbs[Plan]):
         from meshwright.families.transformer.explaining import why_not
 
         return why_not(plan, layout)
+
+    def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
+        from cost_models.axes.layout import parse_layout
+        from meshwright.answers.advised import Advised
+        from planner.explaining.advice import advise
+
+        today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
+        return Advised(advice=advise(plan.question, today, restrictions, budget), restrictions=restrictions)
 
     def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
         from meshwright.families.transformer.comparing import compare

@@ -1,0 +1,191 @@
+"""The answer of `advise` for a recommender: tables to hold otherwise, the best sharding, what other hardware brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.units import counted, format_bytes
+from meshwright.families.recommender.records import estimate_record, question_record
+from meshwright.families.recommender.text import precise, proof_text, question_text
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import as_html, change, sentence_list, wrapped
+from planner.plan_files import save_plan
+from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange
+from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAMED = 3
+"""Tables of a change that are named."""
+_HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardingAdvised:
+    """What is run today, the tables whose change gains most, and the best sharding."""
+
+    advice: ShardingAdvice
+    limits: ShardingLimits
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """The best sharding as a plan."""
+        advice, best = self.advice, self.advice.best_sharding
+        proof = advice.found.certificate if best is advice.found.sharding else None
+        return make_recommender_plan(advice.question, best, self.limits, proof)
+
+    def save(self, path: str | Path) -> None:
+        """Write the best plan."""
+        save_plan(self.plan, Path(path))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for today, for each change, for the best sharding, and for each other question."""
+        advice = self.advice
+        rows = [_row("today", "", None, advice.today)]
+        rows += [
+            _row(self._words(one), "tables move", one.by_itself, one.with_earlier) for one in advice.changes
+        ]
+        if not advice.at_the_end:
+            rows.append(_row("the rest", "tables move", None, advice.best))
+        return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.others]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a frame; seconds and bytes."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        advice = self.advice
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(advice.question),
+            "layout": str(advice.sharding),
+            "today": estimate_record(advice.today),
+            "changes": [
+                {
+                    "change": self._words(one),
+                    "tables": list(one.tables),
+                    "before": one.before,
+                    "after": one.after,
+                    "alone": estimate_record(one.by_itself),
+                    "together": estimate_record(one.with_earlier),
+                }
+                for one in advice.changes
+            ],
+            "best_layout": str(advice.best_sharding),
+            "best": estimate_record(advice.best),
+            "proof": advice.found.certificate.model_dump(mode="json"),
+            "further": [
+                {
+                    "change": one.words,
+                    "trouble": one.trouble,
+                    "proven": one.proven,
+                    "plan": estimate_record(one.estimate),
+                }
+                for one in advice.others
+            ],
+        }
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """What is said below the answer."""
+        if self.advice.found.certificate.gap > 0 and not interrupted:
+            return ["warning: optimality is not proved; allow more time to close the gap"]
+        return []
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright advise` prints; no table where nothing is left to change."""
+        return tuple(self._text())
+
+    def _text(self) -> Iterator[str | Table]:
+        advice, today = self.advice, self.advice.today
+        yield question_text(advice.question, today)
+        yield ""
+        full, limit = format_bytes(float(today.device_bytes.max())), format_bytes(today.device_memory)
+        fits = "" if today.fits else ", which does not fit"
+        yield wrapped(f"today: step {precise(today.step_seconds)}, {full} of {limit}{fits}")
+        yield ""
+        if advice.changes or not advice.at_the_end:
+            yield table(_HEADERS, list(self._cells()), words=("change",))
+            yield ""
+        if advice.changes:
+            yield "Each change fits and gains, alone and with those before it."
+        elif advice.at_the_end:
+            yield "Nothing to change: no sharding is faster."
+        yield proof_text(advice.found.certificate)
+        yield from self._beyond()
+
+    def _cells(self) -> Iterator[tuple[str, ...]]:
+        advice, today = self.advice, self.advice.today
+        yield "today", "", "", precise(today.step_seconds), "", _peak(today)
+        for one in advice.changes:
+            alone = precise(one.by_itself.step_seconds), self._gain(one.by_itself)
+            yield f"+ {self._words(one)}", *alone, *self._in_all(one.with_earlier)
+        if not advice.at_the_end:
+            yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
+
+    def _in_all(self, reached: RecommenderEstimate) -> tuple[str, str, str]:
+        return precise(reached.step_seconds), self._gain(reached), _peak(reached)
+
+    def _gain(self, then: RecommenderEstimate) -> str:
+        """Of the step; one that does not fit is nothing to gain on."""
+        today = self.advice.today
+        return (
+            change(today.step_seconds, then.step_seconds) if today.fits else "fits" if then.fits else "less"
+        )
+
+    def _beyond(self) -> Iterator[str]:
+        """What other questions bring beyond the best sharding of this one, the most first."""
+        best = self.advice.best.step_seconds
+        others = sorted(self.advice.others, key=lambda one: one.estimate.step_seconds)
+        for one in others:
+            if one.estimate.step_seconds < best * (1 - WORTH):
+                yield wrapped(self._other(one, best))
+        if idle := [one.words for one in others if one.estimate.step_seconds >= best * (1 - WORTH)]:
+            yield wrapped(f"Next to nothing would bring: {sentence_list(idle)}")
+
+    def _other(self, one: OtherSharding, best: float) -> str:
+        then = one.estimate
+        proven = "" if one.proven else ", not proved"
+        said = f"{precise(then.step_seconds)} ({change(best, then.step_seconds)} on the best{proven})"
+        return f"Beyond the sharding, {one.words} ({one.trouble}): {said}"
+
+    def _words(self, one: ShardingChange) -> str:
+        """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
+        names = [self.advice.question.model.table_names[table] for table in one.tables]
+        more = [counted(len(names) - _NAMED, "table") + " more"] if len(names) > _NAMED else []
+        how = f"{one.after} elsewhere" if one.after == one.before else f"{one.after}, not {one.before}"
+        return f"{sentence_list([*names[:_NAMED], *more])}: {how}"
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{as_html(repr(self))}</pre>"
+
+
+def _row(
+    words: str, trouble: str, alone: RecommenderEstimate | None, together: RecommenderEstimate
+) -> dict[str, Any]:
+    return {
+        "change": words,
+        "trouble": trouble,
+        "alone_step_seconds": None if alone is None else alone.step_seconds,
+        "step_seconds": together.step_seconds,
+        "samples_per_second": together.samples_per_second,
+        "peak_bytes": float(together.device_bytes.max()),
+        "fits": together.fits,
+    }
+
+
+def _peak(priced: RecommenderEstimate) -> str:
+    return format_bytes(float(priced.device_bytes.max()))

@@ -1,0 +1,221 @@
+"""Advice on a sharding: tables held otherwise that gain most, the best sharding, and what other questions would bring.
+
+A change holds alike tables, those of one option today and of one in the best sharding, as the best one does. One change
+after another, the one that gains most on top of those before it; each must fit and gain by itself, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cost_models.errors import InfeasibleError
+from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.tiers.host import is_own_host
+from planner.recommender.answer import ShardingAnswer
+from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.scaling import best_sharding
+from planner.search.budget import Budget
+from planner.space.gpu_counts import on_whole_nodes, possible, resized
+
+CHANGES = 3
+"""Most changes on a path."""
+WORTH = 1e-3
+"""Relative gain of the step below which nothing is changed."""
+OTHER_SECONDS = 10.0
+"""Time limit of each other question; its answer is then the best found."""
+_MORE_MEMORY = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingChange:
+    """Tables held otherwise."""
+
+    tables: tuple[int, ...]
+    before: str
+    """Their option today."""
+    after: str
+    by_itself: RecommenderEstimate
+    with_earlier: RecommenderEstimate
+    sharding: Sharding
+    """With this change and those before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSharding:
+    """The best sharding of another question: other types of numbers, other GPUs, other hardware."""
+
+    words: str
+    trouble: str
+    estimate: RecommenderEstimate
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingAdvice:
+    """Today's sharding, the changes that gain most, and the best one."""
+
+    question: RecommenderQuestion
+    sharding: Sharding
+    today: RecommenderEstimate
+    changes: tuple[ShardingChange, ...]
+    found: ShardingAnswer
+    others: tuple[OtherSharding, ...]
+
+    @property
+    def reached(self) -> RecommenderEstimate:
+        """Today's sharding after the last change."""
+        return self.changes[-1].with_earlier if self.changes else self.today
+
+    @property
+    def best_sharding(self) -> Sharding:
+        """The best one; what is reached already where the search found nothing faster."""
+        reached = self.changes[-1].sharding if self.changes else self.sharding
+        faster = estimate(self.question, self.found.sharding).step_seconds < self.reached.step_seconds
+        return self.found.sharding if faster or not self.reached.fits else reached
+
+    @property
+    def best(self) -> RecommenderEstimate:
+        """The price of the best one."""
+        return estimate(self.question, self.best_sharding)
+
+    @property
+    def at_the_end(self) -> bool:
+        """Whether the changes lead to the best one, or next to it."""
+        reached = self.reached
+        return reached.fits and reached.step_seconds <= self.best.step_seconds * (1 + WORTH)
+
+
+def advise_sharding(
+    question: RecommenderQuestion, today: Sharding, restrictions: ShardingRestrictions, budget: Budget
+) -> ShardingAdvice:
+    """The path from today's sharding to the best one within the restrictions, and what lies beyond.
+
+    Raises:
+        InputError: places that are not there.
+        InfeasibleError: no sharding fits at all.
+        RunError: time ran out before anything was found.
+    """
+    running = estimate(question, today)
+    _tell(budget, "searching for the best sharding")
+    found = best_sharding(question, budget, restrictions)
+    if found is None:
+        raise budget.nothing_found()
+    others = tuple(_others(question, restrictions, budget))
+    return ShardingAdvice(
+        question=question,
+        sharding=today,
+        today=running,
+        changes=tuple(_path(question, today, running, found.sharding)),
+        found=found,
+        others=others,
+    )
+
+
+def _path(
+    question: RecommenderQuestion, today: Sharding, running: RecommenderEstimate, best: Sharding
+) -> Iterator[ShardingChange]:
+    groups: dict[tuple[int, str, str], dict[int, Placed]] = {}
+    for table, (now, then) in enumerate(zip(today.tables, best.tables, strict=True)):
+        if now != then:
+            key = question.model.class_of_table[table], str(now.option), str(then.option)
+            groups.setdefault(key, {})[table] = then
+    alone = {key: estimate(question, _with(today, held)) for key, held in groups.items()}
+    left = {key: held for key, held in groups.items() if _gains(alone[key], running)}
+    sharding, reached = today, running
+    for _ in range(CHANGES):
+        priced = {key: estimate(question, _with(sharding, held)) for key, held in left.items()}
+        worth = [key for key, one in priced.items() if _gains(one, reached)]
+        if not worth:
+            return
+        key = min(worth, key=lambda one: (not priced[one].fits, priced[one].step_seconds))
+        held = left.pop(key)
+        sharding, reached = _with(sharding, held), priced[key]
+        yield ShardingChange(
+            tables=tuple(held),
+            before=key[1],
+            after=key[2],
+            by_itself=alone[key],
+            with_earlier=reached,
+            sharding=sharding,
+        )
+
+
+def _gains(then: RecommenderEstimate, now: RecommenderEstimate) -> bool:
+    """Whether it is faster and fits; from what does not fit, whether it fits or is less too much."""
+    if not now.fits:
+        return then.fits or _too_much(then) < _too_much(now)
+    return then.fits and then.step_seconds < now.step_seconds * (1 - WORTH)
+
+
+def _too_much(priced: RecommenderEstimate) -> float:
+    """Bytes beyond the memory of GPUs and hosts."""
+    devices = (priced.device_bytes - priced.device_memory).clip(min=0).sum()
+    return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
+
+
+def _with(sharding: Sharding, held: Mapping[int, Placed]) -> Sharding:
+    return Sharding(tuple(held.get(table, placed) for table, placed in enumerate(sharding.tables)))
+
+
+def _others(
+    question: RecommenderQuestion, restrictions: ShardingRestrictions, budget: Budget
+) -> Iterator[OtherSharding]:
+    """The best sharding of each other question that has one, in the time that is left."""
+    anywhere = replace(restrictions, fixed=tuple(replace(one, at=()) for one in restrictions.fixed))
+    for words, trouble, other in _other_questions(question):
+        _tell(budget, f"searching with {words}")
+        limits = restrictions if other.cluster.num_gpus == question.cluster.num_gpus else anywhere
+        try:
+            found = best_sharding(other, budget, limits, OTHER_SECONDS)
+        except InfeasibleError:
+            continue
+        if found is not None:
+            priced = estimate(other, found.sharding)
+            proven = found.certificate.gap <= 0
+            yield OtherSharding(words=words, trouble=trouble, estimate=priced, proven=proven)
+
+
+def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
+    """(what is otherwise, what that is, the question): numbers, GPUs, hosts, links, memory."""
+    training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
+    if training.precision == "fp32" and "bf16" in gpu.peak:
+        yield "--precision bf16", "other numerics", _trained(question, precision="bf16")
+    elif training.exchange_bytes > 2:
+        yield "`exchange_dtype: fp16`", "other numerics", _trained(question, exchange_dtype="fp16")
+    if training.table_bytes > 2:
+        yield "`table_dtype: fp16`", "other numerics", _trained(question, table_dtype="fp16")
+    if gpu.kind == "cpu":
+        return
+    twice, whole = 2 * cluster.num_gpus, on_whole_nodes(question)
+    if possible(twice, whole.cluster) and not training.global_batch % twice:
+        yield f"--gpus {twice}", "other GPUs", resized(whole, twice)
+    if cluster.host_memory and not is_own_host(cluster):
+        yield (
+            "twice the host memory",
+            "other hosts",
+            _clustered(question, host_memory=2 * cluster.host_memory),
+        )
+    for words, factors in (("a node", {"intra_node": 2.0}), ("the network", {"inter_node": 2.0})):
+        if cluster.gpus_per_node > 1 if "intra_node" in factors else cluster.nodes > 1:
+            links = _clustered(question, links=cluster.links.faster(**factors))
+            yield f"twice the bandwidth of {words}", "other links", links
+    larger = gpu.model_copy(update={"memory": gpu.memory * _MORE_MEMORY})
+    yield f"{_MORE_MEMORY - 1:.0%} more device memory", "other GPUs", _clustered(question, gpu=larger)
+    faster = gpu.model_copy(update={"memory_bandwidth": 2 * gpu.memory_bandwidth})
+    yield "twice the memory bandwidth", "other GPUs", _clustered(question, gpu=faster)
+
+
+def _trained(question: RecommenderQuestion, **fields: object) -> RecommenderQuestion:
+    return replace(question, training=question.training.model_copy(update=fields))
+
+
+def _clustered(question: RecommenderQuestion, **fields: object) -> RecommenderQuestion:
+    return replace(question, cluster=question.cluster.model_copy(update=fields))
+
+
+def _tell(budget: Budget, doing: str) -> None:
+    if budget.on_status is not None:
+        budget.on_status(doing)

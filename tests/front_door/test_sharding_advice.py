@@ -1,0 +1,88 @@
+"""`advise` of recommenders: changes that pay alone and together, the proven end, and what other hardware brings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.recommender.estimating import estimate
+from planner.plan_files import load_any_plan
+from planner.recommender.advice import WORTH
+
+MODEL = """
+kind: recommender
+name: shop
+dense_features: 4
+bottom_mlp: [32, 16]
+interaction: {kind: none}
+top_mlp: [32, 1]
+tables:
+- {name: user, rows: 4000000, width: 64, pooling: 2.0, zipf: 1.05}
+- {name: item, rows: 1000000, width: 64, pooling: 8.0, zipf: 1.1}
+- {name: shelf, rows: 20000, width: 64, count: 2}
+"""
+TODAY = "table:0-1=whole@0,0 table:2-3=row"
+
+
+@pytest.fixture
+def today(meshwright, tmp_path: Path) -> Path:
+    """All large tables on one of sixteen GPUs."""
+    (tmp_path / "shop.yaml").write_text(MODEL)
+    asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
+    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "today.yaml"))
+    assert done.code == 0, done.err
+    return tmp_path / "today.yaml"
+
+
+def test_each_change_fits_and_gains_alone_and_with_those_before_it(today: Path) -> None:
+    advised = mw.advise(today)
+    assert isinstance(advised, mw.ShardingAdvised)
+    advice, before = advised.advice, advised.advice.today
+    assert advice.changes
+    assert advice.today.step_seconds == load_any_plan(today).prediction.step_seconds
+    for one in advice.changes:
+        assert one.by_itself.fits
+        assert one.by_itself.step_seconds < advice.today.step_seconds
+        assert one.with_earlier.step_seconds < before.step_seconds * (1 - WORTH)
+        assert estimate(advice.question, one.sharding).step_seconds == one.with_earlier.step_seconds
+        before = one.with_earlier
+    assert advice.best.step_seconds <= before.step_seconds
+    assert advice.best.step_seconds == pytest.approx(advice.found.certificate.value)
+
+
+def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Path) -> None:
+    answer = meshwright("advise", str(today), "-o", str(tmp_path / "best.yaml"))
+    assert answer.code == 0, answer.err
+    assert max(map(len, answer.out.splitlines())) <= 80
+    told = " ".join(answer.out.split())
+    for said in ("+ item: ", "Each change fits and gains, alone", "Proved optimal", "twice the bandwidth of"):
+        assert said in told
+    document = json.loads(meshwright("advise", str(today), "--json").out)
+    assert document["layout"] == TODAY
+    assert {one["trouble"] for one in document["further"]} >= {"other links", "other GPUs", "other hosts"}
+    best = load_any_plan(tmp_path / "best.yaml")
+    assert best.layout == document["best_layout"]
+    assert meshwright("verify", str(tmp_path / "best.yaml")).code == 0
+    again = meshwright("advise", str(tmp_path / "best.yaml"))
+    assert "Nothing to change: no sharding is faster." in again.out
+
+
+def test_from_what_does_not_fit_the_first_change_makes_room(meshwright, today: Path, tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 400000000"))
+    asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
+    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(today))
+    assert done.code == 1
+    advice = mw.advise(today).advice
+    assert not advice.today.fits
+    assert advice.changes[0].with_earlier.fits
+
+
+def test_a_sharding_beside_the_plan_is_advised_on(meshwright, today: Path) -> None:
+    document = json.loads(meshwright("advise", str(today), "--layout", "table:0-3=row", "--json").out)
+    assert document["layout"] == "table:0-3=row"
+    wrong = meshwright("advise", str(today), "--layout", "table:0-3=raw")
+    assert wrong.code == 2
+    assert "`raw` is no way to split a table" in wrong.err
