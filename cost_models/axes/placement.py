@@ -64,4 +64,4 @@ def _replicas_complaint(layout: Layout) -> str:
 
 LAYERS = Axis(word=PerStage(int), complaint=_layers_complaint)
 POOLS = Axis(word=PerStage(), complaint=_pools_complaint)
-REPLICAS = Axis(word=PerStage(most=MOST_REPLICAS), complaint=_replicas_complaint)
+REPLICAS = Axis(word=PerStage(most=MOST_REPLICAS), complaint=_replicas_complaint, closed=True)

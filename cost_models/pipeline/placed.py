@@ -18,7 +18,13 @@ from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline, on_stages
 from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
-from cost_models.pipeline.replica_terms import among_replicas, replica_terms, require_full_pools, shares
+from cost_models.pipeline.replica_terms import (
+    among_replicas,
+    replica_terms,
+    require_full_pools,
+    shares,
+    with_microbatches,
+)
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_parts import TIME_PARTS
 from cost_models.pipeline.time_terms import TimeTerms
@@ -155,9 +161,7 @@ def _price_replicas(question: MixedQuestion, placed: Placed) -> PricedRanks:
     pools: list[PricedRanks] = []
     for pool, own, microbatches in zip(question.pools, terms, taken, strict=True):
         most = max(microbatches)
-        batch = most * layout.mbs * layout.dp
-        training = question.training.model_copy(update={"global_batch": batch})
-        memories = memory_terms(replace(among_replicas(pool, question), training=training), columns)
+        memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
         table = build(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
         there = replace(placed, table=table)
         pipeline = there.pipeline(add_up(own.times, memories, own.limit))

@@ -152,6 +152,12 @@ def among_replicas(pool: Question, question: MixedQuestion) -> Question:
     return replace(pool, cluster=cluster, hardware=hardware)
 
 
+def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
+    """The question with the batch in which every replica of a layout takes so many."""
+    batch = microbatches * layout.mbs * layout.dp
+    return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
+
+
 def _with_others(cluster: ClusterSpec, between: LinkSpec, gpus: int) -> ClusterSpec:
     """A pool on as many nodes as hold all GPUs, those of the others behind the link `between`."""
     update: dict[str, object] = {"nodes": -(-gpus // cluster.gpus_per_node)}

@@ -98,7 +98,8 @@ Forbid = Annotated[
     list[str] | None, optional("--forbid", "CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.")
 ]
 Allow = Annotated[
-    list[str] | None, optional("--allow", "AXIS", "Open offload, overlap, parallel-block, window=N, lamb.")
+    list[str] | None,
+    optional("--allow", "AXIS", "Open offload, overlap, replicas, parallel-block, window=N, lamb."),
 ]
 Together = Annotated[
     list[str] | None, optional("--together", "TABLE,TABLE", "Recommenders: tables that lie on one GPU.")

@@ -29,6 +29,7 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.larger_hosts import larger_hosts
 from planner.search.budget import Budget
+from planner.search.replica_space import REPLICAS
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import CLOSED, Restrictions
@@ -157,7 +158,8 @@ class _Remedies:
 
     def _opened(self) -> Iterator[Alternative]:
         """What the search leaves alone unless it is allowed, the host's memory; where it is, hosts with more."""
-        closed = [name for name in CLOSED if name not in self.limits.allowed]
+        pooled = isinstance(self.question, MixedQuestion)
+        closed = [name for name in CLOSED if name not in self.limits.allowed and (pooled or name != REPLICAS)]
         opened = ((f"--allow {name}", self.limits.allowed | {name}) for name in closed)
         yield from self._first(
             (words, self.question, replace(self.limits, allowed=allowed)) for words, allowed in opened

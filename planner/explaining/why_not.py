@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.placement import even_layers
@@ -13,12 +15,14 @@ from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
 from planner.explaining.explain import Origin, gain, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
+from planner.placement.replica_leaf import place_replicas
 from planner.search.given_layout import place_layout
+from planner.search.replica_space import leaf_of
 from planner.search.search import search
 from planner.space.restrictions import AXES, Restrictions, keeps_to, settled
 
@@ -101,11 +105,8 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
     """
     if layout.layers or recompute_given:
         return price(question, place_layout(question, layout))
-    if layout.replicas:
-        policies = sorted(question.training.recompute, key=RECOMPUTE_POLICIES.index)
-        alike = [layout.model_copy(update={"recompute": (one,)}) for one in policies]
-        priced = [price(question, place_layout(question, one)) for one in alike]
-        return min(priced, key=lambda one: (not one.fits or one.peak_bytes > max_memory, one.step_seconds))
+    if isinstance(question, MixedQuestion) and layout.replicas:
+        return _best_replicas(question, layout, max_memory)
     columns = settled(question, LayoutColumns.of([layout]))
     only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
     top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own
@@ -120,3 +121,14 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
         alike = [layout.model_copy(update={"recompute": (one,), "layers": layers}) for one in policies]
         priced = [price(question, one) for one in alike]
         return next((one for one in priced if one.peak_bytes <= max_memory), priced[-1])
+
+
+def _best_replicas(question: MixedQuestion, layout: Layout, max_memory: float) -> Estimate:
+    """The same of whole replicas in several pools."""
+    allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
+    found = place_replicas(leaf_of(question, layout, allowed, max_memory))
+    if found is not None:
+        update = {"layers": found[0].layers, "recompute": found[0].recompute}
+        return price(question, layout.model_copy(update=update))
+    weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(allowed)[-1])]
+    return price(question, place_layout(question, layout.model_copy(update={"recompute": (weakest,)})))

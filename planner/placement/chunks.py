@@ -87,10 +87,12 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints) -> Ints:
 
 
 @lru_cache(maxsize=256)
-def _patterns(num_layers: int, pp: int, vpp: int, allowed: tuple[bool, ...], stage_of: bytes) -> Ints:
+def _patterns(
+    num_layers: int, pp: int, vpp: int, allowed: tuple[bool, ...], stage_of: bytes, most_smaller: int
+) -> Ints:
     """(Z·T, S, P): every covered placement; `stage_of` is the (C, R) table of the schedule."""
     stage_of_CR = np.frombuffer(stage_of, dtype=np.int64).reshape(vpp, pp)
-    sizes_ZS = chunk_sizes(num_layers, pp * vpp)
+    sizes_ZS = chunk_sizes(num_layers, pp * vpp, most_smaller)
     found = []
     for sizes_S in sizes_ZS:
         most = int(sizes_S[stage_of_CR].sum(axis=0).max())
@@ -99,16 +101,23 @@ def _patterns(num_layers: int, pp: int, vpp: int, allowed: tuple[bool, ...], sta
         for stage_of_C in stage_of_CR.T:
             blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C])
         found.append(np.unique(blocks_TSP, axis=0) if len(sizes_ZS) > 1 else blocks_TSP)
-    patterns = np.concatenate(found)
+    patterns = np.concatenate([np.empty((0, pp * vpp, len(allowed)), dtype=np.int64), *found])
     patterns.flags.writeable = False
     return patterns
+
+
+def every_placement(num_layers: int, stage_of_CR: Ints, allowed: Bools) -> Ints:
+    """(Z·T, S, P): the same placements of stages `stage_of_CR`, however many of them are a block smaller."""
+    vpp, pp = stage_of_CR.shape
+    stage_of = stage_of_CR.astype(np.int64).tobytes()
+    return _patterns(num_layers, pp, vpp, tuple(allowed.tolist()), stage_of, pp * vpp)
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
     """(Z·T, S, P): every placement the search covers for a leaf with several chunks a rank."""
     allowed = tuple(leaf.allowed.tolist())
     stage_of = leaf.stage_of.astype(np.int64)
-    patterns = _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, stage_of.tobytes())
+    patterns = _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, stage_of.tobytes(), MOST_SMALLER)
     if not leaf.fewest:
         return patterns
     blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)

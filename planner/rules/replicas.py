@@ -6,7 +6,6 @@ Replicas take different numbers of microbatches, so nothing that happens every m
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.rule import Bools, Words
-from cost_models.pipeline.replica_terms import fewest_microbatches, replicas_in
+from cost_models.pipeline.replica_terms import fewest_microbatches, replicas_in, with_microbatches
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.units import counted
@@ -46,8 +45,7 @@ def with_mean_batch(question: Question, layout: Layout) -> Question:
     """The question in which every replica takes the mean number of microbatches, for rules that know one number."""
     if not layout.replicas:
         return question
-    batch = layout.mbs * layout.dp * max(1, layout.microbatches(question.training.global_batch))
-    return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
+    return with_microbatches(question, layout, max(1, layout.microbatches(question.training.global_batch)))
 
 
 def replica_objections(question: MixedQuestion, layout: Layout) -> list[Words]:

@@ -28,6 +28,7 @@ from planner.placement.leaf import Bools, Floats, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
+from planner.search.replica_space import count_replicas
 from planner.space.layouts import Restrictions, legal_space
 from planner.space.nothing_fits import nothing_legal
 from planner.space.nothing_fits_pools import closest_first, least_share, nothing_fits
@@ -210,7 +211,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
     """How many layouts the search covers; several pools count each order of them separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
-    return len(_layouts(question, limits)) * factorial(len(question.pools))
+    return len(_layouts(question, limits)) * factorial(len(question.pools)) + count_replicas(question, limits)
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:

@@ -20,6 +20,8 @@ from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
+from planner.search.replica_space import asks_for_replicas
+from planner.search.replicas import search_beside_stages
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 from planner.space.layouts import Restrictions
@@ -47,6 +49,28 @@ def search(
         RunError: time ran out before anything was placed.
     """
     limits = restrictions or Restrictions()
+    if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
+
+        def stages(within: Restrictions, seconds: float | None) -> SearchResult:
+            return search(
+                question,
+                top=top,
+                restrictions=within,
+                time_limit=seconds,
+                on_progress=on_progress,
+                keep_on_interrupt=keep_on_interrupt,
+                solver=solver,
+            )
+
+        return search_beside_stages(
+            stages,
+            question,
+            limits,
+            top=top,
+            time_limit=time_limit,
+            on_progress=on_progress,
+            keep_on_interrupt=keep_on_interrupt,
+        )
     if parts := limits.by_recompute(question.training):
 
         def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:

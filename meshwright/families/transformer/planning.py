@@ -26,6 +26,7 @@ from planner.objectives import Objective
 from planner.plan import Plan
 from planner.rules.host import require_two_tiers
 from planner.search.budget import Budget
+from planner.search.replica_space import require_pools
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
@@ -114,6 +115,7 @@ def ask(asked: PlanInputs) -> PlanQuestion | ClustersQuestion:
     assert weighed is not None
     if "offload" in restrictions.allowed:
         require_two_tiers(found.question)
+    require_pools(found.question, restrictions)
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
         question = replace(found.question, risk=weighed)
