@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, Problem
-from planner.importers.shell import Command, Script, is_known, plain, read_script
+from planner.importers.shell import CALLS, SAYS, Command, Script, is_known, plain, read_script
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -49,7 +49,7 @@ def launch_of(text: str, also: str = "") -> Launch:
         if last[:1] == ("exit",):
             raise InputError(
                 f"the script ends with `{plain(' '.join(last))}` before it starts a training",
-                hint='variables that it branches on go in front: --also "SIZE=7b"',
+                hint=_missing(script),
             )
         raise InputError(
             "nothing here starts `pretrain_gpt.py`", hint="paste the line that does, with its arguments"
@@ -63,12 +63,21 @@ def launch_of(text: str, also: str = "") -> Launch:
     before, arguments = launches[0]
     environment = next(one.environment for one in script.commands if _is_launch(one))
     sbatch = tuple(word for line in _SBATCH.findall(text) for word in line.split())
+    sbatch += tuple(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
     return Launch(
         before=(*before, *sbatch),
         arguments=(*arguments, *(word for one in more.commands for word in one.words)),
         environment=environment,
         assumptions=script.assumptions,
     )
+
+
+def _missing(script: Script) -> str:
+    """What a script that starts nothing lacks."""
+    taken = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
+    if taken:
+        return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in taken)}"
+    return 'variables that it branches on go in front: --also "SIZE=7b"'
 
 
 def _require_heeded(text: str, script: Script, more: Script) -> None:
@@ -91,7 +100,7 @@ def _require_heeded(text: str, script: Script, more: Script) -> None:
 
 def _is_launch(command: Command) -> bool:
     words = command.words
-    return words[0] != "echo" and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
+    return words[0] not in SAYS and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
 
 
 def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -61,7 +61,10 @@ def _layout(
     tp, pp = (said.get(f"{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline"))
     cp, ep = said.get("context_parallel_size", 1), said.get("expert_model_parallel_size", 1)
     if min(tp, pp, cp, ep) < 1 or world % (tp * pp * cp):
-        raise InputError(f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command")
+        raise InputError(
+            f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command",
+            hint="the number of nodes is often a variable, or the launcher's: write it in",
+        )
     dp = world // (tp * pp * cp)
     vpp, layers = stages_of(said, blocks, pp)
     zero = int(said.get("use_distributed_optimizer", False))

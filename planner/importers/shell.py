@@ -24,7 +24,10 @@ _LOOPS, _BEFORE = (
     ("for", "while", "until", "select"),
     ("time", "exec", "export", "declare", "typeset", "local", "readonly"),
 )
-_CALLS = ("source", ".", "eval")
+CALLS = ("source", ".", "eval")
+"""Commands that take names from elsewhere."""
+SAYS = ("echo", "printf", "[", "[[", "test")
+"""Commands whose words start nothing."""
 _MOST_TEXT = 1_000_000
 _DEEPEST = 4
 
@@ -207,7 +210,7 @@ class _Script:
         self._effects(said, runs)
         environment = {name: value[0] for name, value in self.values.known.items() if value}
         self.commands.append(Command(words=tuple(said), environment=environment))
-        for one in said if nested < _DEEPEST else ():
+        for one in said if nested < _DEEPEST and said[0] not in SAYS else ():
             if re.search(r"\s", one) and ".py" in one:  # `sh -c "python .."`
                 inner = _Script(
                     values=self.values, commands=self.commands, frames=[_Frame("whole", runs, runs)]
@@ -219,7 +222,7 @@ class _Script:
         """What a command of the shell's own does to names, or to the script."""
         if said[0] in ("exit", "return"):
             self.ended = bool(runs)
-        elif said[0] in _CALLS:
+        elif said[0] in CALLS:
             text = plain(" ".join(said))[:60]
             self.values.assumptions[f"nothing that the command needs from `{text}`"] = None
         elif said[0] == "unset":

@@ -99,6 +99,7 @@ class _Test:
             return None
         if len(left) > 1 and left[0].start in ("-z", "-n") and len(left[0].pieces) == 1:
             self.at += 2
+            self.values.assume_unset(left[1])
             text = self.values.text(left[1])
             bare = re.sub(f"{OPEN}[^\ue001]*\ue001", "", text)
             known = None if OPEN in text and not bare else bool(bare)

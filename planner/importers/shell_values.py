@@ -19,8 +19,21 @@ _PARAMETER = re.compile(
     re.ASCII | re.DOTALL,
 )
 _PIECES = re.compile(rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^\s{OPEN}])+")
+_PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])\}?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})", re.ASCII)
+_RUNS = (
+    "MASTER_",
+    "NODE_RANK",
+    "RANK",
+    "LOCAL_RANK",
+    "WANDB",
+    "NCCL_",
+    "HF_",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "OMP_",
+)
+"""Variables that say where a run meets and what it logs."""
 UNKNOWN = [f"{OPEN}{CLOSE}"]
 """Value of a name that is assigned where only a shell knows whether."""
 _MOST_TEXT = 1_000_000
@@ -180,7 +193,17 @@ class Values:
                 return _trimmed(values, how, rest)
         return None
 
+    def assume_unset(self, word: Word) -> None:
+        """Take names that a script asks for and never assigns as empty."""
+        for piece in word.pieces:
+            found = _PLAIN.fullmatch(piece.text) if piece.expands else None
+            if found is not None and self._elements(found[1], None, 0) is None:
+                self._assume_unset(found[1], "")
+                self.known[found[1]] = []
+
     def _assume_unset(self, name: str, default: str) -> None:
+        if name.startswith(_RUNS):
+            return
         if name.isdecimal():
             self.assumptions["the script is started without arguments of its own (`$@`)"] = None
         else:

@@ -150,6 +150,24 @@ def test_a_script_chooses_by_what_it_is_started_with() -> None:
         launch_of(SCRIPT, "SIZE=large LAYERS=40")
 
 
+def test_what_a_script_asks_for_is_not_set() -> None:
+    """A test whether a variable is empty, a check that the program is there, and what both say."""
+    text = """
+        ARGS=(--num-layers 8)
+        if [ -n "${RUN_NAME}" ]; then ARGS+=(--wandb-exp-name $RUN_NAME); fi
+        if [ -n "$WANDB_KEY" ]; then ARGS+=(--wandb-project $WANDB_KEY); fi
+        if [ ! -f pretrain_gpt.py ]; then echo "there is no pretrain_gpt.py here"; exit 1; fi
+        sbatch --nodes=4 --ntasks-per-node=8 <<EOF
+        srun python pretrain_gpt.py ${ARGS[@]}
+    """
+    launch = launch_of(text)
+    assert launch.arguments == ("--num-layers", "8")
+    assert launch.assumptions == ("`RUN_NAME` is not set",)
+    assert launch.before[-2:] == ("--nodes=4", "--ntasks-per-node=8")
+    with pytest.raises(InputError, match=r"paste the files in the place of `source args.sh`"):
+        launch_of("source args.sh; exit 0")
+
+
 @pytest.mark.parametrize(
     "choice",
     [
