@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from executor.embeddings.bags import Bags, RowGradients, pooled
-from executor.embeddings.host import HostLink, on_host
+from executor.embeddings.host import HostLink, host_of, on_host
 from executor.embeddings.initial import fill
 from executor.embeddings.places import Slice
 from executor.embeddings.updating import RowOptimizer
@@ -49,7 +49,7 @@ class Holding:
         weights = torch.empty(self.cut, part.width, dtype=dtype, device=device)
         self.device = Tier(weights, optimizer.states(self.cut, part.width, device))
         below = part.held_rows - self.cut
-        host = torch.device("cpu")
+        host = host_of(device)
         self.host: Tier | None = None
         if below:
             self.host = Tier(

@@ -47,6 +47,11 @@ class HostLink:
         return taken
 
 
+def host_of(device: torch.device) -> torch.device:
+    """Where host memory is: of a device that holds nothing, there as well."""
+    return device if device.type == "meta" else torch.device("cpu")
+
+
 def on_host(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros in host memory: pinned where a GPU copies from it."""
-    return torch.zeros(rows, width, dtype=dtype, pin_memory=device.type == "cuda")
+    return torch.zeros(rows, width, dtype=dtype, device=host_of(device), pin_memory=device.type == "cuda")

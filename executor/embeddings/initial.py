@@ -21,6 +21,8 @@ _MANTISSA = 24
 
 def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, width: int, seed: int) -> None:
     """Fill the slice's rows from its `from_row`-th on: (n, part.width), of a table of (`rows`, `width`)."""
+    if weights.is_meta:
+        return
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
     columns = torch.arange(part.begin, part.end, device=weights.device)
     chunk = max(1, _AT_ONCE // max(1, part.width))

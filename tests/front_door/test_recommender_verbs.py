@@ -205,3 +205,37 @@ def test_tables_of_cpus_lie_in_one_memory(meshwright) -> None:
     assert refused.code == 2
     assert "its devices' memory is the host's" in refused.err
     assert "fix it as `whole`" in refused.err
+
+
+def test_a_dry_run_builds_every_rank_as_large_as_predicted(meshwright, model: str, tmp_path: Path) -> None:
+    """Every form and both tiers, on two nodes that are not here; states of Adam, twice a row in fp32."""
+    job, layout = tmp_path / "job.yaml", "table:0=hot(0.1)+column2@0,9 table:1=node-row@1 table:2=row/host"
+    job.write_text("{kind: recommender-training, global_batch: 8192, table_dtype: fp16, optimizer: adam}")
+    asked = (
+        "dgx-h100",
+        "--gpus",
+        "16",
+        "--training",
+        str(job),
+        "--layout",
+        f"{layout} table:3=whole@5/cached(0.1)",
+    )
+    plan = str(tmp_path / "plan.yaml")
+    assert meshwright("estimate", model, *asked, "-o", plan).code == 0
+    answer = meshwright("run", plan, "--dry-run")
+    assert "shop on 16 ranks: built without devices" in answer.out
+    ranks = json.loads(meshwright("run", plan, "--dry-run", "--json").out)["ranks"]
+    assert [one["rank"] for one in ranks] == list(range(16))
+    for one in ranks:
+        assert one["table_bytes"] == pytest.approx(one["predicted_table_bytes"], rel=1e-4)
+        assert one["state_bytes"] == pytest.approx(one["predicted_state_bytes"], rel=1e-4)
+    assert ranks[5]["host_bytes"] == (1250 + 18000) * 64 * (2 + 8)
+
+
+def test_a_dry_run_refuses_what_a_run_would(meshwright, model: str, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.yaml")
+    words = ("--precision", "fp16", "--layout", "table:0-3=copy", "-o", plan)
+    assert meshwright("estimate", model, *ASKED, *words).code == 0
+    answer = meshwright("run", plan, "--dry-run")
+    assert answer.code == 2
+    assert "trained in fp32 or bf16" in answer.err

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_STACK
-from cost_models.errors import InputError
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
-from meshwright.families.verbs import Answer, Running
+from meshwright.families.verbs import Running
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.operations import operations_rows
 from meshwright.render.runs.operations import operations_text
@@ -21,6 +20,7 @@ from meshwright.render.words import percent, wrapped
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
+    from meshwright.families.recommender.built import ShardsBuilt
     from meshwright.families.recommender.emulated import ShardEmulated
 
 NOT_TENSORS = ("workspace", "communicators")
@@ -59,8 +59,11 @@ class RecommenderRun(Running):
     def next_step(self, report: AnyReport, path: Path) -> str:
         return "Next: more --steps, or --fix tables otherwise and compare"
 
-    def built(self) -> Answer:
-        raise InputError("a dry run of a recommender builds nothing", hint="leave out --dry-run")
+    def built(self) -> ShardsBuilt:
+        from executor.emulate.built_shards import build_shards_without_devices
+        from meshwright.families.recommender.built import ShardsBuilt
+
+        return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
         from executor.emulate.recommender import emulate
