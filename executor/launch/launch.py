@@ -17,6 +17,7 @@ from executor.measure.any_report import AnyReport, load_any_report
 from executor.rate import require_descent
 from executor.run_config import Backend, RunConfig, require_folder_of_checkpoints
 from executor.run_files import REPORT
+from executor.torch_installed import require_torch
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan, save_plan
 
@@ -42,8 +43,8 @@ def run_plan(
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
             belongs to another run.
-        HostError: too few devices, or none that multiply as the plan says, or another number of processes than the
-            plan has ranks.
+        HostError: no torch, too few devices, or none that multiply as the plan says, or another number of processes
+            than the plan has ranks.
         RunError: a rank failed, hung or ran out of memory, a node was lost, the loss is no number, a checkpoint could
             not be written; the problems say where.
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
@@ -51,6 +52,7 @@ def run_plan(
     require_folder_of_checkpoints(config)
     loaded = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
     name = name or ("plan" if isinstance(plan, AnyPlan) else Path(plan).name)
+    require_torch("run")
     training = training_of(loaded)
     config = training.require_trainable(loaded, config, on_note or (lambda note: None))
     require_descent(config.rate, config.clip)

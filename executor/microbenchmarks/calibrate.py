@@ -14,6 +14,7 @@ from cost_models.files.leftovers import temporary_folder
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.microbenchmarks.workers import Progress, require_devices, result_of, run_workers
+from executor.torch_installed import require_torch
 
 _LONGEST_SECONDS = 600.0
 
@@ -34,9 +35,10 @@ def calibrate(
     with `quick` and under a minute without, on two cores.
 
     Raises:
-        HostError: fewer CUDA devices than processes.
+        HostError: no torch, or fewer CUDA devices than processes.
         RunError: a process failed; the last lines it wrote are the problems.
     """
+    require_torch("calibrate")
     cluster = cluster or catalog.local_cluster(processes)
     on_cpu = cluster.gpu.kind == "cpu"
     precision = precision or ("fp32" if on_cpu else "bf16")

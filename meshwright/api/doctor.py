@@ -9,6 +9,7 @@ from cost_models.errors import InputError
 from cost_models.files.catalog import local_cluster
 from executor.doctor.examine import examine
 from executor.doctor.judging import Assumptions, judge
+from executor.torch_installed import require_torch
 from meshwright.answers.examined import Examined
 from meshwright.inputs.plans import HasPlan, any_plan_of
 from planner.any_plan import AnyPlan
@@ -27,12 +28,13 @@ def doctor(plan: AnyPlan | HasPlan | str | Path | None = None, *, processes: int
 
     Raises:
         InputError: not a plan file, or no process.
-        HostError: too few devices, or another number than the job has.
+        HostError: no torch, too few devices, or another number than the job has.
         RunError: a process failed.
     """
     if processes is not None and processes < 1:
         raise InputError(f"{processes} processes measure nothing")
     loaded = None if plan is None else any_plan_of(plan)
+    require_torch("doctor")
     here = local_cluster(processes)
     on_gpu = here.gpu.kind != "cpu"
     wanted = processes or _of_the_job() or _of_the_plan(loaded, here.num_gpus, on_gpu=on_gpu) or here.num_gpus

@@ -21,7 +21,7 @@ def emulate(
 
     Raises:
         InputError: a broken plan, one that cannot be trained, or one without this rank.
-        HostError: the device has too little memory.
+        HostError: no torch, or the device has too little memory.
         RunError: the rank failed or ran out of memory.
     """
     loaded = any_plan_of(plan)

@@ -6,9 +6,9 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 
-from cost_models.errors import HostError, InputError
+from cost_models.errors import InputError
+from cost_models.installed import require_installed
 from meshwright.explorer.starting import Start
 
 HOST = "127.0.0.1"
@@ -22,12 +22,7 @@ _MOST_PROCESSES = 4
 
 def require_server() -> None:
     """Raises HostError where the packages of the extra are missing."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise HostError(
-            f"`explore` needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install 'starlette>=0.40' 'uvicorn>=0.30'",
-        )
+    require_installed("`explore`", starlette="starlette>=0.40", uvicorn="uvicorn>=0.30")
 
 
 def listening(port: int | None) -> socket.socket:

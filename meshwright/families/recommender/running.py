@@ -11,6 +11,7 @@ from cost_models.defaults import OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
+from executor.torch_installed import require_torch
 from meshwright.families.verbs import Running
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.operations import operations_rows
@@ -60,12 +61,14 @@ class RecommenderRun(Running):
         return "Next: more --steps, or --fix tables otherwise and compare"
 
     def built(self) -> ShardsBuilt:
+        require_torch("run --dry-run")
         from executor.emulate.built_shards import build_shards_without_devices
         from meshwright.families.recommender.built import ShardsBuilt
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
+        require_torch("emulate")
         from executor.emulate.recommender import emulate
         from meshwright.families.recommender.emulated import ShardEmulated
 

@@ -10,6 +10,7 @@ from typing import Any
 from executor.measure.any_report import AnyReport
 from executor.measure.observed_run import tells_of_its_device
 from executor.measure.report import RunReport
+from executor.torch_installed import require_torch
 from meshwright.answers.built import Built
 from meshwright.answers.emulated import Emulated
 from meshwright.answers.run import Ran
@@ -45,11 +46,13 @@ class TransformerRun(Running):
         return next_step(comparison(report) if tells_of_its_device(report) else (), path)
 
     def built(self) -> Built:
+        require_torch("run --dry-run")
         from executor.emulate.dry_run import build_without_devices
 
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:
+        require_torch("emulate")
         from executor.emulate.one_rank import emulate
 
         return Emulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps, fake=fake))
