@@ -146,7 +146,7 @@ def _batch(
     engine: Engine, batches: Batches, config: RunConfig, number: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
-    return batches.slice(config.warm_up + config.steps + number, engine.place.dp, engine.layout.dp)
+    return batches.between(config.warm_up + config.steps + number, engine.share.first, engine.share.last)
 
 
 def _everyones(seen: set[str]) -> set[str]:

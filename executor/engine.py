@@ -34,6 +34,7 @@ from executor.models.transformer import Transformer
 from executor.offload.offloading import Offloading
 from executor.passes import Passes
 from executor.run_config import EngineOptions
+from executor.shares import share_of
 from planner.plan import Plan
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -50,6 +51,7 @@ class Engine:
         # nothing is sent between meta tensors, but a mesh wants a real device
         self.mesh = make_mesh(layout, "cpu" if device.type == "meta" else device.type)
         self.place = place_of(layout, dist.get_rank())
+        self.share = share_of(plan, self.place.dp)
         self.context_group = make_context_group(layout)
         self.sequence = make_sequence(
             layout.context or plan.question.stack.context_parallel, self.context_group
@@ -70,7 +72,6 @@ class Engine:
             self.offloading.connect(self.parts, self.passes)
         self.pipeline: PipelineStep | None = None
         if layout.pp > 1:
-            microbatches = layout.microbatches(training.global_batch)
             self.pipeline = make_pipeline(
                 plan,
                 self.parts,
@@ -78,7 +79,7 @@ class Engine:
                 self.mesh,
                 device,
                 self.dtype,
-                microbatches,
+                self.share.microbatches,
                 self._share_of_loss,
                 self.loss_chunk is not None,
                 self.optimizer.take_gradients,
@@ -138,7 +139,7 @@ class Engine:
         if self.pipeline is not None:
             return self.pipeline.step(inputs_BS, targets_BS)
         (model,) = self.parts
-        microbatches = self.layout.microbatches(self.plan.training.global_batch)
+        microbatches = self.share.microbatches
         total = torch.zeros((), device=self.device)
         pairs = list(zip(inputs_BS.chunk(microbatches), targets_BS.chunk(microbatches), strict=True))
         for index, (inputs, targets) in enumerate(pairs):
@@ -154,10 +155,12 @@ class Engine:
     def _share_of_loss(self, answer: Tensor, targets_BS: Tensor) -> Tensor:
         """One microbatch's share of the mean over this rank's sequences, so that gradients simply add up.
 
+        Where replicas take different numbers of microbatches, it is that of a replica with the mean number.
+
         The model answers with (B, S, V) logits, or with its loss in chunks.
         """
         value = loss(answer, targets_BS) if self.loss_chunk is None else answer
-        return value / self.layout.microbatches(self.plan.training.global_batch)
+        return value / self.share.mean_microbatches
 
     def _my_stages(self) -> list[int]:
         """Virtual stages of this pipeline rank, in model order."""
@@ -196,8 +199,8 @@ class Engine:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
         share_sequence(part, self.sequence)
         if self.experts is not None:
-            microbatches = layout.microbatches(self.plan.training.global_batch)
-            connect_experts(part, layout, self.mesh, self.experts, self.context_group, microbatches)
+            mean = self.share.mean_microbatches
+            connect_experts(part, layout, self.mesh, self.experts, self.context_group, mean)
         recompute_activations(part, layout.stage_recompute[stage])
         if self.offloading is not None:
             self.offloading.apply(part)
@@ -218,7 +221,7 @@ class Engine:
         layout = self.layout
         if layout.offload == NOWHERE:
             return None
-        microbatches = layout.microbatches(self.plan.training.global_batch)
+        microbatches = self.share.microbatches
         drive = self.options.drive
         return Offloading(layout, self._my_stages(), self.device, self.dtype, microbatches, drive)
 
@@ -227,7 +230,7 @@ class Engine:
         layout = self.layout
         if "dp" not in (layout.overlap or ()):
             return None
-        microbatches = layout.microbatches(self.plan.training.global_batch)
+        microbatches = self.share.microbatches
         return DataBehindCompute(layout, microbatches, self.parts, self.mesh, self.experts, self.tied.copies)
 
     def _dropout_seed(self) -> int:

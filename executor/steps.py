@@ -239,7 +239,7 @@ class _Transformer(Trained):
         engine = self.engine
         heart.beat(step, "data")
         engine.optimizer.set_rate(engine.options.rate.at(step - 1))
-        batch = self.batches.slice(step - 1, engine.place.dp, engine.layout.dp)
+        batch = self.batches.between(step - 1, engine.share.first, engine.share.last)
 
         def forward_backward() -> float:
             heart.beat(step, "forward and backward")

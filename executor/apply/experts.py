@@ -46,7 +46,7 @@ def connect_experts(
     mesh: DeviceMesh,
     experts: DeviceMesh,
     context_group: dist.ProcessGroup | None,
-    microbatches: int,
+    microbatches: float,
 ) -> None:
     """Connect the MoE layers of a slice with ranks that hold other experts or the rest of the sequence; in place.
 

@@ -60,7 +60,11 @@ class Batches:
     def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
         """(B/ranks, S) inputs and targets of one data-parallel rank; steps count from 0."""
         share = self.training.global_batch // ranks
-        windows = self._draw(step, rank * share, (rank + 1) * share).astype(np.int64)
+        return self.between(step, rank * share, (rank + 1) * share)
+
+    def between(self, step: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """The same of the sequences of the global batch from `first` to `last` − 1."""
+        windows = self._draw(step, first, last).astype(np.int64)
         both = torch.from_numpy(windows)
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 

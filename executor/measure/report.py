@@ -255,7 +255,9 @@ def make_report(
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout)
-    peak = plan.question.cluster.gpu.peak[plan.training.precision]
+    precision, pools = plan.training.precision, plan.question.by_pool
+    gpus = sum(pool.cluster.num_gpus for pool in pools)
+    peak = sum(pool.cluster.num_gpus * pool.cluster.gpu.peak[precision] for pool in pools) / gpus
     return RunReport(
         model=plan.model.name,
         layout=plan.layout,

@@ -219,7 +219,8 @@ class Planned:
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
-        runs = "" if isinstance(self.question, MixedQuestion) else f", meshwright run {path}"
+        in_stages = isinstance(self.question, MixedQuestion) and not self.best.replicas
+        runs = "" if in_stages else f", meshwright run {path}"
         return f"meshwright explain {path}{runs}"
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.question import MixedQuestion
 from planner.exporters.exporter import Exported, Exporter
 from planner.exporters.launching import head, several_nodes, torchrun_words
 from planner.exporters.words import NOTHING, Asked, Translation, every_field
@@ -22,6 +23,11 @@ def _exporter(
     name: str, text: Callable[[Asked, str], str], usage: Callable[[Asked], tuple[str, ...]]
 ) -> Exporter:
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
+        if isinstance(plan.question, MixedQuestion):
+            raise InputError(
+                f"{name} starts as many ranks on every node, and pools of several kinds may differ",
+                hint="`meshwright run` on each node, in the order of the pools, trains it",
+            )
         asked = Asked(plan.question, plan.layout)
         try:
             require_runnable(plan.question, plan.layout)

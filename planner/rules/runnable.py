@@ -14,6 +14,7 @@ from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
+from planner.rules.replicas import holds_replicas
 
 Array = npt.NDArray[np.float64]
 
@@ -126,7 +127,15 @@ def _positions(question: Question, layout: Layout) -> Words:
 
 
 def _one_pool(question: Question, layout: Layout) -> Words:
-    return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
+    what = f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools"
+    return Words(what, "whole replicas in each run: plan with `--allow replicas`")
+
+
+def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
+    if not isinstance(question, MixedQuestion):
+        return np.zeros(len(x), dtype=np.bool_)
+    return ~holds_replicas(question, x)
 
 
 def _routed_parts(question: Question, layout: Layout) -> Words:
@@ -165,7 +174,7 @@ RUNNABLE: tuple[Rule, ...] = (
     ),
     Rule(
         name="one kind of GPU",
-        broken=lambda q, x: (x.tp > 0) & isinstance(q, MixedQuestion),
+        broken=_stages_in_pools,
         sentence=_one_pool,
     ),
     Rule(

@@ -123,7 +123,7 @@ def train_weights(
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     curve = []
     for step in range(steps):
-        inputs, targets = batches.slice(step, engine.place.dp, plan.layout.dp)
+        inputs, targets = batches.between(step, engine.share.first, engine.share.last)
         engine.optimizer.set_rate(rate.at(step))
         value, norm = engine.step(inputs, targets)
         curve.append((mean_over_data(value, engine), norm))

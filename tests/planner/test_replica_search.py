@@ -119,13 +119,10 @@ def test_search_is_brute_force(
         assert estimate(question, parse_layout(str(one.layout))).step_seconds == one.step_seconds
 
 
-@pytest.mark.parametrize("stack", ["megatron-core", "meshwright"])
+@pytest.mark.parametrize("stack", ["megatron-core", "meshwright"])  # the latter keeps a tensor a microbatch
 def test_no_bound_is_above_a_price(stack: str) -> None:
     question = asked((2, 4), [1.0, 2.3], ["300 MiB"] * 2, layers=5, batch=12, stack=stack)
     columns = replica_layouts(question, parse_restrictions(["cp=1"], allow=ALLOWED))
-    if not len(columns):
-        assert stack == "meshwright"  # whose executor trains on one kind of GPU
-        return
     space = ReplicaSpace(
         question=question,
         columns=columns,
