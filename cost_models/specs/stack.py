@@ -316,3 +316,8 @@ class StackSpec(Spec):
     """How it trains recommenders; None: as most do."""
     source: str = ""
     """Code or paper that the facts were read from."""
+
+    def when_compiled(self, *, loss: bool) -> dict[str, bool]:
+        """What differs where its runs compile their blocks, and the loss or not."""
+        changes = {"fused_elementwise": True, "fused_norms": True}
+        return changes | {"fused_loss": True} if loss else changes

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, Problem
-from planner.importers.shell import CALLS, SAYS, Command, Script, is_known, plain, read_script
+from planner.importers.shell import CALLS, SAYS, Command, Script, read_script
+from planner.importers.shell_words import is_known, plain
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -111,10 +112,10 @@ def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
             if not word.endswith(_KNOWN_PROGRAM):
                 name = plain(word).rpartition("/")[2]
                 raise InputError(f"`{name}` is not read here, only `{_KNOWN_PROGRAM}`")
-            return words[:at], words[at + 1 :]
+            return (*command.starter, *words[:at]), words[at + 1 :]
     scripts = [at for at, word in enumerate(words) if word.endswith(".py")]
     start = scripts[-1] + 1 if scripts else 0
-    return words[:start], words[start:]
+    return (*command.starter, *words[:start]), words[start:]
 
 
 def world_size(launch: Launch, gpus: int | None) -> int:

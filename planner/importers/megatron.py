@@ -6,6 +6,7 @@ core/optimizer/optimizer_config.py, core/distributed/distributed_data_parallel_c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cost_models.axes.layout import Layout
@@ -40,17 +41,32 @@ def read_megatron(launch: Launch, *, gpus: int | None = None, stack: str | None 
     said = read_arguments(launch.arguments)
     assumed = list(launch.assumptions)
     world = world_size(launch, gpus)
-    base = load_stack(stack or STACK)
     if said.unread:
         shown = ", ".join(f"`{words}`" for words in said.unread.values())
         assumed.append(f"nothing of a step from arguments that are not known here: {shown}")
-    model = shape_of(said, _PADDING, assumed, launch.tokenizer)
+    base = load_stack(stack or STACK)
+    reading = reading_of(said, world, launch.tokenizer, base, stack is not None, assumed)
+    if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
+        blocking = reading.stack.model_copy(update={"launches_block": True})
+        return replace(reading, stack=blocking)
+    return reading
+
+
+def reading_of(
+    said: Arguments, world: int, tokenizer: str | None, base: StackSpec, stack_named: bool, assumed: list[str]
+) -> Reading:
+    """The run of settings by Megatron-LM's names; unless its stack was named, what they leave out is off.
+
+    Raises:
+        InputError: they do not say all, or contradict themselves.
+    """
+    model = shape_of(said, _PADDING, assumed, tokenizer)
     layout = _layout(said, model.num_layers, model.has_experts, world, base, assumed)
     return Reading(
         model=model,
-        training=_training(said, layout, base, stack is not None, assumed),
+        training=_training(said, layout, base, stack_named, assumed),
         layout=layout,
-        stack=_stack(said, launch, base, stack is not None, assumed),
+        stack=_stack(said, base, stack_named, assumed),
         assumptions=tuple(assumed),
     )
 
@@ -189,9 +205,7 @@ def _dropout(said: Arguments, assumed: list[str]) -> float:
     return float(hidden)
 
 
-def _stack(
-    said: Arguments, launch: Launch, base: StackSpec, stack_named: bool, assumed: list[str]
-) -> StackSpec:
+def _stack(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[str]) -> StackSpec:
     """The software stack with what the arguments switch; unless it was named, what they leave out is off."""
     inside = load_stack(STACK).overlap_tensor_parallel
     offloads = said.get("optimizer_cpu_offload", False)
@@ -233,8 +247,6 @@ def _stack(
         if modules not in _DROPS:
             assumed.append(f"of what is recomputed ({', '.join(modules)}) only attention's core")
         changes["selective_drops"] = _DROPS.get(modules, "core")
-    if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
-        changes["launches_block"] = True
     return base.model_copy(update=changes)
 
 

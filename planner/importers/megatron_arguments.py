@@ -14,9 +14,9 @@ from typing import Any
 
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
-from planner.importers.shell import is_known, may_hold_arguments, plain
+from planner.importers.shell_words import is_known, may_hold_arguments, plain
 
-_KINDS = {
+KINDS = {
     name: kind
     for kind, names in {
         "switch": """
@@ -178,11 +178,11 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
     name = _OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
     if flag in _NEGATIONS:
         name, arity, value = _NEGATIONS[flag], 0, False
-    elif (kind := _KINDS.get(name)) == "switch":
+    elif (kind := KINDS.get(name)) == "switch":
         arity, value = 0, True
     elif kind is not None:
         arity, value = (max(1, len(values)) if kind == "list" else 1), None
-    elif flag.startswith("--no-") and _KINDS.get(flag[5:].replace("-", "_")) == "switch":
+    elif flag.startswith("--no-") and KINDS.get(flag[5:].replace("-", "_")) == "switch":
         name, arity, value = flag[5:].replace("-", "_"), 0, False
     else:
         if not _SAYS_NOTHING.match(flag):
@@ -210,7 +210,7 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
 
 
 def _value(name: str, values: list[str]) -> Any:
-    kind, text = _KINDS[name], values[0]
+    kind, text = KINDS[name], values[0]
     if kind in ("list", "name"):
         return tuple(values) if kind == "list" else text
     if kind == "pattern":

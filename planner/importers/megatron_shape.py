@@ -61,16 +61,15 @@ def shape_of(said: Arguments, padding: int, assumed: list[str], tokenizer: str |
 def _vocabulary(
     said: Arguments, padding: int, assumed: list[str], tokenizer: str | None
 ) -> tuple[int | None, int]:
-    multiple = said.get("make_vocab_size_divisible_by", padding)
-    own = 1 if multiple == padding else multiple
     if (padded := said.get("padded_vocab_size")) is not None:
         return padded, 1
-    if (words := said.get("vocab_size")) is not None:
-        return words, own
-    if tokenizer == "GPT2BPETokenizer":
+    words = said.get("vocab_size")
+    if words is None and tokenizer == "GPT2BPETokenizer":
         assumed.append(f"{_GPT2_WORDS:,} words, those of GPT-2's tokenizer")
-        return _GPT2_WORDS, own
-    return None, own
+        words = _GPT2_WORDS
+    multiple = said.get("make_vocab_size_divisible_by", padding)
+    is_whole = words is not None and multiple == padding and not words % padding
+    return words, 1 if is_whole else multiple
 
 
 def _mlp(said: Arguments) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.reading import read_document
 from planner.importers.deepspeed import MARKS
 
-READERS = ("megatron", "torchtitan", "deepspeed", "torchrec")
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "torchrec")
 _SUFFIXES = {
     ".json": "torchrec",
     ".sh": "megatron",
@@ -17,6 +17,8 @@ _SUFFIXES = {
     ".sbatch": "megatron",
     ".py": "torchtitan",
     ".toml": "torchtitan",
+    ".yaml": "nemo",
+    ".yml": "nemo",
 }
 
 

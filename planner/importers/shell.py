@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from cost_models.errors import InputError
 from planner.importers.shell_tests import Truth, both, either, holds, opposite
 from planner.importers.shell_values import UNKNOWN, Values
-from planner.importers.shell_words import CLOSE, COUNT, OPEN, Line, Piece, Word, lines_of
+from planner.importers.shell_words import CLOSE, COUNT, OPEN, Line, Piece, Word, lines_of, plain
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
@@ -39,6 +39,8 @@ class Command:
     words: tuple[str, ...]
     environment: dict[str, str]
     """What was assigned before it."""
+    starter: tuple[str, ...] = ()
+    """Words of the command around it: `srun --nodes 4 sh -c`."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ class _Script:
     """Whether `&&` and `||` let the next command run."""
     defines: bool = False
     """Whether the next braces are a function's."""
+    starter: tuple[str, ...] = ()
     ended: bool = False
 
     @property
@@ -209,11 +212,14 @@ class _Script:
             return True
         self._effects(said, runs)
         environment = {name: value[0] for name, value in self.values.known.items() if value}
-        self.commands.append(Command(words=tuple(said), environment=environment))
-        for one in said if nested < _DEEPEST and said[0] not in SAYS else ():
+        self.commands.append(Command(words=tuple(said), environment=environment, starter=self.starter))
+        for at, one in enumerate(said) if nested < _DEEPEST and said[0] not in SAYS else ():
             if re.search(r"\s", one) and ".py" in one:  # `sh -c "python .."`
                 inner = _Script(
-                    values=self.values, commands=self.commands, frames=[_Frame("whole", runs, runs)]
+                    values=self.values,
+                    commands=self.commands,
+                    frames=[_Frame("whole", runs, runs)],
+                    starter=(*self.starter, *said[:at]),
                 )
                 inner.read(one, nested + 1)
         return holds(words, self.values)
@@ -280,18 +286,3 @@ def read_script(text: str, environment: Mapping[str, str] | None = None) -> Scri
     return Script(
         commands=tuple(script.commands), assumptions=tuple(script.values.assumptions), environment=known
     )
-
-
-def may_hold_arguments(word: str) -> bool:
-    """Whether it is nothing but what the shell would put in, so that it may be several words."""
-    return word.startswith(OPEN) and word.endswith(CLOSE)
-
-
-def is_known(word: str) -> bool:
-    """Whether the shell would put nothing unknown into it."""
-    return OPEN not in word
-
-
-def plain(word: str) -> str:
-    """A word as it was written."""
-    return word.replace(OPEN, "").replace(CLOSE, "")

@@ -221,3 +221,18 @@ def lines_of(text: str) -> list[Line]:
 def word_of(text: str) -> Word:
     """A text as one word, blanks and marks within. Raises InputError where a quote or bracket never closes."""
     return _Reader(text).whole()
+
+
+def may_hold_arguments(word: str) -> bool:
+    """Whether it is nothing but what the shell would put in, so that it may be several words."""
+    return word.startswith(OPEN) and word.endswith(CLOSE)
+
+
+def is_known(word: str) -> bool:
+    """Whether the shell would put nothing unknown into it."""
+    return OPEN not in word
+
+
+def plain(word: str) -> str:
+    """A word as it was written."""
+    return word.replace(OPEN, "").replace(CLOSE, "")

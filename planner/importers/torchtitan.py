@@ -14,6 +14,7 @@ from cost_models.axes.layout import Layout
 from cost_models.complaints import spec_error
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.exporters.torchtitan_models import Flavour, flavours, model_of
@@ -94,7 +95,7 @@ def read_torchtitan(
     base = load_stack(stack or STACK)
     layout, local = layout_of(said, recipe, shape, gpus, assumed)
     training = _training(said, recipe, layout, local, assumed)
-    own = base.model_copy(update=_facts(said, recipe, assumed))
+    own = base.model_copy(update=_facts(said, recipe, base, assumed))
     if unread := said.unread(_SAYS_NOTHING):
         assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
     return Reading(model=shape, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
@@ -180,14 +181,17 @@ def _type(said: Settings, path: str, usual: str) -> str:
     return _TYPES[name]
 
 
-def _facts(said: Settings, recipe: Recipe, assumed: list[str]) -> dict[str, Any]:
+def _facts(said: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
     """What the recipe switches in the software stack."""
     parts = said.listed("compile.components") or ["model", "loss"]
+    enabled = bool(said.get("compile.enable", False))
     facts: dict[str, Any] = {
-        "compiled": bool(said.get("compile.enable", False)) and "model" in parts,
+        "compiled": enabled and "model" in parts,
         "compiles_loss": "loss" in parts,
         "deterministic": bool(said.get("debug.deterministic", False)),
     }
+    if facts["compiled"]:
+        facts |= base.when_compiled(loss="loss" in parts)
     if said.get("compile.enable_async_tensor_parallel", False):
         facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
         assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from planner.importers.launches import launch_of
-from planner.importers.shell import is_known, read_script
+from planner.importers.shell import read_script
+from planner.importers.shell_words import is_known
 
 BASH = shutil.which("bash")
 SNIPPETS = (

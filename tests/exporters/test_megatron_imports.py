@@ -232,7 +232,7 @@ def test_whose_it_is() -> None:
     ]
     assert reader_of("launcher", "megatron") == "megatron"
     for source, said in (("launcher", None), ("run.sh", "jax")):
-        with pytest.raises(InputError, match="megatron, torchtitan, deepspeed, torchrec"):
+        with pytest.raises(InputError, match="megatron, torchtitan, nemo, deepspeed, torchrec"):
             reader_of(source, said)
 
 

@@ -74,9 +74,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     stack = catalog.load_stack(forced) if forced else _of_release(_named(row, notes), row)
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes |= {"fused_elementwise": True, "fused_norms": True}
-        if stack.compiles_loss and not _left_loss(row, stack):
-            changes["fused_loss"] = True
+        changes |= stack.when_compiled(loss=stack.compiles_loss and not _left_loss(row, stack))
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= expert_changes(row)

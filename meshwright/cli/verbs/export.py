@@ -55,7 +55,7 @@ def import_(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Command or script of Megatron-LM; recipe of torchtitan; DeepSpeed's JSON; TorchRec's sharding plan.",
+            help="Megatron-LM's command or script; torchtitan's recipe; NeMo's YAML; DeepSpeed's, TorchRec's JSON.",
             show_default=False,
         ),
     ],
@@ -70,7 +70,7 @@ def import_(
     ],
     trainer: Annotated[
         str | None,
-        o.optional("--from", "TRAINER", "megatron, torchtitan, deepspeed or torchrec; else as it looks."),
+        o.optional("--from", "TRAINER", "megatron, torchtitan, nemo, deepspeed, torchrec."),
     ] = None,
     also: Annotated[
         str | None, o.optional("--also", "WORDS", "Arguments that the source leaves out.")
@@ -110,7 +110,7 @@ def import_(
         profile=profile,
         host_memory=host_memory,
     )
-    if also is not None and kind not in ("megatron", "torchtitan"):
+    if also is not None and kind not in ("megatron", "torchtitan", "nemo"):
         raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
     if sequence is not None and kind == "torchrec":
         raise InputError("--sequence: a recommender has no sequences", hint="leave it out")

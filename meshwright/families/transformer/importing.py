@@ -26,6 +26,7 @@ from meshwright.inputs.questions import (
 from planner.importers.deepspeed import read_deepspeed
 from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron
+from planner.importers.nemo import read_nemo
 from planner.importers.reading import Reading
 from planner.importers.registry import is_command
 from planner.importers.torchtitan import read_torchtitan
@@ -49,7 +50,8 @@ def ask_import_of(kind: str, source: str | Path, inputs: Inputs, also: str = "")
     """
     if kind == "deepspeed":
         return ask_import_config(source, inputs)
-    return (ask_import_recipe if kind == "torchtitan" else ask_import)(source, inputs, also)
+    asks = {"torchtitan": ask_import_recipe, "nemo": ask_import_nemo}
+    return asks.get(kind, ask_import)(source, inputs, also)
 
 
 def ask_import(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
@@ -107,6 +109,19 @@ def ask_import_recipe(source: str | Path, inputs: Inputs, also: str = "") -> Est
     reading = read_torchtitan(recipe, gpus=inputs.gpus, stack=inputs.stack, model=spec)
     first = model.assumptions if model is not None else ()
     return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), inputs)
+
+
+def ask_import_nemo(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+    """Read the YAML of a GPT that NeMo trains.
+
+    Raises:
+        InputError: it cannot be read, contradicts itself or what is said beside it.
+    """
+    _require_unsaid(inputs, tuple(_SAID), "file")
+    document = read_document(source).value
+    if not isinstance(document, dict) or not {"trainer", "model"} <= set(document):
+        raise InputError(f"`{source}` is no file of NeMo", hint="it has `trainer` and `model`")
+    return _asked(read_nemo(document, gpus=inputs.gpus, stack=inputs.stack, also=also), inputs)
 
 
 def _require_unsaid(inputs: Inputs, names: tuple[str, ...], what: str) -> None:
