@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two processes share the files of tests; each keeps a pool of ranks of its own.
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all clean
+.PHONY: demo test test-all dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,5 +31,18 @@ test-all:
 	@echo "FUZZ_SEED=$(FUZZ_SEED)"
 	$(MAKE) test
 
+# What is published: wheel, sdist, notes from the changelog, and what the extras EXTRAS (say `run`) install, in CycloneDX.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tools/release_notes.py $(VERSION) > dist/release-notes.md
+	$(PYTHON) -m venv dist/installed
+	dist/installed/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		"$$(echo dist/*.whl)$(if $(EXTRAS),[$(EXTRAS)])"
+	dist/installed/bin/python -m pip uninstall --quiet --yes setuptools pip
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json dist/installed/bin/python
+	rm -rf dist/installed
+
 clean:
-	rm -rf $(VENV) demo-output
+	rm -rf $(VENV) demo-output build dist
