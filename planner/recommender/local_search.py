@@ -12,10 +12,13 @@ import numpy as np
 
 from cost_models.recommender.priced import Array
 from planner.recommender.problem import Placement
+from planner.recommender.repacking import repack
 from planner.recommender.state import OVERFULL, State
 
 BETTER = 1e-9
 """Relative gain below which a move is none."""
+PROGRESS = 0.01
+"""Share of what is left to the target that a round must gain to count as better."""
 TRIED = 12
 """Most units of the busiest GPU that are placed anew in one step; of other GPUs, 40 times as many are swapped."""
 KICKED = 6
@@ -46,7 +49,8 @@ def improve(
             _kick(state, random)
         _descend(state, random, stop)
         if (score := state.score) < best_score * (1 - BETTER):
-            best, best_score, idle = state.placement, score, 0
+            idle = 0 if best_score - score > PROGRESS * (best_score - target) else idle + 1
+            best, best_score = state.placement, score
             continue
         idle += 1
         if score > best_score * (1 + BETTER):
@@ -84,7 +88,7 @@ def _shorten(state: State, gpu: int, random: np.random.Generator) -> bool:
             state.add(unit, found.row, found.places)
             return True
         state.add(unit, row, places)
-    return _swap(state, gpu, held, random)
+    return _swap(state, gpu, held, random) or repack(state, gpu, random)
 
 
 def _held(state: State, gpu: int) -> list[int]:
