@@ -14,11 +14,14 @@ from typing import Any
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.hugging_face import windows as config_windows
-from cost_models.hugging_face.families import Config, Family
+from cost_models.hugging_face.families import Config, Family, Noted
 from cost_models.hugging_face.gpt import GPT_FAMILIES
 from cost_models.hugging_face.llama import LLAMA_FAMILIES
 from cost_models.hugging_face.moe import MIXTURE_FAMILIES
+from cost_models.hugging_face.newer import NEWER_FAMILIES
+from cost_models.hugging_face.newer_moe import NEWER_MIXTURES
 from cost_models.hugging_face.rotary import unscaled
+from cost_models.hugging_face.unread import unread
 from cost_models.hugging_face.windows import in_turns
 from cost_models.specs.attention import Rotary
 
@@ -39,17 +42,31 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
-_KNOWN: dict[str, Family] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **MIXTURE_FAMILIES}
+_MIXTURES = {**MIXTURE_FAMILIES, **NEWER_MIXTURES}
+_KNOWN: dict[str, Family] = {**LLAMA_FAMILIES, **NEWER_FAMILIES, **GPT_FAMILIES, **_MIXTURES}
 _OTHER_BLOCKS = {
     "qwen3_next": "gated delta nets in three of four blocks",
     "kimi_linear": "delta attention in three of four blocks",
     "jamba": "state spaces in seven of eight blocks",
     "nemotron_h": "state spaces in most of its blocks",
+    "granitemoehybrid": "state spaces in most of its blocks",
+    "bamba": "state spaces in most of its blocks",
+    "zamba2": "state spaces in every block",
     "falcon_h1": "state spaces in every block",
+    "falcon_mamba": "state spaces in every block",
     "mamba": "state spaces in every block",
     "mamba2": "state spaces in every block",
     "recurrent_gemma": "recurrences in two of three blocks",
+    "rwkv": "recurrences in every block",
+    "xlstm": "recurrences in every block",
+    "lfm2": "short convolutions in most of its blocks",
+    "lfm2_moe": "short convolutions in most of its blocks",
     "minimax": "linear attention in seven of eight blocks",
+    "longcat_flash": "two attentions a block, and experts that compute nothing",
+    "gemma3n": "embeddings of their own in every block",
+    "gemma3n_text": "embeddings of their own in every block",
+    "mllama": "attention to an image in some blocks",
+    "diffllama": "differences of two attentions",
 }
 """`model_type` → what its blocks do that our spec cannot express."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
@@ -66,7 +83,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
     taken = {key: value for key, value in family.absent.items() if key not in config}
-    config = {**config, **taken}
+    config = Noted({**config, **taken})
     missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(
@@ -102,6 +119,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     fields["activation"] = _activation(name, family, config, assumed)
     if note := family.simplify(config):
         assumed.append(note)
+    if passed := unread(config, family.told):
+        assumed.append(f"nothing of {passed}: not read")
     fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
     places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
@@ -187,12 +206,12 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
         )
     if other := _OTHER_BLOCKS.get(model_type):
         raise InputError(
-            f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, not attention alone"
+            f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, which has no price here"
         )
     experts = [config.get(key) for key in _EXPERT_KEYS]
     mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()
-    if mixture and model_type not in MIXTURE_FAMILIES:
-        known = ", ".join(MIXTURE_FAMILIES)
+    if mixture and model_type not in _MIXTURES:
+        known = ", ".join(_MIXTURES)
         raise InputError(
             f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
             hint=f"known: {known}; or describe the shape in YAML with `kind: transformer`",
@@ -212,8 +231,10 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     if written is None and key == "hidden_act":
         written = config.get("hidden_activation")
     if written is None:
-        assumed.append(f"activation {_ACTIVATIONS[default]} (no {key})")
+        assumed.append(f"activation {_ACTIVATIONS.get(default, default)} (no {key})")
         written = default
+    if isinstance(written, str) and written in family.alike:
+        return family.alike[written]
     if not isinstance(written, str) or written not in _ACTIVATIONS:
         what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(_ACTIVATIONS)}"
         raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", what)])

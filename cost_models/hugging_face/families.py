@@ -23,10 +23,14 @@ class Family:
     """Our field → the config's key and the value where it is absent (None: our own default)."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The config's key of the activation, and its value where absent."""
+    alike: Mapping[str, str] = field(default_factory=dict)
+    """Activation that ours has not → the one of ours that it is priced as."""
     absent: Mapping[str, Any] = field(default_factory=dict)
     """Key → value that the family's class assumes: parts of larger configs leave out such values."""
     needed: tuple[str, ...] = ()
     """Required keys besides those of `sizes`."""
+    told: tuple[str, ...] = ()
+    """Keys that repeat others, or that what is left out names: reading them adds nothing."""
     derive: Callable[[Config], Derived] = lambda config: {}
     """Fields that follow from a config which says them in other terms."""
     refuse: Callable[[Config], str | None] = lambda config: None
@@ -35,6 +39,27 @@ class Family:
     """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
     simplify: Callable[[Config], str | None] = lambda config: None
     """A simplification that leaves the model the same, in words; None where there is none."""
+
+
+class Noted(dict[str, Any]):
+    """A config that notes which of its keys were read."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or the default."""
+        self.read.add(key)
+        return super().get(key, default)
 
 
 LLAMA_SIZES = {

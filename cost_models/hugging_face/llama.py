@@ -115,6 +115,7 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
     ),
     "phi3": Family(
         sizes=LLAMA_SIZES,
+        told=("original_max_position_embeddings",),
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL | norms_by("rms_norm_eps", 1e-5),
         derive=combined(windows, partial(rotary, part=("partial_rotary_factor", 1.0))),
@@ -133,6 +134,7 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
     ),
     "smollm3": Family(
         sizes=LLAMA_SIZES,
+        told=("max_window_layers",),
         facts=without(_BIASED_BY_CONFIG, "mlp_bias"),
         optional=LLAMA_OPTIONAL
         | _NO_ATTENTION_BIAS
@@ -149,6 +151,7 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
     ),
     "gemma2": Family(
         sizes=LLAMA_SIZES,
+        told=("hidden_act", "sliding_window_pattern"),
         facts=_BIASED_BY_CONFIG | {"norm_placement": "around"},
         optional=_GEMMA_OPTIONAL,
         activation=_GEMMA2_ACTIVATION,
@@ -157,6 +160,7 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
     ),
     "gemma3_text": Family(
         sizes=LLAMA_SIZES,
+        told=("hidden_act", "sliding_window_pattern"),
         facts=_BIASED_BY_CONFIG | {"norm_placement": "around", "qk_norm": True},
         optional=_GEMMA_OPTIONAL,
         absent={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}

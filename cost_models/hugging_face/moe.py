@@ -5,10 +5,8 @@ Read from the configuration and modelling files of `transformers` 4.57.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
-from cost_models.base import MAX_LAYERS
 from cost_models.hugging_face.families import (
     LLAMA_FACTS,
     LLAMA_OPTIONAL,
@@ -20,66 +18,17 @@ from cost_models.hugging_face.families import (
     whole_number,
     without,
 )
+from cost_models.hugging_face.mixtures import (
+    after_the_first,
+    blocks,
+    every_block,
+    every_so_many,
+    groups,
+    mixtures,
+    routing,
+)
 from cost_models.hugging_face.rotary import rotary
 from cost_models.hugging_face.windows import Derived, every, last_blocks, windows
-
-
-def _routing(config: Config, *, normalized: bool) -> Derived:
-    """How routers weigh and balance, where `transformers` reads it; `normalized` is what the family's class assumes."""
-    key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
-    return {
-        "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
-        "load_balance": (key, config.get(key, 0.001)),
-    }
-
-
-def _mixtures(key: str, layers: int, chosen: Iterable[int]) -> Derived:
-    """Which blocks have experts: how many, and their numbers where they are not the last ones."""
-    named = sorted(set(chosen))
-    last = named == list(range(layers - len(named), layers))
-    return {"num_moe_layers": (key, len(named))} | ({} if last else {"moe_layers": (key, named)})
-
-
-def _blocks(config: Config) -> int:
-    return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
-
-
-def _qwen_mixtures(config: Config) -> Derived:
-    """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
-    step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), _blocks(config)
-    named = config.get("mlp_only_layers")
-    dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
-    chosen = [index for index in range(step - 1, layers, step) if index not in dense]
-    return _mixtures("decoder_sparse_step", layers, chosen) | _routing(config, normalized=False)
-
-
-def _after_the_first(config: Config) -> Derived:
-    """The first blocks are dense, and later all but every so many-th; shared experts are as wide as routed ones."""
-    layers, first = _blocks(config), whole_number(config, "first_k_dense_replace", 0)
-    every = max(1, whole_number(config, "moe_layer_freq", 1))
-    width, shared = (
-        whole_number(config, "moe_intermediate_size", 0),
-        whole_number(config, "n_shared_experts", 0),
-    )
-    chosen = [index for index in range(0, layers, every) if index >= first]
-    found = _mixtures("first_k_dense_replace", layers, chosen)
-    return found | {
-        "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
-        "routing_scale": ("routed_scaling_factor", config.get("routed_scaling_factor", 1.0)),
-    }
-
-
-def _groups(config: Config, *, scored_by: str) -> Derived:
-    """Groups that experts are chosen from, where not from all experts at once."""
-    count, chosen = config.get("n_group"), config.get("topk_group")
-    if config.get("topk_method") == "greedy" or count in (None, 1) or count == chosen:
-        return {}
-    return {"expert_groups": ("n_group", {"count": count, "per_token": chosen, "scored_by": scored_by})}
-
-
-def _every_block(config: Config) -> Derived:
-    """A window in every block or in none, whatever `max_window_layers` says."""
-    return windows(config, default=4096) if config.get("use_sliding_window") is True else {}
 
 
 def _deepseek(config: Config) -> Derived:
@@ -96,21 +45,21 @@ def _deepseek(config: Config) -> Derived:
         "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
         "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
-        **_groups(config, scored_by="two best" if third else "best"),
-        **_routing(config, normalized=third),
+        **groups(config, scored_by="two best" if third else "best"),
+        **routing(config, normalized=third),
     }
 
 
 def _llama4(config: Config) -> Derived:
     """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
-    layers, step = _blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
+    layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
     written, interval = config.get("moe_layers"), max(1, whole_number(config, "no_rope_layer_interval", 4))
     chosen = written if isinstance(written, list) else range(step - 1, layers, step)
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []
     pattern = ["window" if one else "full" for one in turned]
     return {
-        **_mixtures("interleave_moe_layer_step", layers, (one for one in chosen if isinstance(one, int))),
+        **mixtures("interleave_moe_layer_step", layers, (one for one in chosen if isinstance(one, int))),
         **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
         **rotary(config, base=500_000.0, pattern=turned),
         "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
@@ -137,9 +86,10 @@ def _latent_family(epsilon: float) -> Family:
     return Family(
         sizes=LLAMA_SIZES | _OF_N_ROUTED,
         needed=("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        told=("num_key_value_heads", "num_nextn_predict_layers"),
         facts=LLAMA_FACTS,
         optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim") | norms_by("rms_norm_eps", epsilon),
-        derive=combined(_after_the_first, _deepseek, rotary),
+        derive=combined(after_the_first, _deepseek, rotary),
         refuse=lambda config: (
             "its latents have biases (`attention_bias`)" if config.get("attention_bias") else None
         ),
@@ -154,7 +104,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         sizes=LLAMA_SIZES | _CHOSEN | {"num_experts": "num_local_experts"},
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL | norms_by("rms_norm_eps", 1e-5),
-        derive=combined(partial(_routing, normalized=True), windows, partial(rotary, base=1e6)),
+        derive=combined(partial(routing, normalized=True), windows, partial(rotary, base=1e6)),
     ),
     "qwen2_moe": Family(
         sizes=LLAMA_SIZES
@@ -166,27 +116,29 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         },
         facts=LLAMA_FACTS | {"attention_bias": True, "shared_expert_gate": True},
         optional=LLAMA_OPTIONAL,
-        derive=combined(_qwen_mixtures, last_blocks, rotary),
+        derive=combined(every_so_many, last_blocks, rotary),
     ),
     "qwen3_moe": Family(
         sizes=LLAMA_SIZES
         | _CHOSEN
         | {"num_experts": "num_experts", "moe_ffn_hidden_size": "moe_intermediate_size"},
+        told=("max_window_layers",),
         facts=_BIASED_BY_CONFIG | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        derive=combined(_qwen_mixtures, _every_block, rotary),
+        derive=combined(every_so_many, every_block, rotary),
     ),
     "glm4_moe": Family(
         sizes=LLAMA_SIZES | _OF_N_ROUTED,
+        told=("num_nextn_predict_layers",),
         facts=without(LLAMA_FACTS, "attention_bias") | {"router_scores": "sigmoid"},
         optional=LLAMA_OPTIONAL
         | norms_by("rms_norm_eps", 1e-5)
         | {"attention_bias": ("attention_bias", False), "qk_norm": ("use_qk_norm", False)},
         derive=combined(
-            _after_the_first,
-            partial(_routing, normalized=True),
-            partial(_groups, scored_by="two best"),
+            after_the_first,
+            partial(routing, normalized=True),
+            partial(groups, scored_by="two best"),
             partial(rotary, part=("partial_rotary_factor", 0.5)),
         ),
         simplify=lambda config: _AS_MANY_LEFT_OUT,
@@ -195,6 +147,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         sizes=LLAMA_SIZES
         | _CHOSEN
         | {"num_experts": "num_local_experts", "moe_ffn_hidden_size": "intermediate_size"},
+        told=("experts_per_token", "swiglu_limit"),
         facts=_BIASED_BY_CONFIG | {"mlp_bias": True, "router_bias": True, "attention_sinks": True},
         optional=LLAMA_OPTIONAL
         | norms_by("rms_norm_eps", 1e-5)
@@ -217,6 +170,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
             "moe_ffn_hidden_size": "intermediate_size",
             "num_experts": "num_local_experts",
         },
+        told=("attn_scale", "floor_scale"),
         facts=_BIASED_BY_CONFIG | {"router_scores": "sigmoid", "normalized_routing": False},
         optional=LLAMA_OPTIONAL
         | norms_by("rms_norm_eps", 1e-5)

@@ -43,11 +43,12 @@ def windows(
 
 def last_blocks(config: Mapping[str, Any]) -> Derived:
     """Qwen2: no window without `use_sliding_window`; with it the first `max_window_layers` blocks have none."""
+    layers, first, _ = (
+        config.get(key, default)
+        for key, default in (("num_hidden_layers", 0), ("max_window_layers", 28), ("sliding_window", None))
+    )
     if config.get("use_sliding_window") is not True:
         return {}
-    layers, first = (
-        config.get(key, default) for key, default in (("num_hidden_layers", 0), ("max_window_layers", 28))
-    )
     if not (isinstance(layers, int) and isinstance(first, int)):
         return windows(config, default=4096)
     full = max(0, min(first, layers, MAX_LAYERS))

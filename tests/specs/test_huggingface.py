@@ -358,7 +358,10 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
         ({"model_type": "qwen3_moe"}, "does not say `num_experts_per_tok`, `num_experts` or `moe_inter"),
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "`kv_lora_rank`, `qk_nope_head_dim`"),
         ({"num_local_experts": 8}, "(model_type `llama`) is a mixture of experts that cannot be represented"),
-        ({"model_type": "olmoe"}, "(model_type `olmoe`) is a mixture of experts that cannot be represented"),
+        (
+            {"model_type": "jetmoe"},
+            "(model_type `jetmoe`) is a mixture of experts that cannot be represented",
+        ),
         ({"model_type": "gemma4"}, "cannot be represented; did you mean `gemma`?"),
         ({"model_type": "qwen3_next", "num_experts": 512}, "it has gated delta nets in three of four blocks"),
         ({"model_type": "t5"}, "model_type `t5`, which cannot be represented"),
