@@ -36,7 +36,10 @@ def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         bases.append(Option("node-row"))
     yield from bases
-    hottest, kept = tuple(_shares(table, _HOT)), tuple(_shares(table, _CACHED))
+    kept = tuple(_shares(table, _CACHED))
+    hottest = (
+        () if table.hashed else tuple(_shares(table, _HOT))
+    )  # keys are not numbered by how often they are used
     if cluster.num_gpus > 1:
         yield Option("copy")
         yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in hottest)

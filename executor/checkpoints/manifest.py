@@ -26,7 +26,7 @@ from planner.plan import LayoutText
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
-DtypeName = Literal["float32", "bfloat16", "float16", "uint8"]
+DtypeName = Literal["float32", "bfloat16", "float16", "uint8", "int64"]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 
 

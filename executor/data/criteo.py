@@ -108,7 +108,7 @@ class RecordedClicks:
 
     def _bags(self, table: int, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> Bags:
         spec = self.tables[table]
-        beyond = present & ((ids < 0) | (ids >= spec.rows))
+        beyond = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
         if beyond.any():
             at, stray = int(beyond.argmax()), self.strays[table]
             if not stray.count:
@@ -123,7 +123,7 @@ class RecordedClicks:
         for table, spec in enumerate(self.tables):
             mine = ids[:, table]
             beyond = np.flatnonzero(present[:, table] & ((mine < 0) | (mine >= spec.rows)))
-            if spec.out_of_range == "error" and len(beyond):
+            if spec.out_of_range == "error" and not spec.hashed and len(beyond):
                 at = int(beyond[0])
                 more = f", nor are {len(beyond) - 1} more of this step" if len(beyond) > 1 else ""
                 where = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"

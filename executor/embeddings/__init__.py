@@ -3,6 +3,7 @@
 bags         ids of samples as values and lengths
 slices       which rows and columns of which table lie where
 exchanges    collectives that count what they send
+keys         ids that are keys of a hash table, and the rows that they get
 holding      a slice's rows and optimizer states, on the device and in host memory
 updating     optimizers of the rows that a batch uses
 routing      ids on their way to the ranks that hold their rows

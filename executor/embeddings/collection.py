@@ -112,10 +112,10 @@ class Embeddings:
         self._step.bags = {one: parts[one.table, one.first] for one in self.copies}
         self._step.bags |= self.router.exchange(parts)
 
-    def lookup(self) -> None:
-        """Rows are read and added up by bag."""
+    def lookup(self, *, learn: bool = True) -> None:
+        """Rows are read and added up by bag; `learn`: a key that is new gets a row."""
         for one, bags in self._step.bags.items():
-            self._step.vectors[one] = self.held[one].lookup(bags).to(self.exchange_dtype)
+            self._step.vectors[one] = self.held[one].lookup(bags, learn=learn).to(self.exchange_dtype)
 
     def forward_exchange(self) -> list[Tensor]:
         """What each table has for this rank's samples: (b, D), or with `concat` (b, ids, D)."""

@@ -23,14 +23,27 @@ def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, w
     """Fill the slice's rows from its `from_row`-th on: (n, part.width), of a table of (`rows`, `width`)."""
     if weights.is_meta:
         return
-    key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
-    columns = torch.arange(part.begin, part.end, device=weights.device)
+    key = _key_of(seed, name)
     chunk = max(1, _AT_ONCE // max(1, part.width))
     for begin in range(0, len(weights), chunk):
         end = min(len(weights), begin + chunk)
         mine = torch.arange(from_row + begin, from_row + end, device=weights.device)
-        places = (part.first + part.residue + part.ways * mine)[:, None] * width + columns
-        weights[begin:end] = (2.0 * _uniform(places, key) - 1.0) / sqrt(rows)
+        weights[begin:end] = _rows(part.first + part.residue + part.ways * mine, part, key, rows, width)
+
+
+def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:
+    """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
+    return _rows(part.residue + part.ways * keys, part, _key_of(seed, name), rows, width)
+
+
+def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tensor:
+    """The slice's columns of rows of these numbers."""
+    columns = torch.arange(part.begin, part.end, device=numbers.device)
+    return (2.0 * _uniform(numbers[:, None] * width + columns, key) - 1.0) / sqrt(rows)
+
+
+def _key_of(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
 
 
 def _uniform(places: Tensor, key: int) -> Tensor:

@@ -42,11 +42,18 @@ class Slice:
     """Bags of a sample: 1, or with `concat` one for each of its ids."""
     cached: float = 1.0
     """Share of its rows, those used most, on the device; the rest is in host memory."""
+    hashed: bool = False
+    """Whether ids are keys, of which key k lies in slice k mod `ways`, in a row that it got when it came."""
 
     @property
     def held_rows(self) -> int:
         """Rows of the slice."""
         return -(-(self.rows - self.residue) // self.ways)
+
+    @property
+    def rows_before(self) -> int:
+        """Rows of the slices that come before this one."""
+        return sum(-(-(self.rows - residue) // self.ways) for residue in range(self.residue))
 
     @property
     def device_rows(self) -> int:

@@ -38,10 +38,9 @@ def sent_bytes(
     """Stage → bytes that this rank sends in a step with these ids of its own samples, by table."""
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
     for one in slices:
-        here = (
-            ids[one.table][(ids[one.table] >= one.first) & (ids[one.table] < one.first + one.rows)]
-            - one.first
-        )
+        here = ids[one.table]
+        if not one.hashed:
+            here = here[(here >= one.first) & (here < one.first + one.rows)] - one.first
         if one.rank is None:
             if ranks > 1:
                 rows = len(set(here.tolist()))

@@ -45,7 +45,13 @@ def _slices(index: int, table: TableSpec, placed: Placed, places: Places) -> lis
     share = device_share(placed.option)
     bags = int(table.pooling) if table.combiner == "concat" else 1
     complete = Slice(
-        table=index, form=placed.option.form, rows=table.rows, end=table.width, bags=bags, cached=share
+        table=index,
+        form=placed.option.form,
+        rows=table.rows,
+        end=table.width,
+        bags=bags,
+        cached=share,
+        hashed=table.hashed,
     )
     copy, rest = hybrid.parts(complete, placed)
     return [*copy, *_WAYS[placed.option.form](rest, placed, places)]
@@ -59,6 +65,6 @@ def _impossible(table: TableSpec, placed: Placed, places: Places) -> str:
         return f"there is no {'node' if form == 'node-row' else 'GPU'} {missing[0]}; the last is {there - 1}"
     if form == "column" and placed.option.shards > table.width:
         return f"{placed.option.shards} slices of {table.width} columns"
-    if table.hashed:
-        return "hashed keys are priced, and not trained here; use row numbers"
+    if table.hashed and placed.option.hot:
+        return "nobody knows which keys are hot before they come; `hot` is for row numbers"
     return ""

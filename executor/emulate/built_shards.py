@@ -35,7 +35,7 @@ class BuiltShards:
     rows: int
     """Rows of all of them."""
     table_bytes: int
-    """Rows on the device."""
+    """Rows on the device, and hash tables of keys."""
     state_bytes: int
     """Their optimizer states there."""
     host_bytes: int
@@ -79,10 +79,12 @@ def _built(plan: RecommenderPlan, rank: int) -> BuiltShards:
         rank=rank,
         slices=len(held),
         rows=sum(one.held_rows for one in held),
-        table_bytes=sum(one.device.weights.nbytes for one in held.values()),
+        table_bytes=sum(
+            one.device.weights.nbytes + (0 if one.keys is None else one.keys.nbytes) for one in held.values()
+        ),
         state_bytes=sum(state.nbytes for one in held.values() for state in one.device.states.values()),
         host_bytes=held_on_host(engine),
         dense_parameters=sum(one.numel() for one in engine.network.parameters()),
-        predicted_table_bytes=parts["weights"][rank],
+        predicted_table_bytes=parts["weights"][rank] + parts["hash tables"][rank],
         predicted_state_bytes=parts["optimizer"][rank],
     )

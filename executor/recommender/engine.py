@@ -79,7 +79,7 @@ class RecommenderEngine:
     def scores(self, clicks: Clicks) -> Tensor:
         """(b, tasks) logits of samples that nothing is learned from."""
         self.index_exchange(clicks)
-        self.lookup()
+        self.embeddings.lookup(learn=False)
         self.forward_exchange()
         with torch.no_grad():
             logits: Tensor = self.network(clicks.dense, self._vectors).float().cpu()

@@ -15,7 +15,8 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
     for name in (*PARTS, HOST):
         tracker.name(name, ())
     for holding in engine.embeddings.held.values():
-        tracker.name("tables", [holding.device.weights])
+        index = [] if holding.keys is None else [holding.keys.keys, holding.keys.places]
+        tracker.name("tables", [holding.device.weights, *index])
         tracker.name("optimizer", holding.device.states.values())
         if holding.host is not None:
             tracker.name(HOST, [holding.host.weights, *holding.host.states.values()])

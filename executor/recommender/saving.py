@@ -2,6 +2,7 @@
 
 weights.tables.NAME    (rows, width)     momentum.tables.NAME   (rows, width), row-wise (rows,)
 exp_avg.tables.NAME    exp_avg_sq.tables.NAME                   updates.tables   how many there were
+keys.tables.NAME       (rows,) of a hashed table: which key has each row
 weights.dense.NAME     and the states of the dense network's optimizer
 """
 
@@ -19,6 +20,7 @@ from executor.embeddings.holding import Holding
 from executor.embeddings.places import Slice
 from executor.recommender.blocks import block_rows, from_blocks, to_blocks
 from executor.recommender.engine import RecommenderEngine
+from executor.recommender.keyed import KEYS, Rows, put_back, rows_with_keys
 from executor.run_config import EngineOptions
 
 _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
@@ -32,6 +34,8 @@ class RecommenderState:
         self._updates = torch.zeros(())
         self._blocks: list[tuple[list[Slice], str, dict[Slice, Tensor]]] = []
         """Copies of rows that ranks hold in turn, to be brought back when they were loaded."""
+        self._keyed: list[tuple[list[Slice], dict[Slice, Rows]]] = []
+        """The same of hashed tables, with their keys."""
         self._twins: list[tuple[Tensor, Tensor]] = []
         """(what is loaded, what else on this rank is the same)."""
 
@@ -42,7 +46,7 @@ class RecommenderState:
 
     def contents(self) -> Contents:
         """Views of what this rank holds; of rows that ranks hold in turn copies, as blocks."""
-        self._blocks, self._twins = [], []
+        self._blocks, self._twins, self._keyed = [], [], []
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
         contents: Contents = {"updates.tables": whole(self._updates)}
         for name, parameter in self.engine.network.named_parameters():
@@ -50,7 +54,9 @@ class RecommenderState:
             for kind, state in self._dense_states(parameter):
                 contents[f"{kind}.dense.{name}"] = whole(state)
         for part in self._parts():
-            if part[0].ways == 1:
+            if part[0].hashed:
+                self._add_keyed(contents, part)
+            elif part[0].ways == 1:
                 self._add_views(contents, part)
             else:
                 self._add_blocks(contents, part)
@@ -71,6 +77,10 @@ class RecommenderState:
                 for tier, start in embeddings.held[one].tiers():
                     target = tier.weights if kind == "weights" else tier.states[kind]
                     target.copy_(rows[start : start + len(target)])
+        for part, rows_of in self._keyed:
+            kinds = (KEYS, "weights", *embeddings.optimizer.state_names)
+            empty = {kind: self._none(part[0], kind) for kind in kinds}
+            put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
         embeddings.steps = int(self._updates)
         embeddings.sent.taken()
 
@@ -115,6 +125,19 @@ class RecommenderState:
                 self._add(contents, one, kind, block, one.first + block_rows(one)[0])
         embeddings.sent.taken()
 
+    def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
+        held, loaded = self.engine.embeddings.held, {}
+        for one in part:
+            if one in held:
+                kinds = {
+                    kind: _rows(held[one], kind)
+                    for kind in ("weights", *self.engine.embeddings.optimizer.state_names)
+                }
+                loaded[one] = rows_with_keys(one, held[one], kinds)
+                for kind, values in loaded[one].items():
+                    self._add(contents, one, kind, values, one.rows_before)
+        self._keyed.append((part, loaded))
+
     def _add(self, contents: Contents, one: Slice, kind: str, values: Tensor, row: int) -> None:
         """Add rows from `row` on of a slice's columns."""
         table = self.engine.embeddings.tables[one.table]
@@ -134,6 +157,8 @@ class RecommenderState:
     def _none(self, one: Slice, kind: str) -> Tensor:
         """No row of a slice's kind."""
         embeddings = self.engine.embeddings
+        if kind == KEYS:
+            return torch.empty(0, dtype=torch.int64, device=self.device)
         by_row = embeddings.optimizer.by_row and kind != "weights"
         dtype = embeddings.table_dtype if kind == "weights" else torch.float32
         return torch.empty((0,) if by_row else (0, one.width), dtype=dtype, device=self.device)

@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float64]
 BATCH, STEPS, RATE = 24, 4, 0.2
 
 
-def model(combiner: str = "sum", interaction: str = "none") -> RecommenderSpec:
+def model(combiner: str = "sum", interaction: str = "none", *, hashed: bool = False) -> RecommenderSpec:
     """Six tables, of few and of many rows, two alike, one of a wide half."""
-    kinds: dict[str, Any] = {"combiner": combiner}
+    kinds: dict[str, Any] = {"combiner": combiner, "hashed": hashed}
     return RecommenderSpec(
         name="small",
         tables=(
@@ -91,13 +91,28 @@ def whole_tables(engine: Any) -> dict[str, Floats]:
             if part.table != index or (part.rank is None and dist.get_rank()):
                 continue
             rows = part.first + part.residue + part.ways * torch.arange(part.held_rows)
-            values = torch.cat([tier.weights for tier, _ in holding.tiers()]).double()
+            values = torch.cat([tier.weights for tier, _ in holding.tiers()])
+            if holding.keys is not None:
+                values = by_key(holding, values, name, table)
+            values = values.double()
             total[rows, part.begin : part.end] += values
         dist.all_reduce(total)
         found[name] = total.numpy()
     for name, parameter in engine.network.named_parameters():
         found[name] = parameter.detach().double().numpy().copy()
     return found
+
+
+def by_key(holding: Any, values: torch.Tensor, name: str, table: TableSpec) -> torch.Tensor:
+    """Rows of a hashed slice where direct rows of the keys' numbers would be; those of no key as they begin."""
+    from executor.embeddings.initial import rows_of_keys
+    from executor.embeddings.keys import EMPTY
+
+    size = {"rows": table.rows, "width": table.width}
+    all_rows = rows_of_keys(torch.arange(len(values)), holding.part, name=name, seed=0, **size)
+    keys = holding.keys.by_row()
+    all_rows[keys[keys != EMPTY]] = values[keys != EMPTY].float()
+    return all_rows
 
 
 def save_and_resume(

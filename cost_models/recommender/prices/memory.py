@@ -55,7 +55,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
     held = (
         here * x.width * each,
         here * state_bytes(question, x.width),
-        here * entry,
+        np.where(facts.keys_on_device, x.cold_rows / x.sharers, here) * entry,
         x.ids / (1.0 if facts.ids_everywhere else x.sharers) * ID_BYTES * facts.input_buffers
         + np.where(x.ids > 0, lengths, 0.0),
         made * made_each,
@@ -75,7 +75,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
     host = (
         away * x.width * training.table_bytes,
         away * state_bytes(question, x.width),
-        away * entry,
+        away * np.where(facts.keys_on_device, 0.0, entry),
         zero,
         zero,
         zero,

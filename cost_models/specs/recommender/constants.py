@@ -140,6 +140,8 @@ class RecommenderStack(Spec):
     """Bytes of an entry of a hash table beside its vector: key and place, int64 each."""
     hash_load: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the entries of a hash table that are filled when all rows are there."""
+    keys_on_device: bool = False
+    """Whether the hash table of rows in host memory lies on the device all the same."""
     dense_state_bytes: Factor = 12.0
     """Bytes for each parameter of the dense network: weight, gradient and what mixed precision adds. States of its
     optimizer are counted beside it."""

@@ -43,7 +43,7 @@ class TableSpec(Spec):
     histogram: tuple[tuple[int, float], ...] = ()
     """Accesses as recorded: (rows, share), hottest first: so many rows have this share of the accesses."""
     hashed: bool = False
-    """Whether ids are keys of a hash table (16 B an entry) in place of row numbers."""
+    """Whether ids are keys of a hash table (16 B an entry) in place of row numbers: of any size, `rows` of them."""
 
     out_of_range: OutOfRange = "error"
     """What becomes of recorded ids below 0 or beyond the last row; they are counted and told in any case."""

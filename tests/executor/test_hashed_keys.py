@@ -1,0 +1,149 @@
+"""Hashed keys: ids of any size find their rows again, and train what direct rows of the same numbers train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from processes import Processes
+from recommending import model, save_and_resume, trained
+from test_recommender_parity import ALONE, TOLERANCE, stray
+
+from cost_models.defaults import OWN_STACK
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_cluster
+from cost_models.recommender.completing import complete_recommender
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.sharding import parse_sharding
+from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.training import RecommenderTraining
+from executor.data.criteo import RecordedClicks
+from executor.embeddings.keys import EMPTY, LOAD, KeyTable
+from executor.embeddings.places import Places
+from executor.embeddings.slicing import all_slices
+from executor.emulate.built_shards import build_shards_without_devices
+from planner.recommender.plan import make_recommender_plan
+
+EXACT = {
+    "whole": "table:0-5=whole@0,1,0,0,1,0",
+    "column": "table:0=column2@1,0 table:1=column3@0,1,0 table:2-5=whole@1,1,0,1",
+    "host": "table:0-3=whole@0,1,0,1/host table:4-5=whole@1,1/cached(0.3)",
+}
+NEAR = {
+    "row": "table:0-5=row",
+    "copy": "table:0-5=copy",
+    "mixed": "table:0=row3@1,0,1 table:1=row2@0,0 table:2-3=column2@1,0,0,1/cached(0.4) table:4=row/host"
+    " table:5=node-row@0",
+}
+
+
+def test_keys_find_the_rows_that_they_got() -> None:
+    """As a dict would, batch after batch until every row is taken, keys of both signs and any size among them."""
+    draw, table, known = torch.Generator().manual_seed(0), KeyTable(500, torch.device("cpu"), name="t"), {}
+    pool = torch.randint(-(1 << 62), 1 << 62, (500,), generator=draw)
+    for first in range(0, 500, 50):
+        keys = pool[: first + 50][torch.randperm(first + 50, generator=draw)]
+        found = table.find(keys)
+        assert found.tolist() == [known.get(key, -1) for key in keys.tolist()]
+        new = keys[found < 0]
+        known |= dict(zip(new.tolist(), table.add(new).tolist(), strict=True))
+    assert sorted(known.values()) == list(range(500))
+    assert dict(zip(table.by_row().tolist(), range(500), strict=True)) == known
+    assert table.nbytes == 500 / LOAD * 16
+    with pytest.raises(InputError, match="`t` has no row left for 1 new keys: all 500"):
+        table.add(torch.tensor([7]))
+    table.clear()
+    assert (table.by_row() == EMPTY).all()
+
+
+@pytest.mark.parametrize(
+    ("combiner", "optimizer"), [("sum", "sgd"), ("mean", "rowwise-adagrad"), ("concat", "adam")]
+)
+def test_keys_train_what_direct_rows_train(combiner: str, optimizer: str, processes: Processes) -> None:
+    """Ids are row numbers here, so that every key has a direct row with which it begins."""
+    (direct,) = processes.run(1, trained, model(combiner), [ALONE], optimizer, None, 2)[0]
+    spec = model(combiner, hashed=True)
+    (alone,) = processes.run(1, trained, spec, [ALONE], optimizer, None, 2)[0]
+    assert stray(alone, direct) == 0.0
+    runs = processes.run(2, trained, spec, [*EXACT.values(), *NEAR.values()], optimizer)[0]
+    strays = dict(zip([*EXACT, *NEAR], (stray(run, direct) for run in runs), strict=True))
+    assert {name: strays[name] for name in EXACT} == dict.fromkeys(EXACT, 0.0)
+    assert max(strays.values()) <= TOLERANCE, strays
+
+
+def test_keys_go_on_in_any_sharding(processes: Processes, tmp_path: Path) -> None:
+    """One process → two → four → one, against direct rows in one process throughout."""
+    spec, folder = model("mean", hashed=True), tmp_path / "saved"
+    nodes = (
+        "table:0=row table:1=row2@2,2 table:2=node-row2@1,0 table:3=copy table:4=column3@3,0,1 table:5=row"
+    )
+    stages = [
+        (1, ALONE, False, None),
+        (2, NEAR["mixed"], True, None),
+        (4, nodes, True, 2),
+        (1, ALONE, True, None),
+    ]
+    job = ("adam", tmp_path / "direct")
+    expected = processes.run(1, _Job(model("mean"), ALONE, *job, False, 8, None))[0]
+    curve: list[float] = []
+    for ranks, sharding, resume, per_node in stages:
+        run = processes.run(ranks, _Job(spec, sharding, "adam", folder, resume, 2, per_node))[0]
+        curve += run[0]
+    assert curve == pytest.approx(expected[0], abs=TOLERANCE)
+    assert max(float(abs(run[1][name] - rows).max()) for name, rows in expected[1].items()) <= TOLERANCE
+
+
+class _Job:
+    """`save_and_resume` with its words: jobs are pickled."""
+
+    def __init__(self, spec, sharding, optimizer, folder, resume, steps, per_node) -> None:  # type: ignore[no-untyped-def]
+        self.given = spec, sharding, optimizer, folder
+        self.how = {"resume": resume, "steps": steps, "per_node": per_node}
+
+    def __call__(self):  # type: ignore[no-untyped-def]
+        return save_and_resume(*self.given, **self.how)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "table:0-1=whole@0,1",
+        "table:0-1=row",
+        "table:0-1=copy",
+        "table:0=whole@0/host table:1=row/cached(0.25)",
+    ],
+)
+def test_bytes_of_keys_are_those_that_are_priced(layout: str) -> None:
+    """Rows, and 32 B for the key of each: on the device also of rows in host memory."""
+    spec = RecommenderSpec(
+        tables=tuple(TableSpec(name=name, rows=4096, width=8, hashed=True) for name in "ab"),
+        interaction=Interaction(kind="none"),
+        dense_features=4,
+        top_mlp=(8, 1),
+    )
+    cluster = load_cluster("dgx-h100").model_copy(update={"nodes": 1, "gpus_per_node": 2})
+    job = RecommenderTraining(global_batch=64, precision="fp32")
+    question = complete_recommender(spec, cluster, job, stack=OWN_STACK)
+    plan = make_recommender_plan(question, parse_sharding(layout, 2))
+    for one in build_shards_without_devices(plan):
+        assert one.table_bytes == one.predicted_table_bytes
+        keys = one.rows * 2 * 16
+        assert one.table_bytes + one.host_bytes == one.rows * 8 * 4 + keys
+
+
+def test_recorded_ids_of_any_size_are_keys(tmp_path: Path) -> None:
+    tables = TableSpec(name="c", rows=10, width=4, count=26, hashed=True)
+    spec = RecommenderSpec(tables=(tables,), bottom_mlp=(4,), top_mlp=(8, 1))
+    fields = ["1", *(str(number) for number in range(13)), *(f"{0xFFFFFF00 + at:x}" for at in range(26))]
+    (tmp_path / "a.tsv").write_text("\t".join(fields) + "\n", "utf-8")
+    ids = RecordedClicks(tmp_path / "a.tsv", spec, 1).slice(0, 0, 1).ids
+    assert [bags.values.tolist() for bags in ids] == [[0xFFFFFF00 + at] for at in range(26)]
+
+
+def test_hot_rows_of_keys_are_refused() -> None:
+    spec = model(hashed=True)
+    tables = [spec.classes[index] for index in spec.class_of_table]
+    sharding = parse_sharding("table:0=hot(0.1)+row table:1-5=row", 6)
+    with pytest.raises(InputError, match="which keys are hot"):
+        all_slices(tables, sharding, Places(2, 2))
