@@ -61,7 +61,7 @@ KINDS = {
     for name in names.split()
 }
 """Name of a value → how it is written."""
-_NEGATIONS = {
+NEGATIONS = {
     "--disable-bias-linear": "add_bias_linear",
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
     "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
@@ -176,8 +176,8 @@ def _by_flag(words: Sequence[str], said: Arguments) -> list[tuple[str, list[str]
 def _take(said: Arguments, flag: str, values: list[str]) -> None:
     words = plain(" ".join([flag, *values]))
     name = _OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
-    if flag in _NEGATIONS:
-        name, arity, value = _NEGATIONS[flag], 0, False
+    if flag in NEGATIONS:
+        name, arity, value = NEGATIONS[flag], 0, False
     elif (kind := KINDS.get(name)) == "switch":
         arity, value = 0, True
     elif kind is not None:

@@ -6,19 +6,15 @@ nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py, megatron_ba
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from cost_models.units import LARGEST
 from planner.importers.megatron import reading_of
-from planner.importers.megatron_arguments import KINDS, Arguments
 from planner.importers.reading import Reading
 from planner.importers.settings import Settings, by_path
+from planner.importers.taken import Taken, overrides
 
 STACK = "nemo"
 _RENAMED = {
@@ -106,41 +102,6 @@ _SAYS_NOTHING = (
 )
 
 
-@dataclass(slots=True)
-class _Taken:
-    """Settings of the file on their way to Megatron-LM's names."""
-
-    settings: Settings
-    said: Arguments = field(default_factory=Arguments)
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """A setting; one that is filled in when the program starts is a problem."""
-        value = self.settings.get(path, default)
-        if isinstance(value, str) and "${" in value:
-            self.said.problems.append(Problem(f"`{path}`", f"`{value}` is filled in when the program starts"))
-            return default
-        return default if value is None else value
-
-    def take(self, path: str, name: str) -> None:
-        """A setting under another name, if it is there and fits."""
-        value = self.get(path)
-        if value is None:
-            return
-        words = f"{path}: {printable(str(value))}"
-        kind = KINDS.get(name, "switch")
-        if kind == "whole" and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        wanted: dict[str, tuple[type, ...]] = {"whole": (int,), "share": (int, float), "name": (str,)}
-        types = wanted.get(kind, (bool,) if kind == "switch" else (list,))
-        fits = isinstance(value, types) and (kind == "switch") == isinstance(value, bool)
-        if kind in ("whole", "share"):
-            fits = fits and abs(value) <= LARGEST
-        if not fits:
-            self.said.problems.append(Problem(f"`{words}`", "is no value of this setting"))
-        else:
-            self.said.say(name, tuple(value) if isinstance(value, list) else value, words)
-
-
 def read_nemo(
     document: Mapping[str, Any], *, gpus: int | None = None, stack: str | None = None, also: str = ""
 ) -> Reading:
@@ -150,7 +111,7 @@ def read_nemo(
     Raises:
         InputError: it lacks what a price needs, or contradicts itself.
     """
-    taken = _Taken(Settings(dict(by_path(document)) | _overrides(also)))
+    taken = Taken(Settings(dict(by_path(document)) | overrides(also)))
     for name in _SAME:
         taken.take(f"model.{name}", name)
     for path, name in _RENAMED.items():
@@ -177,34 +138,7 @@ def read_nemo(
     return reading_of(said, _world(taken, gpus), str(tokenizer), base, True, assumed)
 
 
-def _overrides(text: str) -> dict[str, Any]:
-    """`model.fp8=True trainer.num_nodes=4` by path."""
-    found: dict[str, Any] = {}
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"--also: {str(error).lower()}") from None
-    for word in words:
-        path, equals, value = word.lstrip("+").partition("=")
-        if not equals or path.startswith(("-", "~")):
-            raise InputError(f"--also: `{printable(word)}` is no setting like `model.global_batch_size=512`")
-        found[path] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> Any:
-    known = {"null": None, "none": None, "": None, "true": True, "false": False}
-    if text.lower() in known:
-        return known[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _world(taken: _Taken, gpus: int | None) -> int:
+def _world(taken: Taken, gpus: int | None) -> int:
     nodes, each = taken.settings.whole("trainer.num_nodes"), taken.settings.whole("trainer.devices")
     if nodes is None or each is None:
         if gpus is None:
@@ -218,7 +152,7 @@ def _world(taken: _Taken, gpus: int | None) -> int:
     return int(nodes * each)
 
 
-def _take_shape(taken: _Taken, assumed: list[str]) -> None:
+def _take_shape(taken: Taken, assumed: list[str]) -> None:
     said = taken.said
     norm = str(taken.get("model.normalization", "layernorm1p"))
     if norm not in _NORMS:
@@ -242,7 +176,7 @@ def _take_shape(taken: _Taken, assumed: list[str]) -> None:
         taken.take("model.data.seq_length", "seq_length")
 
 
-def _take_job(taken: _Taken) -> None:
+def _take_job(taken: Taken) -> None:
     said = taken.said
     if taken.get("model.fsdp", False):
         raise InputError("`model.fsdp` is not priced here", hint="`import` reads torchtitan's recipes")

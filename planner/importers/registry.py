@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.files.reading import read_document
+from cost_models.files.reading import read_document, read_text
+from planner.importers.bridge import MARK
 from planner.importers.deepspeed import MARKS
 
 READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "torchrec")
@@ -39,13 +40,22 @@ def reader_of(source: str, said: str | None = None) -> str:
     suffix = PurePath(source).suffix
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
-    return "deepspeed" if suffix == ".json" and _is_deepspeed(source) else _SUFFIXES[suffix]
+    if suffix == ".json" and _is_deepspeed(source):
+        return "deepspeed"
+    return "nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix]
 
 
 def _is_deepspeed(source: str) -> bool:
     try:
         return bool(MARKS & set(read_document(source).value))
     except (InputError, TypeError):  # its reader says what is wrong
+        return False
+
+
+def _is_bridge(source: str) -> bool:
+    try:
+        return MARK in read_text(source)
+    except InputError:
         return False
 
 

@@ -106,6 +106,27 @@ def test_what_is_wrong_is_named(model: dict[str, Any], also: str, named: tuple[s
     assert [one for one in named if one not in said] == []
 
 
+@pytest.mark.parametrize(
+    "value", [-1, 10**30, 1e300, float("nan"), float("inf"), "x", [], {}, True, [[1]], ["a"]]
+)
+def test_nonsense_is_read_or_refused(value: Any) -> None:
+    """Never another error, whatever a setting is."""
+    file = nemo_file("llama3.1-70b")
+    for name in (
+        *file["model"],
+        "rotary_base",
+        "num_moe_experts",
+        "kv_channels",
+        "rampup_batch_size",
+        "precision",
+    ):
+        part = "trainer" if name == "precision" else "model"
+        try:
+            read_nemo(file | {part: file[part] | {name: value}}, also=WORDS)
+        except InputError as error:
+            assert str(error)  # noqa: PT017
+
+
 def test_gpus_that_contradict_the_file_are_both_named() -> None:
     said = refused(gpus=8)
     assert "for 64 GPUs, --gpus says 8" in said

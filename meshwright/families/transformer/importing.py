@@ -23,6 +23,7 @@ from meshwright.inputs.questions import (
     with_dropout_of,
     with_host_memory,
 )
+from planner.importers.bridge import read_bridge
 from planner.importers.deepspeed import read_deepspeed
 from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron
@@ -112,12 +113,15 @@ def ask_import_recipe(source: str | Path, inputs: Inputs, also: str = "") -> Est
 
 
 def ask_import_nemo(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
-    """Read the YAML of a GPT that NeMo trains.
+    """Read what NeMo trains: the YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge, which is not run.
 
     Raises:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
     _require_unsaid(inputs, tuple(_SAID), "file")
+    if Path(source).suffix == ".py":
+        recipe = read_bridge(read_text(source), gpus=inputs.gpus, stack=inputs.stack, also=also)
+        return _asked(recipe, inputs)
     document = read_document(source).value
     if not isinstance(document, dict) or not {"trainer", "model"} <= set(document):
         raise InputError(f"`{source}` is no file of NeMo", hint="it has `trainer` and `model`")
