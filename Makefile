@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two processes share the files of tests; each keeps a pool of ranks of its own.
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all dist clean
+.PHONY: demo test test-all docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ test-all: export FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 test-all:
 	@echo "FUZZ_SEED=$(FUZZ_SEED)"
 	$(MAKE) test
+
+# Guides, concepts and reference as a site.
+docs: $(STAMP)
+	$(BIN)/python tools/site.py dist/docs
 
 # What is published: wheel, sdist, notes from the changelog, and what the extras EXTRAS (say `run`) install, in CycloneDX.
 dist: $(STAMP)
