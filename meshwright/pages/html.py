@@ -93,7 +93,10 @@ def _svg(figure: Figure) -> str:
 
 def _data(picture: Picture) -> str | None:
     """What is drawn as the address of a CSV file; None where it is too much for a page."""
-    written = picture.drawing.frame.to_csv(index=False).encode()
+    frame = picture.drawing.frame
+    if 2 * frame.size > _LARGEST_DATA:  # a cell has a letter and what parts it from the next
+        return None
+    written = frame.to_csv(index=False).encode()
     return None if len(written) > _LARGEST_DATA else f"data:text/csv;base64,{_base64(written)}"
 
 

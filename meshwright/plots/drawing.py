@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+_MOST_NAMED = 2000
+"""Layouts of a cloud that are named where it is to be drawn at once."""
 _SCREEN_DOTS_PER_INCH = 90
 """Pictures in notebooks: sharp at the width of a page, and small in the file."""
 
@@ -117,6 +119,7 @@ def draw_frontier(
             chosen,
             exact=what.exact,
             points=what.points,
+            most_named=None if what.exact else _MOST_NAMED,
             restrictions=what.restrictions,
             budget=spending,
         )

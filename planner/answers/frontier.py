@@ -37,6 +37,7 @@ def frontier_frame(
     *,
     exact: bool = False,
     points: int | None = POINTS,
+    most_named: int | None = None,
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
@@ -47,7 +48,8 @@ def frontier_frame(
     `mfu`, `fits`, `pareto` (nothing known that fits is both smaller and faster), `proven` (no layout at all is),
     `chosen`. Blocks are spread evenly, except in the chosen plan. With `exact` the frontier starts from that of
     `planner.answers.pareto` over all placements, with at most `points` points (None: all). Rows whose cheap price beats
-    the frontier are priced in full, and join it or fall below; none is left above.
+    the frontier are priced in full, and join it or fall below; none is left above. Of a cloud of more than `most_named`
+    rows (None: any number) only those priced in full have a name, as writing the others takes longer than pricing them.
 
     Raises:
         InfeasibleError: `exact`, and nothing fits.
@@ -65,7 +67,7 @@ def frontier_frame(
         proven = {point.estimate.layout for point in walked.points if point.gap <= 0}
     if chosen:
         line = [one for one in line if one.layout != chosen.layout] + [chosen]
-    cheap, found = _price_near_the_line(question, columns, limit, line, spending)
+    cheap, found = _price_near_the_line(question, columns, limit, line, spending, most_named)
     line = found + line  # what was chosen stays the last
     frame = pd.concat([cheap, pd.DataFrame([_exact_row(one) for one in line])], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
@@ -81,7 +83,12 @@ def frontier_frame(
 
 
 def _price_near_the_line(
-    question: Question, columns: LayoutColumns, limit: float, line: list[Estimate], budget: Budget
+    question: Question,
+    columns: LayoutColumns,
+    limit: float,
+    line: list[Estimate],
+    budget: Budget,
+    most_named: int | None,
 ) -> tuple[pd.DataFrame, list[Estimate]]:
     """The cloud as rows, none of which beats a known plan, and the plans found by pricing in full what looked better.
 
@@ -106,7 +113,7 @@ def _price_near_the_line(
         found += [price(question, _evenly_spread(question, columns, int(flat))) for flat in best]
         open_rows[best] = False
     open_rows[better] = False
-    return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows)), found
+    return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named)), found
 
 
 def _beats(peaks: Floats, seconds: Floats, known: Sequence[Estimate]) -> npt.NDArray[np.bool_]:
@@ -148,12 +155,17 @@ def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
 
 
 def _cheap_rows(
-    question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: npt.NDArray[np.bool_]
+    question: Question,
+    columns: LayoutColumns,
+    prices: BalancedPrices,
+    shown: npt.NDArray[np.bool_],
+    most_named: int | None,
 ) -> dict[str, object]:
     """Columns of the data frame for those of the flattened prices that are shown."""
     row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
-    names = {number: str(columns.layout(number)) for number in np.unique(row).tolist()}
+    named = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
+    names = {number: str(columns.layout(number)) for number in named.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     flops_of_tp = {
         tp: model_flops(question.model, question.training, tp) for tp in np.unique(columns.tp).tolist()
@@ -161,7 +173,10 @@ def _cheap_rows(
     flops = np.array([flops_of_tp[tp] for tp in columns.tp[row].tolist()])
     peak = question.cluster.gpu.peak[question.training.precision]
     return {
-        "layout": [names[r] + words[p] for r, p in zip(row.tolist(), policy.tolist(), strict=True)],
+        "layout": [
+            names[r] + words[p] if r in names else ""
+            for r, p in zip(row.tolist(), policy.tolist(), strict=True)
+        ],
         "peak_bytes": prices.peak_bytes[row, policy],
         "step_seconds": seconds,
         "tokens_per_second": question.training.tokens_per_step / seconds,
