@@ -109,11 +109,14 @@ class DoesNotFitError(InfeasibleError):
         problems: Sequence[Problem] = (),
         hint: str = "",
         state_bytes: float = 0.0,
+        least_bytes: float = 0.0,
         would_fit: Sequence[Alternative] = (),
     ) -> None:
         super().__init__(headline, problems=problems, hint=hint)
         self.state_bytes = state_bytes
         """Least bytes of weights, gradients and optimizer states over all devices together; 0: not known."""
+        self.least_bytes = least_bytes
+        """Peak bytes of the fullest device in the layout that comes closest; 0: not known."""
         self.would_fit = tuple(would_fit)
 
     def __str__(self) -> str:

@@ -39,7 +39,7 @@ _MEANT_FOR = {
     "tokens": ("frontier", "forecast"),
     "operations": ("forecast",),
     "price": ("frontier",),
-    "time_limit": ("scaling", "frontier", "far-links"),
+    "time_limit": ("scaling", "frontier", "far-links", "heatmap", "tornado"),
     "allow": ("ladder",),
 }
 
@@ -163,6 +163,7 @@ def _accuracy(request: PlotRequest) -> Drawing:
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
     **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links", "ladder")},
+    **{kind: partial(_of_plans, kind) for kind in ("heatmap", "tornado")},
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,

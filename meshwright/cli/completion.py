@@ -25,6 +25,8 @@ PLOTS = (
     "window",
     "far-links",
     "ladder",
+    "heatmap",
+    "tornado",
     "forecast",
     "cache",
     "topology",

@@ -250,6 +250,39 @@ def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = (
     return Drawing(frame=frame, figure=ladder(frame, _subject(question, estimate)))
 
 
+def draw_heatmap(
+    question: Question,
+    estimate: Estimate,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Drawing:
+    """The best layout for each tensor and pipeline degree, and why there is none.
+
+    Raises:
+        InputError: a cluster of several pools.
+    """
+    from meshwright.plots.heatmap import heatmap
+    from planner.answers.heatmap import heatmap_frame
+
+    _require_one_kind(question, "heatmap")
+    frame = heatmap_frame(question, estimate, restrictions, budget)
+    return Drawing(frame=frame, figure=heatmap(frame, _subject(question)))
+
+
+def draw_tornado(
+    question: Question,
+    estimate: Estimate,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Drawing:
+    """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
+    from meshwright.plots.tornado import tornado
+    from planner.answers.tornado import tornado_frame
+
+    frame = tornado_frame(question, estimate, restrictions, budget)
+    return Drawing(frame=frame, figure=tornado(frame, _subject(question, estimate)))
+
+
 def draw_far_links(
     question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
 ) -> Drawing:

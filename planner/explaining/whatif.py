@@ -51,7 +51,7 @@ def sensitivities(
         changes["double bandwidth between pools"] = _between(question, 2.0)
     for words, changed in changes.items():
         if changed is not None:
-            limits = _scaled(restrictions, question, changed)
+            limits = scaled(restrictions, question, changed)
             held = price(changed, estimate.layout)
             held = held if limits.max_memory is None else held.within(limits.max_memory)
             best = _best(changed, limits) if replan else None
@@ -84,7 +84,7 @@ def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
         return None
 
 
-def _scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
+def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
     """The restrictions with their memory limit scaled as device memory was."""
     if restrictions.max_memory is None:
         return restrictions
@@ -164,3 +164,12 @@ CHANGES: dict[str, Callable[[Question], Question | None]] = {
     "+10 % compute efficiency": _compute(1.1),
 }
 """Changes that users ask about first: links, memory, kernels."""
+
+QUANTITIES: dict[str, Callable[[float], Callable[[Question], Question | None]]] = {
+    "compute efficiency": _compute,
+    "device memory": _memory,
+    "intra-node bandwidth": _intra_node,
+    "inter-node bandwidth": _inter_node,
+    "bandwidth between buildings": _between_buildings,
+}
+"""What there can be more or less of, by a factor."""

@@ -45,6 +45,7 @@ def explain_infeasible(
         problems=_closest_in_words(closest),
         hint=hint,
         state_bytes=states,
+        least_bytes=closest.peak_bytes,
     )
 
 

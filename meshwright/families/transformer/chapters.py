@@ -26,6 +26,7 @@ from planner.plan import Plan
 _PICTURES = (
     ("Beside its rivals", "time"),
     ("All layouts", "frontier"),
+    ("Pairs of degrees", "heatmap"),
     ("Memory", "memory"),
     ("One step", "timeline"),
 )
@@ -39,6 +40,8 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     request.notes.extend(explained.notes)
     yield Chapter(title="The answer", blocks=[*answer_blocks(plan, estimate)])
     yield from reasons(plan, explained)
+    if explained.explanation.sensitivities:
+        yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
     yield from pictures(plan, request, _PICTURES, PICTURES)
     if any(plan.layout.offload):
         yield from pictures(plan, request, (("The window over host memory", "window"),), PICTURES)

@@ -14,11 +14,13 @@ from meshwright.plots.drawing import (
     Tradeoff,
     draw_far_links,
     draw_frontier,
+    draw_heatmap,
     draw_ladder,
     draw_memory,
     draw_scaling,
     draw_time,
     draw_timeline,
+    draw_tornado,
     draw_window,
 )
 from meshwright.render.words import sentence_list
@@ -147,6 +149,18 @@ def _window(request: PictureRequest) -> Drawing:
     return draw_window(plan.question, priced_again(plan))
 
 
+def _heatmap(request: PictureRequest) -> Drawing:
+    plan = request.only("heatmap", Plan)
+    told = plan.recommendation  # which keeps to more than was asked
+    limits = (plan.restrictions if told is None else told.asked).read
+    return draw_heatmap(plan.question, priced_again(plan), limits, request.budget)
+
+
+def _tornado(request: PictureRequest) -> Drawing:
+    plan = request.only("tornado", Plan)
+    return draw_tornado(plan.question, priced_again(plan), plan.restrictions.read, request.budget)
+
+
 PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "frontier": _frontier,
     "scaling": _scaling,
@@ -156,4 +170,6 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "window": _window,
     "far-links": _far_links,
     "ladder": _ladder,
+    "heatmap": _heatmap,
+    "tornado": _tornado,
 }

@@ -1,0 +1,92 @@
+"""The best layout for each pair of tensor and pipeline degrees, or why there is none, as a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cost_models.axes.axis import divisors
+from cost_models.errors import DoesNotFitError, InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from planner.search.budget import Budget
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CELL_SECONDS = 2.0
+"""Time limit of one pair, seconds; its answer is then the best found."""
+BETWEEN = " / "
+"""Parts the reasons of one pair."""
+MOST_DEGREES = 10
+"""Of one axis; of more those that are powers of two, and the plan's own."""
+
+
+def heatmap_frame(
+    question: Question,
+    chosen: Estimate | None = None,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> pd.DataFrame:
+    """A row for each pair of `tp` and `pp`: `layout`, `mfu`, `step_seconds`, `peak_bytes` and `gap` of the best layout
+    with them, NaN where there is none.
+
+    `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`, or
+    `time` where the search did not come to it; `why` says it in words, every rule between slashes. `chosen` marks the
+    pair of a plan. What the restrictions say of both degrees is left aside, all else holds. Degrees are those that
+    divide the GPUs (and `tp` a node), up to the first that a rule of the node or the model refuses.
+    """
+    import pandas as pd
+
+    limits, spending = (restrictions or Restrictions()).without(("tp", "pp")), budget or Budget()
+    own = None if chosen is None else (chosen.layout.tp, chosen.layout.pp)
+    cluster, model = question.cluster, question.model
+    whole = divisors(cluster.num_gpus)
+    of_a_node = [one for one in whole if one > cluster.gpus_per_node or cluster.gpus_per_node % one == 0]
+    tps = _degrees(of_a_node, cluster.gpus_per_node, own and own[0])
+    pps = _degrees(whole, model.num_layers, own and own[1])
+    rows: list[dict[str, object]] = []
+    for tp in tps:
+        for pp in pps:
+            if spending.on_status is not None:
+                spending.on_status(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(tps) * len(pps)})")
+            row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, spending)}
+            rows.append({**row, "chosen": (tp, pp) == own})
+    return pd.DataFrame(rows)
+
+
+def _cell(question: Question, tp: int, pp: int, limits: Restrictions, budget: Budget) -> dict[str, object]:
+    """The best layout with both degrees, or why there is none."""
+    only = {**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})}
+    nothing = dict.fromkeys(("mfu", "step_seconds", "peak_bytes", "gap"), float("nan"))
+    try:
+        found = budget.search(question, replace(limits, only=only), seconds=CELL_SECONDS)
+    except DoesNotFitError as error:
+        why = BETWEEN.join(f"{one.where}: {one.what}" for one in error.problems)
+        return {"layout": "", **nothing, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}
+    except InfeasibleError as error:
+        why = BETWEEN.join(one.what for one in error.problems) or error.headline
+        return {"layout": "", **nothing, "reason": "rule", "why": why}
+    if found is None:
+        return {"layout": "", **nothing, "reason": "time", "why": "time ran out"}
+    best = found.best
+    return {
+        "layout": best.layout.brief,
+        "mfu": best.mfu,
+        "step_seconds": best.step_seconds,
+        "peak_bytes": best.peak_bytes,
+        "gap": found.certificate.gap,
+        "reason": "",
+        "why": "",
+    }
+
+
+def _degrees(whole: Sequence[int], most: int, own: int | None) -> Sequence[int]:
+    """Those up to a number, the plan's own, and the first beyond, which a rule refuses."""
+    beyond = [one for one in whole if one > most][:1]
+    within = [one for one in whole if one <= most]
+    if len(within) > MOST_DEGREES:
+        within = [one for one in within if one & (one - 1) == 0 or one == own]
+    return sorted({*within, *beyond, *([] if own is None else [own])})

@@ -1,0 +1,150 @@
+"""`plot heatmap` and `plot tornado`: every cell and bar says what the search says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.patches import Rectangle
+
+import meshwright as mw
+from meshwright.api.plot import plot
+from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.families.transformer.pictures import PICTURES
+from meshwright.plots.drawing import Drawing
+from meshwright.plots.heatmap import finding, heatmap
+from meshwright.plots.tornado import finding as tornado_finding
+from meshwright.plots.tornado import tornado
+from planner.answers.heatmap import heatmap_frame
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.layouts import parse_restrictions
+
+
+@cache
+def planned() -> mw.Plan:
+    job = mw.TrainingSpec(global_batch=64, sequence_length=2048)
+    found = mw.plan("llama3-8b", "dgx-a100-80gb", job, gpus=16, pick="fastest")
+    assert isinstance(found, mw.Planned)
+    return found.plan
+
+
+@cache
+def drawn(kind: str) -> Drawing:
+    return PICTURES[kind](PictureRequest(plans=[planned()], options=PlotOptions(), budget=Budget()))
+
+
+def test_cells_are_the_best_of_their_pair() -> None:
+    frame = drawn("heatmap").frame
+    assert set(frame["tp"]) == {1, 2, 4, 8, 16}
+    assert set(frame["pp"]) == {1, 2, 4, 8, 16}
+    best = frame.loc[frame["mfu"].idxmax()]
+    assert best["step_seconds"] == pytest.approx(planned().prediction.step_seconds)
+    assert bool(best["chosen"])
+    assert frame["chosen"].sum() == 1
+    cell = frame[(frame["tp"] == 2) & (frame["pp"] == 2)].iloc[0]
+    alone = search(planned().question, top=1, restrictions=parse_restrictions(["tp=2", "pp=2"], ())).best
+    assert (cell["layout"], cell["mfu"]) == (alone.layout.brief, alone.mfu)
+
+
+def test_holes_say_why() -> None:
+    frame = drawn("heatmap").frame.set_index(["tp", "pp"])
+    assert set(frame.loc[16]["reason"]) == {"rule"}
+    assert "does not divide a node of 8 GPUs" in frame.loc[(16, 1), "why"]
+    assert "do not divide 16 GPUs" in frame.loc[(8, 8), "why"]
+    assert frame.loc[(1, 1), "reason"] in ("", "memory")
+    holes = frame[frame["reason"] != ""]
+    assert holes["mfu"].isna().all()
+    assert (holes["why"] != "").all()
+    tight = planned().question
+    small = tight.cluster.gpu.model_copy(update={"memory": 24 * 2.0**30})
+    asked = replace(tight, cluster=tight.cluster.model_copy(update={"gpu": small}))
+    cells = heatmap_frame(asked).set_index(["tp", "pp"])
+    lacking = cells[cells["reason"] == "memory"]
+    assert len(lacking)
+    assert (lacking["peak_bytes"] > 0.8 * small.memory).all()
+    assert not cells["chosen"].any()
+
+
+def test_a_drawn_map_has_a_cell_for_each_row(tmp_path: Path) -> None:
+    picture = drawn("heatmap")
+    (axes,) = picture.figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4", "8", "16"]
+    cells = [patch for patch in axes.patches if isinstance(patch, Rectangle) and patch.get_fill()]
+    assert len(cells) == len(picture.frame)
+    hatched = [patch for patch in cells if patch.get_hatch()]
+    assert len(hatched) == (picture.frame["reason"] != "").sum()
+    for suffix in ("png", "svg", "pdf"):
+        picture.save(tmp_path / f"map.{suffix}")
+        assert (tmp_path / f"map.{suffix}").stat().st_size > 1000
+
+
+def test_findings_of_maps() -> None:
+    rows = [
+        {"tp": tp, "pp": pp, "mfu": mfu, "peak_bytes": 1e9, "gap": 0.0, "reason": reason, "why": why}
+        for tp, pp, mfu, reason, why in (
+            (1, 1, float("nan"), "memory", "needs: 9 GiB"),
+            (1, 2, 0.5, "", ""),
+            (2, 1, 0.49, "", ""),
+            (2, 2, float("nan"), "rule", "`tp2 pp2` do not divide 3 GPUs / more"),
+        )
+    ]
+    frame = pd.DataFrame(rows).assign(chosen=False)
+    assert finding(frame) == (
+        "tp1 pp2 is best, 50.0 % MFU; 1 more comes within 5 % of it, 1 does not fit and 1 breaks a rule"
+    )
+    said = [text.get_text() for text in heatmap(frame, "s").texts]
+    assert any("a: tp2 pp2 do not divide 3 GPUs" in one for one in said)
+    assert finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
+
+
+def test_bars_are_held_and_planned_again() -> None:
+    frame = drawn("tornado").frame
+    own = planned().prediction.step_seconds
+    assert frame["plan_seconds"].tolist() == pytest.approx([own] * len(frame))
+    by = frame.set_index(["quantity", "factor"])
+    assert by.loc[("compute efficiency", 1.25), "held_seconds"] < own
+    assert by.loc[("compute efficiency", 0.75), "held_seconds"] > own
+    fitting = frame[frame["held_fits"]]
+    assert (fitting["step_seconds"] <= fitting["held_seconds"] * (1 + 1e-9)).all()
+    moved = (frame["held_seconds"] - own).abs().groupby(frame["quantity"]).max()
+    assert frame["quantity"].iloc[0] == "compute efficiency"
+    assert moved["compute efficiency"] == moved.max()
+    assert tornado_finding(frame).startswith("Compute efficiency moves the step most: 25 % less of it adds ")
+
+
+def test_bars_that_do_not_fit_have_no_length() -> None:
+    rows = [
+        {
+            "quantity": "device memory",
+            "factor": 0.75,
+            "held_seconds": 2.0,
+            "held_fits": False,
+            "step_seconds": 2.2,
+        },
+        {
+            "quantity": "device memory",
+            "factor": 1.25,
+            "held_seconds": 2.0,
+            "held_fits": True,
+            "step_seconds": 1.8,
+        },
+    ]
+    frame = pd.DataFrame(rows).assign(plan_seconds=2.0, layout="")
+    (axes,) = tornado(frame, "s").axes
+    said = [text.get_text() for text in axes.texts]
+    assert said == ["does not fit; anew +10.0 %", "same, anew -10.0 %"]
+    assert "25 % more device memory saves 10.0 % with another layout" in tornado_finding(frame)
+
+
+def test_the_verb_draws_them(tmp_path: Path, meshwright) -> None:  # type: ignore[no-untyped-def]
+    from planner.plan_files import save_plan
+
+    save_plan(planned(), tmp_path / "plan.yaml")
+    answer = meshwright("plot", "tornado", str(tmp_path / "plan.yaml"), "-o", str(tmp_path / "t.svg"))
+    assert "moves the step most" in " ".join(answer.out.split())
+    with pytest.raises(ValueError, match="takes fewer flags"):
+        plot("heatmap", tmp_path / "plan.yaml", options=PlotOptions(points="3"))
