@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, Problem
+from planner.importers.other_launches import import_instead
 from planner.importers.shell import CALLS, SAYS, Command, Script, read_script
 from planner.importers.shell_words import is_known, plain
 
@@ -46,6 +47,9 @@ def launch_of(text: str, also: str = "") -> Launch:
     _require_heeded(text, script, more)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
+        others = (import_instead(one.words) for one in script.commands if one.words[0] not in SAYS)
+        if (other := next((one for one in others if one is not None), None)) is not None:
+            raise InputError(f"this starts {other[0]}, whose settings are in a file", hint=other[1])
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
             raise InputError(

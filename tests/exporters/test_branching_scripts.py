@@ -218,6 +218,34 @@ def test_odd_scripts_end(text: str) -> None:
         assert str(error)  # noqa: PT017
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file llama3_8b.toml --training.seq_len 4096",
+            'import llama3_8b.toml CLUSTER --gpus N --also "--training.seq_len 4096"',
+        ),
+        (
+            "torchrun -m torchtitan.train --module llama3 --config llama3_8b --dump_folder $OUT",
+            'import llama3/config_registry.py CLUSTER --gpus N --also "--config llama3_8b --dump_folder $OUT"',
+        ),
+        (
+            "O=model.fp8=True; python -u /opt/megatron_gpt_pretraining.py --config-path=/cfg --config-name=gpt $O",
+            'import /cfg/gpt.yaml CLUSTER --also "model.fp8=True"',
+        ),
+        (
+            "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json",
+            "import ds.json MODEL CLUSTER --gpus N --sequence S",
+        ),
+    ],
+)
+def test_other_trainers_commands_say_what_to_import(text: str, hint: str) -> None:
+    with pytest.raises(InputError) as error:
+        launch_of(text)
+    assert hint in str(error.value.hint)
+    assert "whose settings are in a file" in str(error.value)
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     touch = f"touch {mark}"
