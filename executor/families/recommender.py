@@ -35,8 +35,6 @@ class RecommenderTraining(Training[RecommenderPlan]):
             raise InputError(
                 f"global batch {plan.training.global_batch} is not a multiple of {plan.num_ranks} GPUs"
             )
-        if config.clip is not None:
-            raise InputError("gradients of a recommender are not clipped", hint="leave out `clip`")
         if config.compile:
             raise InputError("a recommender is not compiled", hint="leave out `compile`")
         tables = [plan.model.classes[index] for index in plan.model.class_of_table]

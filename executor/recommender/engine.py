@@ -29,7 +29,11 @@ def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
 
 
 class RecommenderEngine:
-    """Everything one rank trains with; `shares` is for one process that adds up gradients as so many ranks would."""
+    """Everything one rank trains with.
+
+    `shares` is for one process that adds up gradients as so many ranks would, `clip` the largest norm of the dense
+    network's gradient.
+    """
 
     def __init__(
         self,
@@ -41,10 +45,11 @@ class RecommenderEngine:
         *,
         seed: int = 0,
         shares: int = 1,
+        clip: float | None = None,
         peers: type[Peers] = Peers,
     ) -> None:
         self.model, self.sharding, self.training, self.places = model, sharding, training, places
-        self.device, self.shares = device, shares
+        self.device, self.shares, self.clip = device, shares, clip
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed, peers=peers)
         self.network = DenseNetwork(model).to(device)
         initialise_dense(self.network, seed)
@@ -139,13 +144,16 @@ class RecommenderEngine:
             return self.embeddings.peers.sum_in_order(mine)
 
     def update_dense(self, flat: Tensor) -> float:
-        """The dense network's part of the update, by gradients of all ranks; their norm."""
+        """The dense network's part of the update, by gradients of all ranks; their norm, before it is clipped."""
+        norm = float(flat.norm())
+        if self.clip is not None and norm > self.clip:
+            flat = flat * (self.clip / norm)
         parameters = list(self.network.parameters())
         for one, part in zip(parameters, cut(flat, [one.numel() for one in parameters]), strict=True):
             one.grad = part.view_as(one)
         self.dense_optimizer.step()
         self.dense_optimizer.zero_grad(set_to_none=True)
-        return float(flat.norm())
+        return norm
 
 
 def _nothing_after(stage: Callable[[], None]) -> float:

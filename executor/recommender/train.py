@@ -97,7 +97,9 @@ def train(
         assert isinstance(kept, RecommenderReport)
         return kept
     places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
-    engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, seed=config.seed)
+    engine = RecommenderEngine(
+        plan.model, plan.sharding, plan.training, places, device, seed=config.seed, clip=config.clip
+    )
     run = _Run(engine, clicks_of(plan, config), config)
     state = RecommenderState(engine, config.engine)
     checkpointer = Checkpointer(state, config.saving, run.clicks.name) if config.saving else None

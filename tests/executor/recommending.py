@@ -44,13 +44,20 @@ def trained(
     per_node: int | None = None,
     shares: int = 1,
     batch: int = BATCH,
+    clip: float | None = None,
 ) -> list[tuple[list[float], dict[str, Floats]]]:
     """(losses of all ranks added up, how far rows of every table and the dense weights went) of each sharding."""
-    return [one_run(spec, sharding, optimizer, per_node, shares, batch) for sharding in shardings]
+    return [one_run(spec, sharding, optimizer, per_node, shares, batch, clip) for sharding in shardings]
 
 
 def one_run(
-    spec: RecommenderSpec, sharding: str, optimizer: str, per_node: int | None, shares: int, batch: int
+    spec: RecommenderSpec,
+    sharding: str,
+    optimizer: str,
+    per_node: int | None,
+    shares: int,
+    batch: int,
+    clip: float | None = None,
 ) -> tuple[list[float], dict[str, Floats]]:
     import torch.distributed as dist
 
@@ -67,6 +74,7 @@ def one_run(
         Places(ranks, per_node or ranks),
         torch.device("cpu"),
         shares=shares,
+        clip=clip,
     )
     engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
     clicks = MadeUpClicks(spec, batch, seed=0, jagged=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from processes import Processes
-from recommending import Floats, model, trained
+from recommending import BATCH, RATE, STEPS, Floats, model, trained
 
 ALONE = "table:0-5=whole@0,0,0,0,0,0"
 EXACT = {
@@ -70,3 +70,19 @@ def test_eight_processes_train_what_one_does(processes: Processes) -> None:
     runs = processes.run(8, trained, spec, [exact, near], "adagrad", 4)[0]
     assert stray(runs[0], alone) == 0.0
     assert stray(runs[1], alone) <= TOLERANCE
+
+
+def test_clipping_is_by_the_norm_over_all_ranks(processes: Processes) -> None:
+    """Two processes and one clip alike, to the bit; the dense network goes no farther than the norm lets it."""
+    spec, clip = model("sum"), 0.01
+    (alone,) = processes.run(1, trained, spec, [ALONE], "sgd", None, 2, BATCH, clip)[0]
+    (together,) = processes.run(2, trained, spec, [EXACT["whole"]], "sgd", None, 1, BATCH, clip)[0]
+    (free,) = processes.run(1, trained, spec, [ALONE], "sgd", None, 2)[0]
+    assert stray(together, alone) == 0.0
+    dense = [name for name in alone[1] if name not in spec.table_names]
+
+    def way(run: Run) -> float:
+        return float(sum((run[1][name] ** 2).sum() for name in dense)) ** 0.5
+
+    assert way(alone) <= STEPS * RATE * clip * (1 + TOLERANCE) < way(free)
+    assert abs(alone[1]["many"] - free[1]["many"]).max() < abs(free[1]["many"]).max()

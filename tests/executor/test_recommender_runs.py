@@ -92,7 +92,7 @@ def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(tmp_path: Path) -> 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     for plan, flags, what in (
         (plan_of("table:0-7=row", global_batch=63), {}, "63 is not a multiple of 2"),
-        (plan_of("table:0-7=row"), {"clip": 1.0}, "not clipped"),
+        (plan_of("table:0-7=row"), {"compile": True}, "not compiled"),
         (plan_of("table:0-7=row"), {"data": str(tmp_path / "a.tsv")}, "no such file of clicks"),
     ):
         with pytest.raises(InputError, match=what):

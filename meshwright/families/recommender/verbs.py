@@ -35,7 +35,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "advise": frozenset({"layout"}),
     "verify": frozenset(),
     "report": frozenset(),
-    "run": frozenset({"rate_decay", "rate_warm_up", "dry_run"}),
+    "run": frozenset({"clip", "rate_decay", "rate_warm_up", "dry_run"}),
     "emulate": frozenset({"rank", "steps"}),
 }
 
