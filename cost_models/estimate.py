@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -74,9 +73,9 @@ class PoolReplicas:
         return max(rank.total for rank in self.rank_memory)
 
 
-def fullest_pool(pools: Sequence[PoolReplicas], most: float = math.inf) -> PoolReplicas:
-    """The pool whose devices are fullest, where none may fill more than `most` bytes."""
-    return max(pools, key=lambda own: own.peak_bytes / min(own.memory_limit, most))
+def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
+    """The pool whose devices are fullest."""
+    return max(pools, key=lambda own: own.peak_bytes / own.memory_limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +142,15 @@ class Estimate:
     def within(self, limit: float) -> Estimate:
         """The estimate under a limit of `limit` bytes on every device."""
         if self.replicas:
-            pool = fullest_pool(self.replicas, limit)
-            least = min(pool.memory_limit, limit)
-            ranks = (least,) * len(pool.rank_memory)
-            return replace(self, rank_memory=pool.rank_memory, memory_limit=least, rank_limits=ranks)
+            pools = tuple(replace(own, memory_limit=min(own.memory_limit, limit)) for own in self.replicas)
+            pool = fullest_pool(pools)
+            return replace(
+                self,
+                replicas=pools,
+                rank_memory=pool.rank_memory,
+                memory_limit=pool.memory_limit,
+                rank_limits=(pool.memory_limit,) * len(pool.rank_memory),
+            )
         limits = tuple(min(own, limit) for own in self.rank_limits)
         own = limits[_fullest(self.rank_memory, limits)] if limits else self.memory_limit
         return replace(self, memory_limit=min(own, limit), rank_limits=limits)

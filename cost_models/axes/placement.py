@@ -57,6 +57,8 @@ def _pools_complaint(layout: Layout) -> str:
 def _replicas_complaint(layout: Layout) -> str:
     if layout.replicas and layout.pools:
         return "`pools` says where stages lie, `replicas` where whole replicas do: one of them"
+    if len(layout.replicas) > MOST_REPLICAS:
+        return f"replicas names {len(layout.replicas):,}; {MOST_REPLICAS:,} are the most that lie in different pools"
     if layout.replicas and len(layout.replicas) != layout.dp:
         return f"replicas names {counted(len(layout.replicas), 'replica')}; dp is {layout.dp}"
     return ""

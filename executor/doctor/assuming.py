@@ -8,7 +8,7 @@ from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.topology import group_of
 from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.question import Question
+from cost_models.question import MixedQuestion
 from executor.doctor.judging import BETWEEN, Assumptions
 from executor.doctor.readings import LATENCY, LINK, MATMUL, MEMORY
 from executor.doctor.sizes import sizes_of
@@ -24,7 +24,7 @@ def assumptions_of(plan: Plan) -> Assumptions:
     """
     needed = max(sum(parts.values()) for parts in plan.prediction.rank_memory)
     question = plan.question
-    if not isinstance(question, Question):
+    if isinstance(question, MixedQuestion):
         return Assumptions(seconds={}, bytes_needed=needed, known=False)
     sizes, device = (
         sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda"),

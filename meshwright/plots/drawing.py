@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.communication.levels import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, fullest_pool
 from cost_models.pipeline.link_use import link_use
 from cost_models.question import MixedQuestion, Question, parts_of
 from cost_models.reliability.forecast import Forecast
@@ -185,10 +185,13 @@ def draw_memory(question: Question, estimate: Estimate) -> Drawing:
     from meshwright.plots.parts.pools import pool_spans
 
     frame = frames.memory_frame(estimate)
+    subject = _subject(question, estimate)
+    if estimate.replicas:
+        subject += f"; in {fullest_pool(estimate.replicas).pool}, where devices are fullest"
     figure = memory_by_rank(
         frame,
         estimate.memory_limit,
-        _subject(question, estimate),
+        subject,
         rank_limits=estimate.rank_limits,
         pools=pool_spans(estimate.layout.pools),
     )
@@ -203,6 +206,9 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
     layout = estimate.layout
     frame = frames.timeline_frame(question, layout)
     subject = _subject(question, estimate)
+    if estimate.replicas:
+        slowest = max(estimate.replicas, key=lambda own: own.step_seconds)
+        subject += f"; a replica in {slowest.pool}, which ends last"
     figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
     return Drawing(frame=frame, figure=figure)
 

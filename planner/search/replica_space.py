@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.placement import even_layers
+from cost_models.axes.placement import MOST_REPLICAS, even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.estimate import fullest_pool
@@ -61,7 +61,7 @@ def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColu
         dp = gpus // size
         training = question.training.model_copy(update={"global_batch": batch * dp})
         within = _within(limits, dp)
-        if within is None or batch < dp:
+        if within is None or batch < dp or dp > MOST_REPLICAS:
             continue
         columns = legal_space(replace(question, training=training), within).all_rows()
         found.append(columns.rows(np.flatnonzero(_may_run(question, columns))))
@@ -192,7 +192,7 @@ def nothing_holds_replicas(question: MixedQuestion, limits: Restrictions) -> Doe
         found = estimate(question, even)
         priced.append(found if limits.max_memory is None else found.within(limits.max_memory))
     closest = min(priced, key=lambda one: one.peak_bytes / one.memory_limit)
-    where = fullest_pool(closest.replicas, closest.memory_limit).pool
+    where = fullest_pool(closest.replicas).pool
     return DoesNotFitError(
         f"no replicas of {question.model.name} fit the pools of `{question.mixed.name}`; the closest,"
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"

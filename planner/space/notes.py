@@ -30,6 +30,7 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
         _memory(question, limit),
         _risk(question),
         _offload(question) if restrictions is not None and "offload" in restrictions.allowed else "",
+        _replicas(restrictions) if restrictions is not None and "replicas" in restrictions.allowed else "",
     ]
     return tuple(note for note in found if note)
 
@@ -92,6 +93,13 @@ def _offload(question: Question) -> str:
     elif question.cluster.host_memory is None:
         why = f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
     return why and f"--allow offload opens nothing: {why}"
+
+
+def _replicas(restrictions: Restrictions) -> str:
+    """No trainer runs them."""
+    if restrictions.trainer is None:
+        return ""
+    return f"--allow replicas opens nothing: {restrictions.trainer} gives every replica as many microbatches"
 
 
 def _memory(question: Question, limit: float | None) -> str:

@@ -147,6 +147,9 @@ def test_memory_is_each_pools_own() -> None:
     below = 0.9 * large.peak_bytes
     assert priced.within(below).peak_bytes == max(small.peak_bytes, large.peak_bytes)
     assert not priced.within(below).fits
+    assert [pool.memory_limit for pool in priced.within(below).replicas] == [
+        min(below, own) for own in (small.memory_limit, large.memory_limit)
+    ]
 
 
 def test_replicas_must_fill_the_pools_and_have_work() -> None:

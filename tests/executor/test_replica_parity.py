@@ -15,6 +15,7 @@ from cost_models.defaults import complete_question
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, mixed_question
 from cost_models.specs.pools import MixedCluster
+from executor.doctor.assuming import assumptions_of
 from executor.shares import share_of
 from planner.plan import Plan, make_plan
 from planner.rules.stack import require_runnable
@@ -70,3 +71,9 @@ def test_unequal_shares_train_as_one_process_does(
         for got, wanted in zip(curve, expected, strict=True):
             assert got == pytest.approx(wanted, rel=TOLERANCE)
         assert stray(own, way) < (WAY_TOLERANCE, "")
+
+
+def test_of_several_pools_the_doctor_assumes_memory_alone() -> None:
+    assumed = assumptions_of(pooled_plan("mbs1 zero0 replicas=old,new", GPT, (1, 1)))
+    assert (assumed.seconds, assumed.known) == ({}, False)
+    assert assumed.bytes_needed > 0

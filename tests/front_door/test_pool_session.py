@@ -163,3 +163,51 @@ def test_the_python_api_takes_pools() -> None:
     assert "Proved optimal" in repr(answer)
     asked = mw.estimate("gpt2-xl", cluster, training, "tp1 pp2 dp8 zero1")
     assert asked.estimate.step_seconds >= answer.best.step_seconds
+
+
+@pytest.fixture(scope="module")
+def replicas_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "replicas.yaml"
+    with pytest.raises(SystemExit, match="0"):
+        main(
+            ["plan", *ASKED, "--allow", "replicas", "--fix", "pp=1", "--top", "1", "--quiet", "-o", str(path)]
+        )
+    return path
+
+
+def test_replicas_are_planned_told_and_verified(meshwright, replicas_file: Path) -> None:
+    layout = load_plan(replicas_file).layout
+    assert layout.replicas == ("dgx-a100-80gb",) * (layout.dp // 2) + ("dgx-h100",) * (layout.dp // 2)
+    code, out, _ = meshwright("explain", str(replicas_file), "--quiet")
+    assert code == 0
+    assert "microbatches each" in out
+    assert "double bandwidth between pools" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    code, out, _ = meshwright("explain", str(replicas_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1", "--quiet")
+    assert code == 0
+    code, out, _ = meshwright("verify", str(replicas_file))
+    assert (code, "Verified" in out) == (0, True)
+    code, out, _ = meshwright("explain", str(replicas_file), "--json")
+    pools = json.loads(out)["plan"]["pools"]
+    assert sum(sum(pool["microbatches"]) for pool in pools) * layout.mbs == 256
+    assert pools[0]["microbatches"] < pools[1]["microbatches"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "timeline", "time"])
+def test_pictures_of_replicas_say_whose_they_are(
+    meshwright, replicas_file: Path, kind: str, tmp_path: Path
+) -> None:
+    code, _, _ = meshwright("plot", kind, str(replicas_file), "-o", str(tmp_path / "picture.svg"))
+    assert code == 0
+    told = {"memory": "fullest", "timeline": "ends last", "time": "replicas="}
+    assert told[kind] in (tmp_path / "picture.svg").read_text("utf-8")
+
+
+def test_replicas_need_pools_and_no_other_trainer_runs_them(meshwright, replicas_file: Path) -> None:
+    code, _, err = meshwright("plan", "gpt2-xl", "dgx-h100", "--gpus", "8", *ASKED[2:], "--allow", "replicas")
+    assert code == 2
+    assert "puts replicas in different pools" in err
+    for trainer in ("megatron", "slurm"):
+        code, _, err = meshwright("export", str(replicas_file), "--to", trainer)
+        assert code != 0
+        assert "several kinds" in err

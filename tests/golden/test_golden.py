@@ -17,6 +17,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
+from planner.space.layouts import parse_restrictions
 
 ANSWERS = Path(__file__).with_name("answers.json")
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -49,6 +50,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "llama3-70b on A100 and H100": {
         "model": "llama3-70b", "cluster": "dgx-a100-80gb:64+dgx-h100:64", "batch": 512, "sequence": 4096,
     },
+    "llama3-8b on A100 and H100, whole replicas": {
+        "model": "llama3-8b", "cluster": "dgx-a100-80gb:64+dgx-h100:64", "batch": 512, "sequence": 4096,
+        "allow": ("replicas",),
+    },
     "llama3-8b on 64 H100, 128k tokens": {
         "model": "llama3-8b", "cluster": "dgx-h100", "gpus": 64, "batch": 32, "sequence": 131072,
     },
@@ -71,6 +76,7 @@ def answer(
     gpus: int | None = None,
     stack: str | None = None,
     precision: Precision = "bf16",
+    allow: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """The best two layouts with what they are said to cost."""
     training = TrainingSpec(global_batch=batch, sequence_length=sequence, precision=precision)
@@ -84,7 +90,7 @@ def answer(
             "mfu": one.mfu,
             "peak_bytes": one.peak_bytes,
         }
-        for one in search(question, top=2).estimates
+        for one in search(question, top=2, restrictions=parse_restrictions(allow=allow)).estimates
     ]
 
 
