@@ -17,6 +17,7 @@ from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
 from cost_models.recommender.prices.exchange import links_of
 from cost_models.recommender.prices.memory import PARTS, fixed_bytes, option_bytes
+from cost_models.recommender.prices.moments import moments_of
 from cost_models.recommender.prices.pricing import fixed_seconds, stage_loads
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
@@ -41,9 +42,13 @@ class RecommenderEstimate:
     hidden: Array
     """(K,) seconds of what runs behind the tables' work of each stage, and shows where it lasts longer."""
     device_bytes: Array
-    """(W,) device memory."""
+    """(W,) device memory at each GPU's fullest moment of a step."""
+    fullest_moment: tuple[str, ...]
+    """(W,) that moment."""
+    moments: dict[str, Array]
+    """Moment → (W,) device memory then."""
     device_parts: dict[str, Array]
-    """Part → (W,) bytes of it."""
+    """Part → (W,) bytes of it at the fullest moment."""
     host_bytes: Array
     """(N,) host memory that tables fill."""
     rank_host_bytes: Array
@@ -110,13 +115,16 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
         return total
 
     loads = on_gpus(shard_seconds, everywhere_seconds)
-    device = on_gpus(size.shard, size.everywhere)
+    alike, moments = fixed_bytes(question), moments_of(question)
+    parts = np.stack([on_gpus(*of) for of in zip(size.shard, size.everywhere, strict=True)])  # (M, W, P)
+    filled = parts.sum(axis=2) + np.sum(list(alike.values()), axis=0)[:, None]
+    peak = filled.argmax(axis=0)
+    device = parts[peak, np.arange(gpus)]
     holders = _holders(sharding, table_rows, per_node)[:, None]
     rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders)
     host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
     fixed, beside = fixed_seconds(question, links)
     stages = np.maximum(loads.max(axis=0), beside) + fixed
-    alike = fixed_bytes(question)
     batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
     return RecommenderEstimate(
         stages=Breakdown(tuple(zip(STAGES, map(float, stages), strict=True))),
@@ -124,9 +132,11 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
         loads=loads,
         fixed=fixed,
         hidden=beside,
-        device_bytes=device.sum(axis=1) + sum(alike.values()),
+        device_bytes=filled.max(axis=0),
+        fullest_moment=tuple(moments[at] for at in peak.tolist()),
+        moments=dict(zip(moments, filled, strict=True)),
         device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
-        | {name: np.full(gpus, each) for name, each in alike.items()},
+        | {name: each[peak] for name, each in alike.items()},
         host_bytes=host.sum(axis=1),
         rank_host_bytes=rank_host.sum(axis=1),
         host_parts={name: host[:, at] for at, name in enumerate(PARTS)},

@@ -99,6 +99,11 @@ class RowGradients:
     values: Tensor
     """(U, D)"""
 
+    def pieces(self, most: int) -> list[RowGradients]:
+        """The same, of so many rows at most each; one piece where there are none."""
+        parts = (torch.split(one, max(most, 1)) for one in (self.rows, self.values))
+        return [RowGradients(rows, values) for rows, values in zip(*parts, strict=True)]
+
 
 def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
     """(bags, D) gradients of what was looked up → of each row, added in the order of bags and values.

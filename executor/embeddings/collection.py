@@ -18,7 +18,7 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.embeddings.bags import Bags, RowGradients, row_gradients
+from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
 from executor.embeddings.exchanges import Peers, Sent
 from executor.embeddings.holding import Holding
 from executor.embeddings.host import HostLink
@@ -28,6 +28,8 @@ from executor.embeddings.slicing import all_slices
 from executor.embeddings.updating import RowOptimizer
 from executor.embeddings.ways import columns, copies, nodes, rows, whole
 
+AT_ONCE = 8
+"""Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -40,9 +42,11 @@ class _Step:
     bags: dict[Slice, Bags] = field(default_factory=dict)
     """Ids to look up here."""
     vectors: dict[Slice, Tensor] = field(default_factory=dict)
+    """Of copies: others are where their exchange sends them from."""
     gradients: dict[Slice, Tensor] = field(default_factory=dict)
-    summed: dict[Slice, RowGradients] = field(default_factory=dict)
-    """Gradients of rows of copies."""
+    """As they came, samples of all ranks in their order."""
+    summed: dict[Slice, list[RowGradients]] = field(default_factory=dict)
+    """Gradients of rows of copies, in pieces."""
 
 
 class Embeddings:
@@ -77,13 +81,13 @@ class Embeddings:
         placed = [one for one in self.slices if one.rank is not None]
         self.router = Router(self.peers, placed, self.samples)
         self.copies = [one for one in self.slices if one.rank is None]
-        self.copy_exchange = copies.Exchange(self.peers, self.exchange_dtype)
+        self.copy_exchange = copies.Exchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
         self._whole = self._of("whole", "column")
         self._columns = self._of("column")
         self._rows = self._of("row")
         self._nodes = self._of("node-row")
         self._whole_exchange = whole.Exchange(self.peers, self._whole, self.samples, empty)
-        self._row_exchange = rows.Exchange(self.peers, self._rows, self.samples)
+        self._row_exchange = rows.Exchange(self.peers, self._rows, self.samples, empty)
         self._node_exchange = (
             nodes.Exchange(*_node_peers(peers, self.sent, places), self._nodes, self.samples, empty)
             if self._nodes
@@ -113,22 +117,25 @@ class Embeddings:
         self._step.bags |= self.router.exchange(parts)
 
     def lookup(self, *, learn: bool = True) -> None:
-        """Rows are read and added up by bag; `learn`: a key that is new gets a row."""
+        """Rows are read and added up by bag, each slice's where it is sent from; `learn`: a key that is new gets a
+        row."""
+        rooms = self._rooms()
         for one, bags in self._step.bags.items():
-            self._step.vectors[one] = self.held[one].lookup(bags, learn=learn).to(self.exchange_dtype)
+            found = self.held[one].lookup(bags, learn=learn)
+            if (room := rooms.get(one)) is None:
+                self._step.vectors[one] = found.to(self.exchange_dtype)
+            else:
+                room.copy_(found.view(room.shape))
 
     def forward_exchange(self) -> list[Tensor]:
         """What each table has for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
-        vectors = self._step.vectors
-        came: dict[Slice, Tensor] = {}
+        came, self._step.vectors = self._step.vectors, {}
         if self._whole:
-            came |= self._whole_exchange.forward(vectors)
+            came |= self._whole_exchange.forward()
         if self._rows:
-            came |= self._row_exchange.forward(vectors)
+            came |= self._row_exchange.forward()
         if self._node_exchange is not None:
-            came |= self._node_exchange.forward(vectors)
-        came |= {one: vectors[one] for one in self.copies}
-        self._step.vectors = {}
+            came |= self._node_exchange.forward()
         return [self._output(table, came) for table in range(len(self.tables))]
 
     def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
@@ -154,11 +161,18 @@ class Embeddings:
         self.steps += 1
         summed = self._step.summed
         for one, gradient in self._step.gradients.items():
-            summed[one] = row_gradients(self._step.bags[one], gradient.float())
+            mine = row_gradients(self._step.bags[one], gradient.float().reshape(-1, one.width))
+            summed[one] = mine.pieces(AT_ONCE * self.samples * one.bags)
         squares = self._squares(summed) if self.optimizer.by_row else {}
-        for one, gradients in summed.items():
-            self.held[one].update(gradients, squares.get(one), rate, self.steps)
+        for one, pieces in summed.items():
+            for gradients, mean in zip(pieces, squares.get(one, [None] * len(pieces)), strict=True):
+                self.held[one].update(gradients, mean, rate, self.steps)
         self._step = _Step()
+
+    def _rooms(self) -> dict[Slice, Tensor]:
+        """Where slices with a rank of their own write the vectors that they send."""
+        rooms = {**self._whole_exchange.room(), **self._row_exchange.room()}
+        return rooms if self._node_exchange is None else rooms | self._node_exchange.room()
 
     def _of(self, *forms: str) -> list[Slice]:
         return [one for one in self.slices if one.form in forms]
@@ -194,13 +208,19 @@ class Embeddings:
             total = total / lengths[:, None]
         return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total
 
-    def _squares(self, summed: dict[Slice, RowGradients]) -> dict[Slice, Tensor]:
-        """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows."""
-        sums = {one: gradient.values.double().square().sum(1) for one, gradient in summed.items()}
+    def _squares(self, summed: dict[Slice, list[RowGradients]]) -> dict[Slice, list[Tensor]]:
+        """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows; by piece."""
+        sums = {
+            one: torch.cat([piece.values.double().square().sum(1) for piece in pieces])
+            for one, pieces in summed.items()
+        }
         if self._columns:
             mine = {one: sums[one] for one in self._columns if one in sums}
             sums |= columns.squares_of_rows(self.peers, self._columns, mine, self.device)
-        return {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
+        means = {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
+        return {
+            one: list(cut(mean, [len(piece.rows) for piece in summed[one]])) for one, mean in means.items()
+        }
 
 
 def ids_of_part(one: Slice, table: TableSpec, bags: Bags) -> Bags:

@@ -49,11 +49,20 @@ class Peers:
         """`sends[r]`, flat, goes to rank r; returned is what each rank sends here, `counts[r]` elements."""
         if self.size == 1:
             return [sends[0]]
-        sizes = [one.numel() for one in sends]
-        self.sent.add((sum(sizes) - sizes[self.rank]) * sends[0].element_size())
-        came = sends[0].new_empty(sum(counts))
-        self._all_to_all(came, torch.cat(list(sends)), counts, sizes)
+        came = self.exchange(torch.cat(list(sends)), [one.numel() for one in sends], counts)
         return list(torch.split(came, list(counts)))
+
+    def exchange(self, message: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+        """A flat message, `sizes[r]` elements for rank r → what came, one rank after another: `counts[r]` of each.
+
+        Nothing else is held beside these two.
+        """
+        if self.size == 1:
+            return message
+        self.sent.add((sum(sizes) - sizes[self.rank]) * message.element_size())
+        came = message.new_empty(sum(counts))
+        self._all_to_all(came, message, counts, sizes)
+        return came
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
         """(ranks, n) what this rank adds to each → (n,) this rank's sum."""
@@ -84,10 +93,13 @@ class Peers:
         """
         if self.size == 1 or not values.numel():
             return values
-        share = -(-values.numel() // self.size)
-        padded = torch.nn.functional.pad(values, (0, share * self.size - values.numel()))
-        parts = self.all_to_all(torch.split(padded, share), [share] * self.size)
-        return self.all_gather(_added(parts)).flatten()[: values.numel()]
+        number = values.numel()
+        share = -(-number // self.size)
+        even = [share] * self.size
+        missing = share * self.size - number
+        padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
+        mine = _added(self.exchange(padded, even, even).view(self.size, share))
+        return self.all_gather(mine).flatten()[:number]
 
     def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
         """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each."""
@@ -100,7 +112,8 @@ class Peers:
         dist.all_gather_into_tensor(everyone, mine, group=self.group)
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def _added(parts: Tensor) -> Tensor:
+    """(ranks, n) → (n,)"""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags
-from executor.embeddings.collection import Embeddings, ids_of_part
+from executor.embeddings.collection import AT_ONCE, Embeddings, ids_of_part
 from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Slice
 from executor.embeddings.routing import Parts, Router
@@ -71,7 +71,7 @@ class OtherRanks:
         peers = embeddings.peers
         placed = [one for one in embeddings.slices if one.rank is not None]
         self._router = _KnownRouter(peers, placed, embeddings.samples)
-        self._copies = _KnownCopies(peers, embeddings.exchange_dtype)
+        self._copies = _KnownCopies(peers, embeddings.exchange_dtype, AT_ONCE * embeddings.samples)
         embeddings.router, embeddings.copy_exchange = self._router, self._copies
 
     def draw(self, step: int) -> None:

@@ -63,6 +63,8 @@ class ShardEmulation(Spec):
     """The same as the plan has it: under its stack, on its GPU."""
     memory_as_run: dict[str, float]
     """The same as the model has it for what was followed: the executor on the kind of device it ran on."""
+    fullest_moment: str = ""
+    """Moment of a step at which the model has this rank fullest, for what was followed."""
     seconds: dict[str, tuple[float, ...]]
     """Of each measured step by stage: on a CPU the training thread's CPU time, on a GPU time by its own clock."""
     predicted_seconds: dict[str, float]
@@ -131,6 +133,7 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
         memory=memory,
         predicted_memory=_parts(priced, rank),
         memory_as_run=_parts(as_run, rank),
+        fullest_moment=as_run.fullest_moment[rank],
         seconds=seconds,
         predicted_seconds=_compute(plan, priced, rank),
         on_planned_device=here,

@@ -140,8 +140,13 @@ class RecommenderEngine:
     def sum_gradients(self) -> Tensor:
         """Gradients of the dense network, of all ranks."""
         with self.embeddings.sent.stage("update"):
-            mine = torch.cat([_gradient(one).view(-1) for one in self.network.parameters()])
-            return self.embeddings.peers.sum_in_order(mine)
+            parts = [_gradient(one).view(-1) for one in self.network.parameters()]
+            number = sum(one.numel() for one in parts)
+            padding = parts[0].new_zeros(-number % self.embeddings.peers.size)
+            mine = torch.cat([*parts, padding])
+            del parts
+            self.dense_optimizer.zero_grad(set_to_none=True)
+            return self.embeddings.peers.sum_in_order(mine)[:number]
 
     def update_dense(self, flat: Tensor) -> float:
         """The dense network's part of the update, by gradients of all ranks; their norm, before it is clipped."""

@@ -39,11 +39,12 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
 
 
 def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
-    """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part, and `limit_bytes`."""
+    """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part at the `moment` of a step
+    when it is fullest, and `limit_bytes`."""
     import pandas as pd
 
     rows = [
-        {"tier": tier, "place": place}
+        {"tier": tier, "place": place, "moment": priced.fullest_moment[place] if tier == "device" else ""}
         | {name: float(size[place]) for name, size in parts.items()}
         | {"limit_bytes": float(limit) or np.nan}
         for tier, parts, limit in (

@@ -58,9 +58,11 @@ class ShardingPrediction(Spec):
     busiest: tuple[int, ...]
     """GPU that each stage waits for."""
     device_bytes: tuple[float, ...]
-    """Bytes of each GPU's memory."""
+    """Bytes of each GPU's memory at its fullest moment of a step."""
     device_parts: dict[str, tuple[float, ...]]
-    """Part → bytes of it on each GPU."""
+    """Part → bytes of it on each GPU, then."""
+    fullest_moment: tuple[str, ...] = ()
+    """Moment of a step at which each GPU's memory is fullest; () in plans that were written when there was one."""
     device_memory: float
     """Bytes that each GPU has."""
     host_bytes: tuple[float, ...]
@@ -80,6 +82,7 @@ class ShardingPrediction(Spec):
             busiest=priced.busiest,
             device_bytes=tuple(priced.device_bytes.tolist()),
             device_parts={name: tuple(size.tolist()) for name, size in priced.device_parts.items()},
+            fullest_moment=priced.fullest_moment,
             device_memory=float(priced.device_memory),
             host_bytes=tuple(priced.host_bytes.tolist()),
             host_memory=float(priced.host_memory),

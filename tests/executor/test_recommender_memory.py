@@ -14,13 +14,16 @@ from cost_models.recommender.estimating import estimate
 from cost_models.recommender.prices.dense import dense_state_bytes
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
+from executor.emulate.recommender import emulate
 from executor.models.recommender import DenseNetwork
 from executor.recommender.engine import _make
+from planner.recommender.plan import make_recommender_plan
 
 CASES = [  # precision: in bf16 the exchange of gradients fills most, in fp32 the dense network
     (2, "bf16", "table:0-7=whole@0,1,0,1,0,1,0,1"),
     (2, "fp32", "table:0-7=whole@0,1,1,1,0,0,1,0"),
     (2, "bf16", "table:0-7=row"),
+    (2, "fp32", "table:0-7=row"),
     (1, "bf16", "table:0-7=whole@0,0,0,0,0,0,0,0"),
     (1, "fp32", "table:0-7=whole@0,0,0,0,0,0,0,0"),
 ]
@@ -53,6 +56,26 @@ def test_the_peak_is_the_plans(ranks: int, precision: str, layout: str, processe
         assert float(said[rank]) == pytest.approx(measured, rel=0.02)
 
 
+SPREAD = {  # of 64 GPUs: layout, moment at which the first is fullest; how far off at most
+    "row": ("table:0-7=row", "forward exchange", 0.02),
+    "copy": ("table:0-7=copy", "gradients of copies", 0.15),  # as if all tables came in as many pieces
+    "hot": ("table:0-7=hot(0.05)+row", "forward exchange", 0.02),
+    "column": ("table:0-7=column2@0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", "update", 0.05),
+}
+
+
+@pytest.mark.parametrize("which", SPREAD)
+def test_the_peak_of_one_rank_of_64_is_the_plans(which: str) -> None:
+    """Rows over all GPUs, copies and hot rows fill most at other moments than the dense network."""
+    layout, moment, most = SPREAD[which]
+    training = RecommenderTraining(global_batch=8192, precision="fp32", optimizer="rowwise-adagrad")
+    cluster = resolve_cluster("dgx-h100", 64)
+    question = complete_recommender(load_recommender("dlrm-tiny"), cluster, training, stack="meshwright")
+    alone = emulate(make_recommender_plan(question, parse_sharding(layout, 8)), 0, steps=1)
+    assert alone.fullest_moment == moment
+    assert sum(alone.memory_as_run.values()) == pytest.approx(alone.peak_bytes, rel=most)
+
+
 def _peak(model: Any, training: RecommenderTraining, layout: str) -> int:
     """Of the quietest of three steps: gloo's thread may let go of a message late."""
     import torch
@@ -70,3 +93,25 @@ def _peak(model: Any, training: RecommenderTraining, layout: str) -> int:
     engine.set_rate(0.01)
     clicks = MadeUpClicks(model, training.global_batch, seed=0)
     return min(sum(peak_memory(engine, clicks.slice(step, rank, ranks)).values()) for step in range(3))
+
+
+def test_pieces_of_copied_rows_add_up_to_the_whole() -> None:
+    """To the bit: each row's gradients are in one piece, in the order of ranks."""
+    import torch
+
+    from executor.embeddings.bags import Bags, row_gradients
+    from executor.embeddings.ways.copies import _pieces
+
+    torch.manual_seed(0)
+    rows = [torch.randint(0, 50, (number,)).unique() for number in (40, 0, 7, 90)]
+    values = [torch.randn(len(of), 3) for of in rows]
+
+    def added(rows: list[Any], values: list[Any]) -> Any:
+        every = torch.cat(rows)
+        return row_gradients(Bags(every, torch.ones(len(every), dtype=torch.int32)), torch.cat(values))
+
+    whole, pieces = added(rows, values), _pieces(rows, 16)
+    assert len(pieces) > 2
+    parts = [added(one.rows, [one.of(rank, of) for rank, of in enumerate(values)]) for one in pieces]
+    assert torch.equal(torch.cat([one.rows for one in parts]), whole.rows)
+    assert torch.equal(torch.cat([one.values for one in parts]), whole.values)

@@ -105,10 +105,18 @@ class DenseNetwork:
     @property
     def alive(self) -> float:
         """Numbers of a sample that are alive at most where autograd frees what it has used: all that forward kept, or
-        in the backward pass of `dot` its vectors' gradient from either side, and that of the products. 0: no `dot`."""
+        in the backward pass of `dot` its vectors' gradient from either side, and that of the products.
+
+        A cross layer keeps what its products give, and what it adds up; its backward pass has the gradients of its
+        output, of what is multiplied, and of the first input. 0: no interaction.
+        """
+        bottom, top = (sum(out for _, out in layers) for layers in (self.bottom, self.top))
+        if self.model.interaction.kind == "dcn-v2":
+            layers, rank = self.model.interaction.layers, self.model.interaction.rank
+            crossed = layers * (2 * self.joined + rank)
+            return float(bottom + top + self.joined + crossed + 3 * self.joined)
         if self.model.interaction.kind != "dot":
             return 0.0
-        bottom, top = (sum(out for _, out in layers) for layers in (self.bottom, self.top))
         kept = bottom + self.joined + self.top_input
         return kept + max(float(top), 2.0 * self.joined + self.vectors**2)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cost_models.base import Factor, Name, Overhead, Spec
 from cost_models.specs.hardware import Efficiency
@@ -51,19 +51,31 @@ class EmbeddingProfile(Spec):
 
 
 class EagerBuffers(Spec):
-    """Tensors of a step whose stages follow one another, at the stage that fills most: the dense network's backward
-    pass, or the exchange of gradients after it."""
+    """Tensors of a step whose stages follow one another; `cost_models.recommender.prices.moments` says when each is
+    there."""
 
     received_bytes: Factor = 8.0
     """Bytes for each element of the vectors of a GPU's own samples: vectors and gradients, in fp32; casts are added."""
     sent: Factor = 1.0
-    """Messages of gradients to GPUs that hold tables of their own, as copies of these vectors."""
-    gathered: Factor = 1.0
-    """As `output_buffers`, of tables whose rows lie on all GPUs."""
-    alone: Factor = 0.5
-    """As `output_buffers`, of one GPU that sends nothing."""
+    """Messages of gradients to GPUs that hold tables, as copies of these vectors."""
+    made: Factor = 1.0
+    """Vectors that a GPU makes for all samples, and their gradients that come to it, as copies of them."""
     touched_row_bytes: Factor = 8.0
-    """Bytes beside its gradient of every copied row that is touched: on a GPU, gathered from all, and added up."""
+    """Bytes beside its gradient of every row that is touched."""
+    sort_bytes: Factor = 32.0
+    """Bytes for each id while gradients of rows are added up: ids and their order, bags in either order."""
+    pieces: Factor = 8.0
+    """Gradients of copied rows that are gathered at once: as many as so many GPUs' samples have vectors."""
+    summed: Factor = 3.0
+    """Copies of the dense network while its gradients are summed: weights, gradients in one, and those of all GPUs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_releases_before(cls, given: Any) -> Any:
+        """Plans that were written when there was one moment name two further copies, which are no longer made."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if name not in ("gathered", "alone")}
 
 
 class RecommenderStack(Spec):
@@ -130,8 +142,8 @@ class RecommenderStack(Spec):
     output_buffers: Factor = 1.0
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
     eager_buffers: EagerBuffers | None = None
-    """What is alive beside that where stages follow one another in eager mode; None: of received vectors as much, and
-    activations all at once."""
+    """In place of that, what is alive at each moment where stages follow one another in eager mode; None: all is
+    there at once."""
     gradient_row_bytes: Factor = 0.0
     """Bytes that the device holds for each element of the rows of a batch while it updates."""
     table_element_bytes: Factor = 0.0

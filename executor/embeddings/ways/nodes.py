@@ -37,28 +37,33 @@ class Exchange:
         me = across.rank * node.size + node.rank
         self.mine = [one for one in held if one.rank == me]
         self.sizes = [[samples * one.bags * one.width for one in of] for of in self.by_node]
+        self.counts = list(map(sum, self.sizes))
         self.my_sizes = self.sizes[across.rank]
+        self._message = empty
 
-    def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(B · bags, D) what this rank's rows add to the samples of all → (b · bags, D) of this rank's, by the first
-        slice of each table in each of its nodes."""
-        shape = self.across.size, self.node.size
-        mine = [vectors[one].view(*shape, -1) for one in self.mine]
-        parts = torch.cat([self.empty.expand(*shape, 0), *mine], dim=2)
-        # samples of the ranks at one place of their nodes are added up by the one at that place of this node
-        sums = self.node.reduce_scatter(parts.transpose(0, 1).reshape(self.node.size, -1))
-        sends = sums.view(self.across.size, -1)
-        came = self.across.all_to_all(list(sends), [sum(sizes) for sizes in self.sizes])
-        return {
-            one: part.view(-1, one.width)
-            for of, message, sizes in zip(self.by_node, came, self.sizes, strict=True)
-            for one, part in zip(of, cut(message, sizes), strict=True)
-        }
+    def room(self) -> dict[Slice, Tensor]:
+        """Where this rank's slices write what they add to the samples of all: (nodes, places, b · bags · D) each.
+
+        Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
+        """
+        self._message = self.empty.new_empty(self.node.size, self.across.size, sum(self.my_sizes))
+        parts = cut(self._message.transpose(0, 1), self.my_sizes, dim=2)
+        return dict(zip(self.mine, parts, strict=True))
+
+    def forward(self) -> dict[Slice, Tensor]:
+        """What was written → (b · bags, D) of this rank's samples, by the first slice of each table in each of its
+        nodes."""
+        message, self._message = self._message, self.empty
+        sums = self.node.reduce_scatter(message.view(self.node.size, -1))
+        came = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
+        every = [one for of in self.by_node for one in of]
+        parts = cut(came, [size for sizes in self.sizes for size in sizes])
+        return {one: part.view(-1, one.width) for one, part in zip(every, parts, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, D) gradients by the first slice of each table → (B · bags, D) of this rank's slices."""
-        sends = [torch.cat([self.empty, *(gradients[one].reshape(-1) for one in of)]) for of in self.by_node]
-        came = torch.stack(self.across.all_to_all(sends, [sum(self.my_sizes)] * self.across.size))
-        node = self.node.all_gather(came.view(-1)).view(self.node.size, self.across.size, -1)
-        parts = cut(node.transpose(0, 1), self.my_sizes, dim=2)
-        return {one: part.reshape(-1, one.width) for one, part in zip(self.mine, parts, strict=True)}
+        """(b · bags, D) gradients by the first slice of each table → (nodes, places, b · bags · D) of this rank's,
+        parts of what came."""
+        message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_node for one in of)])
+        came = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
+        node = self.node.all_gather(came).view(self.node.size, self.across.size, -1)
+        return dict(zip(self.mine, cut(node.transpose(0, 1), self.my_sizes, dim=2), strict=True))

@@ -29,19 +29,25 @@ def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
 class Exchange:
     """Partial sums on their way to the ranks of their samples, and gradients to all ranks."""
 
-    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int) -> None:
-        self.peers = peers
+    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int, empty: Tensor) -> None:
+        """`empty` has no element, and the type and device of what is sent."""
+        self.peers, self.empty = peers, empty
         self.mine = [one for one in held if one.rank == peers.rank]
         self.sizes = [samples * one.bags * one.width for one in self.mine]
+        self._message = empty
 
-    def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(B · bags, D) what this rank's rows add to the samples of all → (b · bags, D) sums of this rank's."""
-        parts = torch.cat([vectors[one].view(self.peers.size, -1) for one in self.mine], dim=1)
-        sums = cut(self.peers.reduce_scatter(parts), self.sizes)
+    def room(self) -> dict[Slice, Tensor]:
+        """Where this rank's slices write what they add to the samples of all: (ranks, b · bags · D) each."""
+        self._message = self.empty.new_empty(self.peers.size, sum(self.sizes))
+        return dict(zip(self.mine, cut(self._message, self.sizes, dim=1), strict=True))
+
+    def forward(self) -> dict[Slice, Tensor]:
+        """What was written → (b · bags, D) sums of this rank's samples."""
+        message, self._message = self._message, self.empty
+        sums = cut(self.peers.reduce_scatter(message), self.sizes)
         return {one: part.view(-1, one.width) for one, part in zip(self.mine, sums, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, D) gradients of this rank's samples → (B · bags, D) of all."""
+        """(b · bags, D) gradients of this rank's samples → (ranks, b · bags · D) of all, parts of what came."""
         everyone = self.peers.all_gather(torch.cat([gradients[one].reshape(-1) for one in self.mine]))
-        parts = cut(everyone, self.sizes, dim=1)
-        return {one: part.reshape(-1, one.width) for one, part in zip(self.mine, parts, strict=True)}
+        return dict(zip(self.mine, cut(everyone, self.sizes, dim=1), strict=True))

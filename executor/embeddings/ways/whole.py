@@ -33,25 +33,29 @@ class Exchange:
             assert one.rank is not None
             self.by_rank[one.rank].append(one)
         self.mine = self.by_rank[peers.rank]
+        self.sizes = [self._elements(one) for one in self.mine]
+        self.counts = [sum(map(self._elements, of)) for of in self.by_rank]
+        self._message = empty
 
-    def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(B · bags, width) of this rank's slices, samples of all ranks → (b · bags, width) of all slices."""
-        mine = [vectors[one].view(self.peers.size, -1) for one in self.mine]
-        sends = torch.cat([self.empty.expand(self.peers.size, 0), *mine], dim=1)
-        came = self.peers.all_to_all(list(sends), [sum(map(self._elements, of)) for of in self.by_rank])
-        return {
-            one: part.view(-1, one.width)
-            for of, message in zip(self.by_rank, came, strict=True)
-            for one, part in zip(of, cut(message, [self._elements(one) for one in of]), strict=True)
-        }
+    def room(self) -> dict[Slice, Tensor]:
+        """Where this rank's slices write what is sent: (ranks, b · bags · width) each, parts of one message."""
+        self._message = self.empty.new_empty(self.peers.size, sum(self.sizes))
+        return dict(zip(self.mine, cut(self._message, self.sizes, dim=1), strict=True))
+
+    def forward(self) -> dict[Slice, Tensor]:
+        """What was written, of the samples of all ranks → (b · bags, width) of all slices, of this rank's."""
+        message, self._message = self._message, self.empty
+        came = self.peers.exchange(message.view(-1), [sum(self.sizes)] * self.peers.size, self.counts)
+        every = [one for of in self.by_rank for one in of]
+        parts = cut(came, [self._elements(one) for one in every])
+        return {one: part.view(-1, one.width) for one, part in zip(every, parts, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, width) gradients of all slices → (B · bags, width) of this rank's."""
-        sends = [torch.cat([self.empty, *(gradients[one].reshape(-1) for one in of)]) for of in self.by_rank]
-        sizes = [self._elements(one) for one in self.mine]
-        came = self.peers.all_to_all(sends, [sum(sizes)] * self.peers.size)
-        parts = cut(torch.stack(came), sizes, dim=1)
-        return {one: part.reshape(-1, one.width) for one, part in zip(self.mine, parts, strict=True)}
+        """(b · bags, width) gradients of all slices → (ranks, b · bags · width) of this rank's, parts of what came."""
+        message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_rank for one in of)])
+        came = self.peers.exchange(message, self.counts, [sum(self.sizes)] * self.peers.size)
+        parts = cut(came.view(self.peers.size, -1), self.sizes, dim=1)
+        return dict(zip(self.mine, parts, strict=True))
 
     def _elements(self, one: Slice) -> int:
         return self.samples * one.bags * one.width

@@ -12,6 +12,7 @@ from executor.emulate.recommender import HOST, ShardEmulation
 from executor.measure.any_report import save_report
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.run_comparison import ComparedQuantity
+from meshwright.render.moments import while_
 from meshwright.render.runs.run import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
@@ -84,6 +85,8 @@ class ShardEmulated:
                 f" {report.device}, which keeps other tensors: `as run` is the model's price of these, and the error"
                 " is against it."
             )
+        if when := while_(report.fullest_moment):
+            yield wrapped(f"Predicted to be fullest{when}.")
         if not report.on_planned_device:
             yield "Compute is left out: the plan is for another kind of device."
 

@@ -54,6 +54,8 @@ def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
                 "seconds": dict(zip(names, map(float, priced.loads[gpu]), strict=True)),
                 "bytes": float(priced.device_bytes[gpu]),
                 "parts": {name: float(size[gpu]) for name, size in priced.device_parts.items()},
+                "fullest_moment": priced.fullest_moment[gpu],
+                "moments": {name: float(size[gpu]) for name, size in priced.moments.items()},
             }
             for gpu in range(len(priced.device_bytes))
         ],

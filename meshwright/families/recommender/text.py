@@ -11,6 +11,7 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from cost_models.tiers.host import is_own_host
 from cost_models.units import counted, format_bytes, format_count, grouped
+from meshwright.render.moments import while_
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.answer import ShardingCertificate
@@ -155,6 +156,7 @@ def memory_text(priced: RecommenderEstimate) -> str:
         f"memory {format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)} on GPU"
         f" {priced.fullest}"
     )
+    told += while_(priced.fullest_moment[priced.fullest])
     if priced.host_bytes.max() > 0:
         fullest = int(np.argmax(priced.host_bytes))
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""

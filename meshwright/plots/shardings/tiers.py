@@ -9,6 +9,7 @@ from cost_models.units import format_bytes
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.stacks import legend, stack, visible
 from meshwright.plots.parts.style import Frame
+from meshwright.render.moments import while_
 from meshwright.render.words import part_label, percent, size_unit
 
 PART_COLOURS = {
@@ -95,5 +96,6 @@ def _finding(panels: list[tuple[object, Frame]]) -> str:
         full = f"{percent(float(totals.iloc[at]) / limit)} full" if limit == limit else "the fullest"
         size = format_bytes(float(own[largest].iloc[at]))
         share = f"{part_label(largest)} {size}"
-        said.append(f"{_WORDS[str(tier)]} {own['place'].iloc[at]} is {full}, most of it {share}")
+        when = while_(str(own["moment"].iloc[at]))
+        said.append(f"{_WORDS[str(tier)]} {own['place'].iloc[at]} is {full}{when}, most of it {share}")
     return "; ".join(said)
