@@ -2,7 +2,7 @@
 
 Sources: Megatron-LM, examples/academic_paper_scripts/sc21 (run_table_1.sh, CONFIG.sh, SRUN.sh); Jiang et al. 2024
 (MegaScale), Table 1 and section 6.1, of its Megatron-LM baseline; NVIDIA/dgxc-benchmarking v24.11.1 (llama3.1/*.yaml,
-nemo_megatron/gpt3_175b_hydra.yaml, nemotron/nemotron4-15b-synth.yaml); torchtitan, models/llama3/train_configs.
+nemo_megatron/gpt3_175b_hydra.yaml, nemotron/*.yaml, grok1/grok1_314b.yaml); torchtitan, models/llama3/train_configs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,18 @@ torchrun --nnodes $((GPUS / 8)) --nproc_per_node 8 pretrain_gpt.py \\
   --num-layers-per-virtual-pipeline-stage $((96 / 8 / 6)) --sequence-parallel --use-flash-attn \\
   --use-distributed-optimizer --micro-batch-size 1 --global-batch-size $BATCH
 """
-"""Words and sequence are said there, as are tp, pp and the six chunks; microbatches of one sequence are not."""
-MEGASCALE = {1: (256, 768), 2: (512, 768), 3: (768, 768), 4: (1024, 768), 9: (3072, 6144), 10: (6144, 6144)}
+"""Heads, tp and pp are its Table 1's; chunks, words, sequence and kernels the published row's, from memory; that a
+microbatch is one sequence nobody says."""
+MEGASCALE = {
+    1: (256, 768),
+    2: (512, 768),
+    3: (768, 768),
+    4: (1024, 768),
+    9: (3072, 6144),
+    10: (6144, 6144),
+    11: (8192, 6144),
+    12: (12288, 6144),
+}
 """Row → GPUs and batch."""
 _LLAMA = {
     "normalization": "rmsnorm",
@@ -87,6 +97,16 @@ def _shape(layers: int, hidden: int, heads: int, groups: int | None, ffn: int) -
     }
 
 
+_NEMOTRON = {
+    **{name: value for name, value in _LLAMA.items() if name != "context_parallel_size"},
+    "normalization": "layernorm1p",
+    "activation": "squared-relu",
+    "rotary_percentage": 0.5,
+    "encoder_seq_length": 4096,
+    "max_position_embeddings": 4096,
+    "bias_activation_fusion": False,
+    "bias_dropout_add_fusion": False,
+}
 _NEMO: dict[str, tuple[int, dict[str, Any]]] = {
     "llama3.1-8b": (1, _LLAMA | _shape(32, 4096, 32, 8, 14336) | _mesh(1, 1, None, 1, 128)),
     "llama3.1-70b": (8, _LLAMA | _shape(80, 8192, 64, 8, 28672) | _mesh(4, 4, 5, 1, 128)),
@@ -102,29 +122,52 @@ _NEMO: dict[str, tuple[int, dict[str, Any]]] = {
         | _shape(96, 12288, 96, None, 49152)
         | _mesh(4, 8, 12, 1, 256),
     ),
-    "nemotron4-15b": (
-        2,
-        {
-            **{
-                one: _LLAMA[one]
-                for one in _LLAMA
-                if one not in ("activation", "normalization", "context_parallel_size")
-            },
-            "normalization": "layernorm1p",
-            "activation": "squared-relu",
-            "rotary_percentage": 0.5,
-            "encoder_seq_length": 4096,
-            "max_position_embeddings": 4096,
-            "bias_activation_fusion": False,
-            "bias_dropout_add_fusion": False,
-        }
-        | _shape(32, 6144, 48, 8, 24576)
-        | _mesh(4, 1, None, 4, 64),
+    "nemotron4-15b": (2, _NEMOTRON | _shape(32, 6144, 48, 8, 24576) | _mesh(4, 1, None, 4, 64)),
+    "nemotron4-340b": (
+        16,
+        _NEMOTRON
+        | _shape(96, 18432, 96, 8, 73728)
+        | _mesh(8, 8, 12, 1, 32)
+        | {
+            "bias_dropout_add_fusion": True,
+            "activations_checkpoint_granularity": "selective",
+            "overlap_p2p_comm": False,
+            "ub_tp_comm_overlap": False,  # its launch says otherwise
+        },
+    ),
+    "grok1-314b": (
+        64,
+        _LLAMA
+        | _shape(64, 6144, 48, 8, 32768)
+        | _mesh(4, 8, 8, 1, 1024)
+        | {
+            "activation": "fast-geglu",
+            "rotary_base": 1000000.0,
+            "cross_entropy_loss_fusion": False,
+            "ub_tp_comm_overlap": False,
+            "num_moe_experts": 8,
+            "moe_router_topk": 2,
+            "moe_grouped_gemm": False,
+            "moe_token_dispatcher_type": "alltoall",
+            "moe_expert_capacity_factor": 1.0,
+            "expert_model_parallel_size": 8,
+        },
     ),
 }
 _TOKENIZERS = {"llama3.1-405b": "GPT2BPETokenizer", "gpt3-175b": "GPT2BPETokenizer"}
-_WORDS = {"llama3.1-8b": 128256, "llama3.1-70b": 128256, "nemotron4-15b": 256000}
+_WORDS = {
+    "llama3.1-8b": 128256,
+    "llama3.1-70b": 128256,
+    "nemotron4-15b": 256000,
+    "nemotron4-340b": 256000,
+    "grok1-314b": 128256,
+}
 """Of tokenizers that are files."""
+_LAUNCHES = {
+    "nemotron4-340b": " model.ub_tp_comm_overlap=True model.overlap_p2p_comm=True",
+    "grok1-314b": " model.ub_tp_comm_overlap=True",
+}
+"""What configure.sh overrides for runs of any size."""
 
 
 def nemo_file(name: str) -> dict[str, Any]:
@@ -215,6 +258,10 @@ def commands() -> Iterator[Published]:
         (38, "gpt3-175b", 128, 2048),
         (45, "nemotron4-15b", 2, 64),
         (50, "nemotron4-15b", 64, 2048),
+        (61, "nemotron4-340b", 16, 32),
+        (65, "nemotron4-340b", 256, 512),
+        (77, "grok1-314b", 64, 1024),
+        (79, "grok1-314b", 256, 4096),
     ):
         words = f" model.override_vocab_size={_WORDS[model]}" if model in _WORDS else ""
         yield replace(
@@ -222,7 +269,7 @@ def commands() -> Iterator[Published]:
             row=f"dgxc-{at:04}",
             name=f"{model} on {8 * nodes:,}",
             text=nemo_file(model),
-            also=f"trainer.num_nodes={nodes} model.global_batch_size={batch}{words}",
+            also=f"trainer.num_nodes={nodes} model.global_batch_size={batch}{words}{_LAUNCHES.get(model, '')}",
         )
     titan = Published(row="", source="torchtitan, Llama 3", name="", reader="torchtitan", text="")
     for at, flavor, gpus, tp, batch, mode, compiled, precision in (

@@ -28,7 +28,6 @@ _RENAMED = {
     "rope_scaling": "use_rope_scaling",
     "seq_len_interpolation_factor": "rotary_seq_len_interpolation_factor",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "bias_activation_fusion": "bias_gelu_fusion",
     "gated_linear_unit": "swiglu",
 }
 _TO_ONE = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
@@ -182,5 +181,7 @@ def _take_all(taken: Taken) -> None:
             said.say(ours, (str(taken.get(path)),), f"{path}: {values[path]}")
         elif taken.knows(ours):
             taken.take(path, ours)
+    gated = said.get("swiglu", False)
+    taken.take("model.bias_activation_fusion", "bias_swiglu_fusion" if gated else "bias_gelu_fusion")
     if said.has("num_query_groups"):
         said.say("group_query_attention", True, said.flags["num_query_groups"])

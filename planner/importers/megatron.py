@@ -230,7 +230,7 @@ def _stack(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[st
         changes["pads_vocabulary"] = False
     if said.has("gradient_accumulation_fusion"):
         changes["fused_gradient_accumulation"] = said.get("gradient_accumulation_fusion")
-    if any(said.get(f"bias_{part}_fusion") is False for part in ("gelu", "swiglu", "dropout")):
+    if _is_unfused(said):
         changes["fused_elementwise"] = False
     if said.get("overlap_p2p_comm") is False:
         changes["overlap_pipeline_sends"] = False
@@ -248,6 +248,15 @@ def _stack(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[st
             assumed.append(f"of what is recomputed ({', '.join(modules)}) only attention's core")
         changes["selective_drops"] = _DROPS.get(modules, "core")
     return base.model_copy(update=changes)
+
+
+def _is_unfused(said: Arguments) -> bool:
+    """Whether a fusion that is switched off would have fused something (transformer/mlp.py, fused_bias_dropout.py)."""
+    biases, gated = said.get("add_bias_linear", True), said.get("swiglu", False)
+    activates = gated or (biases and not said.get("squared_relu", False))
+    adds = biases or said.get("hidden_dropout", _DROPOUT) > 0
+    off = {part: said.get(f"bias_{part}_fusion") is False for part in ("gelu", "swiglu", "dropout")}
+    return (activates and off["swiglu" if gated else "gelu"]) or (adds and off["dropout"])
 
 
 def _attention(said: Arguments) -> dict[str, Any]:

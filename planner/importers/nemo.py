@@ -27,7 +27,6 @@ _RENAMED = {
     "activations_checkpoint_num_layers": "recompute_num_layers",
     "ub_tp_comm_overlap": "tp_comm_overlap",
     "bias": "add_bias_linear",
-    "bias_activation_fusion": "bias_gelu_fusion",
     "bias_dropout_add_fusion": "bias_dropout_fusion",
     "override_vocab_size": "vocab_size",
 }
@@ -167,6 +166,9 @@ def _take_shape(taken: Taken, assumed: list[str]) -> None:
         said.say("squared_relu", True, f"activation: {activation}")
     elif activation != "gelu":
         raise InputError(f"`model.activation: {activation}` is not known here")
+    taken.take(
+        "model.bias_activation_fusion", "bias_swiglu_fusion" if said.has("swiglu") else "bias_gelu_fusion"
+    )
     if not taken.get("model.share_embeddings_and_output_weights", True):
         said.say("untie_embeddings_and_output_weights", True, "share_embeddings_and_output_weights: False")
     taken.take("model.num_query_groups", "num_query_groups")

@@ -114,6 +114,19 @@ def test_what_is_not_said_is_as_megatron_has_it() -> None:
     assert (gated.model.ffn_hidden_size, gated.model.mlp_bias, gated.layout.zero) == (10880, False, 1)
 
 
+def test_a_fusion_that_is_off_counts_where_it_would_fuse() -> None:
+    plain = COMMAND + " --disable-bias-linear --hidden-dropout 0 --attention-dropout 0"
+    for more, fused in (
+        ("--no-bias-gelu-fusion", True),
+        ("--squared-relu --no-bias-gelu-fusion --no-bias-dropout-fusion", True),
+        ("--swiglu --no-bias-gelu-fusion", True),
+        ("--swiglu --no-bias-swiglu-fusion", False),
+    ):
+        assert read(f"{plain} {more}").stack.fused_elementwise == fused, more
+    assert not read(COMMAND + " --no-bias-gelu-fusion").stack.fused_elementwise
+    assert not read(COMMAND + " --squared-relu --no-bias-dropout-fusion").stack.fused_elementwise
+
+
 def test_unknown_arguments_are_kept_and_listed() -> None:
     reading = read(COMMAND + " --frobnicate 3 --lr 1e-4 --data-path $DATA --shiny")
     assert reading.assumptions[0].endswith("not known here: `--frobnicate 3`, `--shiny`")
