@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from executor.measure.report import RunReport
-from meshwright.records import JSON_SCHEMA
-from meshwright.records.operations import operations_rows
+from meshwright.answers.any_run import AnyRan
 from meshwright.records.run_comparison import comparison
-from meshwright.render.runs.operations import operations_text
 from meshwright.render.runs.run import comparison_rows, comparison_table, run_text
 from meshwright.render.tables import Table
 
@@ -18,17 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Ran:
+class Ran(AnyRan[RunReport]):
     """What a run measured; notebooks show it beside what was predicted."""
-
-    report: RunReport
-    steps: int
-    """Optimizer steps that were asked for."""
-
-    @property
-    def losses(self) -> tuple[float, ...]:
-        """Mean loss of every step, warm-up included."""
-        return self.report.losses
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -44,27 +34,9 @@ class Ran:
             for line in comparison(self.report)
         ]
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
-        return {
-            "schema": JSON_SCHEMA,
-            "comparison": self.rows,
-            "operations": self.operations,
-            "report": self.report.model_dump(mode="json"),
-        }
-
-    @property
-    def operations(self) -> list[dict[str, Any]]:
-        """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
-        return [] if self.report.operations is None else operations_rows(self.report.operations)
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright run` prints."""
-        lines = list(run_text(self.report, self.steps))
-        if self.report.operations is not None:
-            lines += operations_text(self.report.operations, self.operations)
-        return tuple(lines)
+    def told(self) -> Iterable[str | Table]:
+        """What is printed of the run but its saves and failures."""
+        return run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`

@@ -26,7 +26,7 @@ from meshwright.answers.calibrated import Calibrated
 from meshwright.answers.fitted import Fitted
 from meshwright.answers.run import Ran
 from meshwright.inputs.problems import Problems
-from meshwright.records.run_comparison import read_report
+from meshwright.records.run_reports import read_report
 from meshwright.render.words import percent
 
 OnStatus = Callable[[str], None]

@@ -16,7 +16,7 @@ from meshwright.inputs.operations import USUAL, OperationsInputs, operations_of
 from meshwright.inputs.plans import HasPlan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records.operations import operations_spec
-from meshwright.records.run_comparison import read_report
+from meshwright.records.run_reports import read_report
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
 from planner.repricing import priced_again

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cost_models.errors import InfeasibleError, InputError
-from executor.measure.any_report import AnyReport, parse_report
+from executor.measure.any_report import AnyReport
 from meshwright.answers.reported import Reported
 from meshwright.api.forecast import forecast
 from meshwright.families import verbs_of_plan
@@ -15,6 +15,7 @@ from meshwright.families.options import require_options
 from meshwright.inputs.plans import HasPlan, any_plan_of
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
+from meshwright.records.run_reports import read_any_report
 from meshwright.render.words import lines_of_any_length
 from planner.any_plan import AnyPlan, own_version
 from planner.plan import Plan
@@ -70,15 +71,7 @@ def report(
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
     """The report of a run of this plan. Raises InputError where it is none, or of another plan."""
-    try:
-        found = parse_report(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        said = (
-            error.strerror.lower() if isinstance(error, OSError) and error.strerror else "it is no run report"
-        )
-        raise InputError(
-            f"cannot read `{path}`: {said}", hint="meshwright run writes run-report.json"
-        ) from None
+    found = read_any_report(path)
     ran = getattr(found, "plan", None)
     if ran is not None and plan_text(ran) != plan_text(plan):
         raise InputError(f"`{path}` is of another plan: {ran.model_name}", hint="give the plan that was run")

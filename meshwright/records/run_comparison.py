@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InputError
-from cost_models.files.parsing import validate
-from cost_models.files.reading import read_document
-from cost_models.units import MB
 from executor.measure.report import RankReport, RunReport
 
 if TYPE_CHECKING:
@@ -32,9 +27,6 @@ _PARTS = {
 }
 """What a run tells apart (`executor.measure.parts`) → the parts of a prediction it is made of."""
 
-MAX_REPORT_BYTES = int(1000 * MB)
-"""Largest report read: a number for each step of each rank."""
-_MOST_PROBLEMS = 5
 _LEAST_SHARE = 1e-6
 """Of the step: below it a part is rounding."""
 
@@ -133,23 +125,6 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
         for part in _PARTS
         if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
     )
-
-
-def read_report(path: Path) -> RunReport:
-    """A run report from its file.
-
-    Raises:
-        InputError: missing, or no run report.
-    """
-    document = read_document(path, most_bytes=MAX_REPORT_BYTES)
-    try:
-        return validate(document, RunReport)
-    except InputError as error:
-        raise InputError(
-            f"`{path}` is no run report",
-            problems=error.problems[:_MOST_PROBLEMS],
-            hint="meshwright run writes run-report.json",
-        ) from None
 
 
 def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:

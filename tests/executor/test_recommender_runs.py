@@ -19,8 +19,11 @@ from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
+from executor.measure.any_report import save_report
 from executor.recommender.report import RecommenderReport
 from executor.run_config import RunConfig
+from meshwright.families.recommender.running import RecommenderRun
+from meshwright.records.run_reports import read_any_report, read_report
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
 MIXED = (
@@ -65,6 +68,29 @@ def _trained(plan: RecommenderPlan) -> RecommenderReport:
     report = train(plan, torch.device("cpu"), config, Watcher())
     assert isinstance(report, RecommenderReport)
     return report
+
+
+def test_a_kept_report_is_read_and_told_again(processes: Processes, tmp_path: Path) -> None:
+    plan = plan_of("table:0-7=row")
+    report, path = processes.run(2, _trained, plan)[0], tmp_path / "run-report.json"
+    save_report(report, path)
+    assert read_any_report(path) == report
+    again = RecommenderRun(plan).told_again(report)
+    assert list(again.record()) == ["schema", "comparison", "operations", "report"]
+    assert list(again.to_frame()["quantity"]) == [row["quantity"] for row in again.rows]
+    assert "samples/s" in again.text[0]
+    with pytest.raises(InputError, match="another kind of model; a transformer's is needed"):
+        read_report(path)
+    (tmp_path / "cut.json").write_text(path.read_text("utf-8")[:-9], "utf-8")
+    with pytest.raises(InputError, match="is no run report"):
+        read_any_report(tmp_path / "cut.json")
+
+
+def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.records.run_reports.MAX_REPORT_BYTES", 1_000_000)
+    (tmp_path / "large.json").write_text(" " * 1_000_001)
+    with pytest.raises(InputError, match="larger than 1 MB"):
+        read_any_report(tmp_path / "large.json")
 
 
 def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_page_of_a_recommender() -> None:
 
 def test_errors(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("{}")
-    with pytest.raises(InputError, match="it is no run report"):
+    with pytest.raises(InputError, match="is no run report"):
         report(planned(), tmp_path / "no.json")
     with pytest.raises(InputError, match="no such file"):
         report(planned(), tmp_path / "nowhere.json")

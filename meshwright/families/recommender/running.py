@@ -12,10 +12,8 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from executor.torch_installed import require_torch
+from meshwright.answers.any_run import AnyRan
 from meshwright.families.verbs import Running
-from meshwright.records import JSON_SCHEMA
-from meshwright.records.operations import operations_rows
-from meshwright.render.runs.operations import operations_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from planner.recommender.plan import RecommenderPlan
@@ -76,17 +74,8 @@ class RecommenderRun(Running):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RecommenderRan:
+class RecommenderRan(AnyRan[RecommenderReport]):
     """What a run measured, beside what was predicted."""
-
-    report: RecommenderReport
-    steps: int
-    """Optimizer steps that were asked for."""
-
-    @property
-    def losses(self) -> tuple[float, ...]:
-        """Mean loss of every step, warm-up included."""
-        return self.report.losses
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -123,29 +112,8 @@ class RecommenderRan:
             rows.append({"quantity": "host memory", "predicted": sum(predicted.host_bytes), "measured": held})
         return rows
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
-        return {
-            "schema": JSON_SCHEMA,
-            "comparison": self.rows,
-            "operations": self.operations,
-            "report": self.report.model_dump(mode="json"),
-        }
-
-    @property
-    def operations(self) -> list[dict[str, Any]]:
-        """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
-        return [] if self.report.operations is None else operations_rows(self.report.operations)
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright run` prints."""
-        lines = list(self._text())
-        if self.report.operations is not None:
-            lines += operations_text(self.report.operations, self.operations)
-        return tuple(lines)
-
-    def _text(self) -> Iterator[str | Table]:
+    def told(self) -> Iterator[str | Table]:
+        """What is printed of the run but its saves and failures."""
         report = self.report
         environment = report.environment
         yield wrapped(
@@ -173,9 +141,6 @@ class RecommenderRan:
                 f"Tables in host memory: {percent(hits / lookups)} of their rows were found on the device; a step"
                 f" brought {format_bytes(up)} up and {format_bytes(down)} down"
             )
-
-    def __repr__(self) -> str:
-        return "\n".join(str(part) for part in self.text)
 
 
 def _worded(quantity: str, value: float) -> str:
