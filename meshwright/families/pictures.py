@@ -26,7 +26,7 @@ class PlotOptions:
     points: str | None = None
     """How many of a frontier, or `all`."""
     kind: str | None = None
-    """`strong` or `weak`, for `scaling`."""
+    """`strong`, `weak` or `stacked`, for `scaling`."""
     tokens: str | None = None
     price: str | None = None
     operations: str | None = None
@@ -36,13 +36,18 @@ class PlotOptions:
     """For `ladder`: what may change of the training."""
 
 
-def scaling_kinds(options: PlotOptions) -> Sequence[str]:
-    """The kinds of scaling that are asked for. Raises InputError for one that is none."""
+STACKED = "stacked"
+"""Strong scaling with the parts of each step on one another, for families that draw it."""
+
+
+def scaling_kinds(options: PlotOptions, *more: str) -> Sequence[str]:
+    """The kinds of scaling that are asked for, one of them or of `more`. Raises InputError for one that is none."""
     if options.kind is None:
         return KINDS
-    if options.kind not in KINDS:
+    known = (*KINDS, *more)
+    if options.kind not in known:
         raise InputError(
-            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in known])}"
         )
     return (options.kind,)
 

@@ -166,6 +166,24 @@ def draw_scaling(
     return Drawing(frame=frame, figure=scaling(frame, subject))
 
 
+def draw_stacked_scaling(
+    question: Question, gpu_counts: Sequence[int] | None, budget: Budget | None = None
+) -> Drawing:
+    """What GPU time of a step more GPUs waste, and on what, the batch the same.
+
+    Raises:
+        InfeasibleError: nothing fits on any of them.
+    """
+    from meshwright.plots.stacked_scaling import stacked_scaling
+
+    _require_one_kind(question, "scaling")
+    counts = doublings(question) if gpu_counts is None else gpu_counts
+    frame = scaling_frame(question, counts, kinds=("strong",), budget=budget)
+    if frame.empty:
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
+    return Drawing(frame=frame, figure=stacked_scaling(frame, _subject(question, sized=False)))
+
+
 def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
     """Where the time of each layout goes; where they answer different questions each is named with its own."""
     from meshwright.plots.step_time import time_breakdown

@@ -32,8 +32,9 @@ def scaling_frame(
 ) -> pd.DataFrame:
     """The best layout at each number of GPUs, for strong and for weak scaling.
 
-    Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`. Numbers
-    of GPUs on which no layout is legal or fits are left out, and those the budget's time did not reach.
+    Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`, and
+    seconds of the step by part. Numbers of GPUs on which no layout is legal or fits are left out, and those the
+    budget's time did not reach.
 
     Raises:
         InputError: numbers of GPUs that the cluster cannot have.
@@ -58,7 +59,7 @@ def scaling_frame(
                 continue
             rows[gpus, global_batch] = _scaling_row(gpus, global_batch, found)
     known = [{"kind": kind, **rows[gpus, batch]} for kind, gpus, batch in points if (gpus, batch) in rows]
-    return pd.DataFrame(known)
+    return pd.DataFrame(known).fillna(0.0)  # parts that some layouts lack
 
 
 def _points(
@@ -83,6 +84,7 @@ def _scaling_row(gpus: int, global_batch: int, found: SearchResult) -> dict[str,
         "tokens_per_second": best.tokens_per_second,
         "mfu": best.mfu,
         "gap": found.certificate.gap,
+        **best.time.as_dict(),
     }
 
 

@@ -16,6 +16,7 @@ from meshwright.families.pictures import PictureRequest, PlotOptions
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.plots.drawing import Drawing
 from meshwright.plots.heatmap import finding, heatmap
+from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.plots.tornado import finding as tornado_finding
 from meshwright.plots.tornado import tornado
 from planner.answers.heatmap import heatmap_frame
@@ -138,6 +139,31 @@ def test_bars_that_do_not_fit_have_no_length() -> None:
     said = [text.get_text() for text in axes.texts]
     assert said == ["does not fit; anew +10.0 %", "same, anew -10.0 %"]
     assert "25 % more device memory saves 10.0 % with another layout" in tornado_finding(frame)
+
+
+def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:
+    asked = PictureRequest(
+        plans=[planned()], options=PlotOptions(kind="stacked", gpus="8,16,32"), budget=Budget()
+    )
+    picture = PICTURES["scaling"](asked)
+    frame = picture.frame
+    assert frame["gpus"].tolist() == [8, 16, 32]
+    assert set(frame["kind"]) == {"strong"}
+    parts = [part for part in TIME_COLOURS if part in frame]
+    assert frame[parts].sum(axis=1).tolist() == pytest.approx(frame["step_seconds"].tolist())
+    (axes,) = picture.figure.axes
+    tops: dict[float, float] = {}
+    for patch in axes.patches:
+        assert isinstance(patch, Rectangle)
+        tops[round(patch.get_x())] = max(
+            tops.get(round(patch.get_x()), 0.0), patch.get_y() + patch.get_height()
+        )
+    spent = frame["step_seconds"] * frame["gpus"]
+    assert [tops[at] for at in sorted(tops)] == pytest.approx(spent.tolist(), rel=0.02)
+    assert "8 to 32 GPUs: a step costs" in picture.title
+    alone = PictureRequest(plans=[planned()], options=PlotOptions(kind="piled", gpus="8"), budget=Budget())
+    with pytest.raises(ValueError, match="`strong`, `weak` and `stacked`"):
+        PICTURES["scaling"](alone)
 
 
 def test_the_verb_draws_them(tmp_path: Path, meshwright) -> None:  # type: ignore[no-untyped-def]

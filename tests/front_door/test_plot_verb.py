@@ -69,7 +69,7 @@ def test_scaling_over_many_points(meshwright, plan_file: Path, tmp_path: Path) -
         (("frontier", "--between", "time,tmie"), "--objective: `tmie` is not one of"),
         (("frontier", "--between", "time,time"), "a frontier needs two objectives, not `time` twice"),
         (("frontier", "--between", "time,cost"), "--tokens: missing"),
-        (("scaling", "--kind", "both"), "--kind: `both` is not one of `strong` and `weak`"),
+        (("scaling", "--kind", "both"), "--kind: `both` is not one of `strong`, `weak` and `stacked`"),
         (
             ("time", "--points", "3", "--kind", "weak"),
             "  --points: is for `frontier`, not `time`\n  --kind: is",

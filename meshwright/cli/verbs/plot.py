@@ -48,7 +48,9 @@ def plot(
         str | None, o.optional("--between", "A,B", "frontier: two objectives; time,memory.")
     ] = None,
     points: Annotated[str | None, o.optional("--points", "N", "frontier: how many, or all.")] = None,
-    kind_of_scaling: Annotated[str | None, o.optional("--kind", "KIND", "scaling: strong or weak.")] = None,
+    kind_of_scaling: Annotated[
+        str | None, o.optional("--kind", "KIND", "scaling: strong, weak or stacked.")
+    ] = None,
     tokens: o.Tokens = None,
     price: o.Price = None,
     operations: o.Operations = None,

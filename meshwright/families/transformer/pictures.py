@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models.errors import InputError
 from meshwright.answers.ranked import Ranked
-from meshwright.families.pictures import PictureRequest, PlotOptions, scaling_kinds
+from meshwright.families.pictures import STACKED, PictureRequest, PlotOptions, scaling_kinds
 from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
@@ -18,6 +18,7 @@ from meshwright.plots.drawing import (
     draw_ladder,
     draw_memory,
     draw_scaling,
+    draw_stacked_scaling,
     draw_time,
     draw_timeline,
     draw_tornado,
@@ -105,7 +106,10 @@ def _points(text: str | None) -> int | None:
 def _scaling(request: PictureRequest) -> Drawing:
     question = request.only("scaling", Plan).question
     counts = None if request.options.gpus is None else parse_sizes(request.options.gpus, question)
-    return draw_scaling(question, counts, scaling_kinds(request.options), request.budget)
+    kinds = scaling_kinds(request.options, STACKED)
+    if STACKED in kinds:
+        return draw_stacked_scaling(question, counts, request.budget)
+    return draw_scaling(question, counts, kinds, request.budget)
 
 
 def _time(request: PictureRequest) -> Drawing:
