@@ -140,7 +140,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
                 engine = Engine(plan, device, EngineOptions(compile=plan.stack.compiled))
                 held.append(engine)
                 seconds = _timed(engine, steps)
-                memory = measure_memory(engine, *_tokens(engine))
+                memory = measure_memory(engine, *tokens_of(engine))
     except OutOfMemoryError as error:
         of_rank = TransformerTraining().of_rank(plan, rank)
         raise memory_failure({"rank": rank, "allocated": error.parts, **of_rank}) from error
@@ -177,7 +177,7 @@ def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
 
 def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
     clock = StepClock(engine.device)
-    tokens = _tokens(engine)
+    tokens = tokens_of(engine)
     for step in range(1 + steps):
         if step == 1:
             clock.forget()
@@ -192,12 +192,12 @@ def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
     with without_values():
         engine = Engine(plan, device, EngineOptions())
         spread_evenly(engine.parts)
-        tokens = _tokens(engine)
+        tokens = tokens_of(engine)
         engine.step(*tokens)
         return measure_memory(engine, *tokens)
 
 
-def _tokens(engine: Engine) -> tuple[Tensor, Tensor]:
+def tokens_of(engine: Engine) -> tuple[Tensor, Tensor]:
     """(B, S) random inputs and targets for this rank: its sequences of a step."""
     shape = (engine.share.sequences, engine.plan.training.sequence_length)
     drawn = torch.randint(0, engine.plan.model.vocab_size, (2, *shape))

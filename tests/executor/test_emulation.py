@@ -40,7 +40,7 @@ def real_peak(plan: Plan) -> int:
 
     torch.manual_seed(dist.get_rank())
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    tokens = emulation._tokens(plan)
+    tokens = emulation.tokens_of(engine)
     engine.step(*tokens)
     return sum(measure_memory(engine, *tokens).values())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from effort import first_of, number
 from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, question_for, stray, train_weights
@@ -77,3 +78,19 @@ def test_of_several_pools_the_doctor_assumes_memory_alone() -> None:
     assumed = assumptions_of(pooled_plan("mbs1 zero0 replicas=old,new", GPT, (1, 1)))
     assert (assumed.seconds, assumed.known) == ({}, False)
     assert assumed.bytes_needed > 0
+
+
+def test_alone_a_rank_has_its_replicas_share(processes: Processes) -> None:
+    plan = pooled_plan("mbs1 zero0 replicas=old,new", GPT, (1, 1))
+    for rank, shape in enumerate(processes.run(2, batch_shape, plan)):
+        assert shape == (share_of(plan, rank).sequences, plan.training.sequence_length)
+
+
+def batch_shape(plan: Plan) -> tuple[int, ...]:
+    """Of what this rank is emulated with."""
+    from executor.emulate.one_rank import tokens_of
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
+
+    inputs, _ = tokens_of(Engine(plan, torch.device("cpu"), EngineOptions()))
+    return tuple(inputs.shape)
