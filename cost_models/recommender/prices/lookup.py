@@ -49,15 +49,24 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
-    mine = x.hot_ids / question.cluster.num_gpus, x.local_hot_distinct
-    copied = np.where(x.hot_rows > 0, _update(question, *mine, x.whole_width), 0.0)
-    copied = copied + _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
+    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows, whose gradients are added up
+    by then."""
+    copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
     changed = rows if question.facts.updates_whole_tables else distinct
     over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
     return shard + over_link, copied
+
+
+def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
+    """(O,) of every GPU: gradients of copied rows are added up before they travel, those of its samples; and where rows
+    that were touched are gathered, those of all GPUs once more."""
+    gpus = question.cluster.num_gpus
+    seconds = _update(question, x.hot_ids / gpus, x.local_hot_distinct, x.whole_width)
+    if question.facts.copies_reduce == "touched" and gpus > 1:
+        seconds = seconds + _update(question, gpus * x.local_hot_distinct, x.hot_distinct, x.whole_width)
+    return np.where(x.hot_rows > 0, seconds, 0.0)
 
 
 def host_rate(question: RecommenderQuestion) -> float:

@@ -19,7 +19,7 @@ from cost_models.recommender.prices.exchange import (
     links_of,
 )
 from cost_models.recommender.prices.host import fixed_launch_seconds, launch_seconds
-from cost_models.recommender.prices.lookup import lookup_seconds, update_seconds
+from cost_models.recommender.prices.lookup import copy_sum_seconds, lookup_seconds, update_seconds
 from cost_models.recommender.prices.memory import fixed_bytes, option_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns, Pair, option_columns
@@ -66,6 +66,7 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
     zero = np.zeros(len(x))
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
+    copies = copy_sum_seconds(question, x) + copy_seconds(question, x, links)
     held = np.stack(
         [
             index_seconds(question, x, links),
@@ -77,9 +78,7 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
         ],
         axis=1,
     )
-    copied = np.stack(
-        [zero, lookup_copied, zero, zero, copy_seconds(question, x, links), update_copied], axis=1
-    )
+    copied = np.stack([zero, lookup_copied, zero, zero, copies, update_copied], axis=1)
     launches, launches_everywhere = launch_seconds(question, x)
     held = held + launches
     placed = (x.shards > 0)[:, None]
