@@ -12,27 +12,23 @@ import numpy as np
 from cost_models.errors import RunError
 from cost_models.recommender.priced import Array, Ints
 from planner.exact.ilp.solvers import SolverName
-from planner.recommender.cases import ROUNDED, Case, Cases, does_most
+from planner.recommender.cases import ROUNDED
 from planner.recommender.greedy import greedy, placed
 from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.places import PlacesProgram
 from planner.recommender.ilp.solving import Interrupt, solve
 from planner.recommender.local_search import improve
 from planner.recommender.nothing_fits import no_room_for_all
 from planner.recommender.problem import Placement, Problem, use_of
+from planner.recommender.proving import over_places
 from planner.recommender.state import State
 
 PROVEN = 1e-9
 """Relative gap at which nothing is left to prove."""
 FLAT_CLASSES = 100
 """Most distinct tables whose places are in the program; with more, options alone are."""
-FLAT_PLACES = 20_000
-"""Most variables of places."""
 OPTIONS_GAP = 1e-4
 """Relative gap at which the program over options ends and local search is done."""
 OPTIONS_SECONDS = 5.0
-FLAT_GAP = 1e-7
-"""Relative gap at which the program of record ends."""
 ROUNDS = 300
 """Most rounds of local search."""
 PATIENCE = 12
@@ -122,40 +118,45 @@ def run(search: Search) -> None:
     counts = _best_options(search, scale, reduced)
     search.say("placing")
     begin = start if counts is None else placed(problem, scale, counts)
-    _improved(search, scale, reduced, [begin] if search.offer(begin) else [begin, start])
-    if search.gap > PROVEN and not search.stopped():
-        _over_places(search, reduced)
+    few = len(problem.members) <= FLAT_CLASSES
+    until = time.monotonic() + search.seconds_left / (6 if few else 1)
+    for one in [begin] if search.offer(begin) else [begin, start]:
+        if search.gap > OPTIONS_GAP and time.monotonic() < until:
+            _improved(search, scale, reduced.rows(search.value), one, 0, until)
+    if few and search.gap > PROVEN and not search.stopped():
+        kept = reduced.rows(search.value)
+        over_places(search, kept, lambda rows: _again(search, scale, rows, begin))
     if search.best is None:
         if search.interrupt.pressed:
             raise KeyboardInterrupt
         raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
 
 
-def _improved(search: Search, scale: float, reduced: _Reduced, starts: list[Placement]) -> None:
-    """Local search from placements; with few distinct tables again with other seeds, while the gap is large."""
+def _improved(search: Search, scale: float, rows: Ints, start: Placement, seed: int, until: float) -> None:
+    """Local search from a placement, in some rows."""
     problem = search.problem
-    few = len(problem.members) <= FLAT_CLASSES
-    patience = min(3 * PATIENCE, len(problem.unit_class)) if few else PATIENCE
-    until = time.monotonic() + search.seconds_left / (3 if few else 1)
-    tries = [
-        *((start, 0) for start in starts),
-        *((starts[0], seed) for seed in range(1, SEEDS if few else 1)),
-    ]
-    for start, seed in tries:
-        if search.gap <= (OPTIONS_GAP if seed == 0 else SMALL_GAP) or time.monotonic() > until:
-            break
-        state = State(problem, scale)
-        state.load(start)
-        state.keep_to(reduced.rows(search.value))
-        found = improve(
-            state,
-            rounds=ROUNDS,
-            patience=patience,
-            seed=seed,
-            target=(search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP),
-            stop=lambda: search.stopped() or time.monotonic() > until,
-        )
-        search.offer(found)
+    units, few = len(problem.unit_class), len(problem.members) <= FLAT_CLASSES
+    state = State(problem, scale)
+    state.load(start)
+    state.keep_to(rows)
+    found = improve(
+        state,
+        rounds=ROUNDS,
+        patience=min(3 * PATIENCE, units) if few else PATIENCE,
+        seed=seed,
+        target=(search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP),
+        stop=lambda: search.stopped() or time.monotonic() > until,
+    )
+    search.offer(found)
+
+
+def _again(search: Search, scale: float, rows: Ints, start: Placement) -> None:
+    """Local search with other seeds while the gap is large."""
+    until = time.monotonic() + search.seconds_left / 4
+    for seed in range(1, SEEDS):
+        if search.gap <= SMALL_GAP or time.monotonic() > until:
+            return
+        _improved(search, scale, rows, start, seed, until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,80 +213,3 @@ def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | Non
     counts = np.zeros(len(search.problem.picks), dtype=np.int64)
     counts[kept] = program.row_counts()
     return counts
-
-
-def _over_places(search: Search, reduced: _Reduced) -> None:
-    """The program of record over the rows that are left, case by case, the one of the lowest bound first."""
-    problem = search.problem
-    kept = reduced.rows(search.value)
-    if len(problem.members) > FLAT_CLASSES or _places(problem, kept) > FLAT_PLACES:
-        return
-    search.flat = True
-    search.say("proving")
-    worst = _worst(problem)
-    cases = Cases(problem, search.solver, worst, search.interrupt, lambda: search.seconds_left)
-    left = [found] if (found := cases.case(kept, min(search.value, worst), search.bound)) else []
-    decided = math.inf  # the least bound of cases that the solver is done with
-    while left and not search.stopped():
-        case = min(left, key=lambda one: one.bound)
-        search.prove(min(case.bound, decided))
-        search.say("proving")
-        left.remove(case)
-        value = min(search.value, worst)
-        if case.bound > value * (1 + ROUNDED):
-            continue
-        if not case.placed:
-            parts = cases.split(case, value)
-            if parts is None:
-                parts = [found] if (found := cases.with_places(case, value)) else []
-            left += parts
-        else:
-            others = min([decided, *(one.bound for one in left)])
-            decided = min(decided, _solved(search, case, value, others))
-    if search.left_open:
-        return
-    if search.best is None:
-        raise no_room_for_all(problem)
-    search.prove(decided)
-
-
-def _solved(search: Search, case: Case, scale: float, others: float) -> float:
-    """Solve a case, where no other has a bound below `others`; its own bound."""
-    problem = search.problem.with_rows(case.rows)
-    program = PlacesProgram(problem, scale, ordered=search.solver == "cbc", first=does_most(problem))
-
-    def watch(_: float, bound: float) -> None:
-        if math.isfinite(bound):
-            search.prove(min(bound * scale + problem.fixed, others))
-        search.say("proving")
-
-    solved = solve(
-        program.problem,
-        search.solver,
-        seconds=search.seconds_left,
-        gap=FLAT_GAP,
-        interrupt=search.interrupt,
-        watch=watch,
-    )
-    if solved.found:
-        found = program.placement()
-        search.offer(Placement(case.rows[found.row], found.places))
-    search.left_open = search.left_open or solved.verdict == "stopped"
-    bound = max(case.bound, solved.bound * scale + problem.fixed)
-    search.prove(min(bound, others))
-    return bound
-
-
-def _places(problem: Problem, rows: Ints) -> int:
-    """Variables of places that some rows take."""
-    places = np.where(problem.on_nodes, problem.nodes, problem.gpus)
-    return int(places[rows][problem.shards[rows] > 0].sum())
-
-
-def _worst(problem: Problem) -> float:
-    """Seconds that no sharding exceeds."""
-    most = problem.base_load.max(axis=0) + problem.beside
-    full = problem.everywhere_load + problem.shard_load * problem.shards[:, None]
-    for one, count in enumerate(problem.counts.tolist()):
-        most = most + count * full[problem.rows_of(one)].max(axis=0)
-    return float(most.sum()) + problem.fixed

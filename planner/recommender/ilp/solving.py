@@ -15,8 +15,8 @@ import pulp
 from planner.exact.ilp.solvers import ROUNDING, SolverName
 
 Verdict = Literal["optimal", "infeasible", "stopped"]
-Watch = Callable[[float, float], None]
-"""Called now and then with the solver's (best, bound)."""
+Watch = Callable[[float, float], bool]
+"""Called now and then with the solver's (best, bound); whether that is enough."""
 
 
 @dataclass(slots=True)
@@ -108,9 +108,10 @@ def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None
     import highspy
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        enough = False
         if watch is not None and kind == highspy.cb.HighsCallbackType.kCallbackMipInterrupt:
-            watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
-        if stop.pressed:
+            enough = watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
+        if stop.pressed or enough:
             into.user_interrupt = True
 
     kinds = highspy.cb.HighsCallbackType

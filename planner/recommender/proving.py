@@ -1,0 +1,122 @@
+"""The proof with places: the program of record, case by case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.recommender.priced import Ints
+from planner.recommender.cases import ROUNDED, Case, Cases, does_most
+from planner.recommender.ilp.places import PlacesProgram
+from planner.recommender.ilp.solving import solve
+from planner.recommender.nothing_fits import no_room_for_all
+from planner.recommender.problem import Placement, Problem
+
+if TYPE_CHECKING:
+    from planner.recommender.searching import Search
+
+FLAT_PLACES = 20_000
+"""Most variables of places."""
+FLAT_GAP = 1e-7
+"""Relative gap at which the program of record ends."""
+
+
+def over_places(search: Search, kept: Ints, again: Callable[[Ints], None]) -> None:
+    """The program of record over rows that are left, case by case, the one of the lowest bound first.
+
+    Once cases have raised the bound, `again` searches further in their rows, before the solver is asked.
+    """
+    problem = search.problem
+    if _places(problem, kept) > FLAT_PLACES:
+        again(kept)
+        return
+    search.flat = True
+    search.say("proving")
+    worst = _worst(problem)
+    cases = Cases(problem, search.solver, worst, search.interrupt, lambda: search.seconds_left)
+    left = [found] if (found := cases.case(kept, min(search.value, worst), search.bound)) else []
+    decided = math.inf  # the least bound of cases that the solver is done with
+    searched = False
+    while left and not search.stopped():
+        case = min(left, key=lambda one: one.bound)
+        search.prove(min(case.bound, decided))
+        search.say("proving")
+        left.remove(case)
+        value = min(search.value, worst)
+        if case.bound > value * (1 + ROUNDED):
+            continue
+        if not case.placed:
+            parts = cases.split(case, value)
+            if parts is None:
+                parts = [found] if (found := cases.with_places(case, value)) else []
+            left += parts
+        elif not searched:
+            left.append(case)
+            again(np.unique(np.concatenate([one.rows for one in left])))
+            searched = True
+        else:
+            others = min([decided, *(one.bound for one in left)])
+            bound, done = _solved(search, case, value, others)
+            if done:
+                decided = min(decided, bound)
+            else:
+                left.append(replace(case, bound=bound))
+    if left:
+        return
+    if search.best is None:
+        raise no_room_for_all(problem)
+    search.prove(decided)
+
+
+def _solved(search: Search, case: Case, scale: float, others: float) -> tuple[float, bool]:
+    """Solve a case, where no other has a bound below `others`: its bound, and whether it was solved to its end.
+
+    It is left to a later turn once others hold the bound back by more than half of what is left to prove.
+    """
+    problem = search.problem.with_rows(case.rows)
+    program = PlacesProgram(problem, scale, ordered=search.solver == "cbc", first=does_most(problem))
+    enough = (others + scale) / 2 if others < math.inf else math.inf
+
+    def watch(_: float, bound: float) -> bool:
+        proved = bound * scale + problem.fixed
+        if math.isfinite(bound):
+            search.prove(min(proved, others))
+        search.say("proving")
+        return enough < proved < math.inf
+
+    solved = solve(
+        program.problem,
+        search.solver,
+        seconds=search.seconds_left,
+        gap=FLAT_GAP,
+        interrupt=search.interrupt,
+        watch=watch,
+    )
+    if solved.found:
+        found = program.placement()
+        search.offer(Placement(case.rows[found.row], found.places))
+    bound = max(case.bound, solved.bound * scale + problem.fixed)
+    search.prove(min(bound, others))
+    done = solved.verdict != "stopped"
+    if not done and bound <= enough:
+        search.left_open = True
+    return bound, done
+
+
+def _places(problem: Problem, rows: Ints) -> int:
+    """Variables of places that some rows take."""
+    places = np.where(problem.on_nodes, problem.nodes, problem.gpus)
+    return int(places[rows][problem.shards[rows] > 0].sum())
+
+
+def _worst(problem: Problem) -> float:
+    """Seconds that no sharding exceeds."""
+    most = problem.base_load.max(axis=0) + problem.beside
+    full = problem.everywhere_load + problem.shard_load * problem.shards[:, None]
+    for one, count in enumerate(problem.counts.tolist()):
+        most = most + count * full[problem.rows_of(one)].max(axis=0)
+    return float(most.sum()) + problem.fixed
