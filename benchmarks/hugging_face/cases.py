@@ -33,6 +33,7 @@ _LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 _EXPERTS: Config = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_TURNS = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
 _QWEN_MOE = _SIZES | _EXPERTS | {"num_experts": 4}
 _DEEPSEEK = (
     _WHOLE_HEADS
@@ -143,4 +144,44 @@ CASES: dict[str, Config] = {
         routed_scaling_factor=16.0,
     ),
     "deepseek_v3": _of("deepseek_v3", _DEEPSEEK | _GROUPS, routed_scaling_factor=2.5, norm_topk_prob=True),
+    "granite, plain residuals": _of(
+        "granite",
+        embedding_multiplier=3.0,
+        attention_multiplier=0.2,
+        logits_scaling=4.0,
+        residual_multiplier=1.0,
+    ),
+    "seed_oss": _of("seed_oss", head_dim=16),
+    "ernie4_5": _of("ernie4_5", head_dim=16, use_bias=True),
+    "nemotron": _of("nemotron", partial_rotary_factor=0.5),
+    "arcee": _of("arcee", mlp_bias=True),
+    "helium": _of("helium", head_dim=16),
+    "ministral": _of("ministral", head_dim=16, sliding_window=5, layer_types=_TURNS),
+    "exaone4": _of("exaone4", sliding_window=5, sliding_window_pattern=4, layer_types=_TURNS[::-1]),
+    "vaultgemma, no caps": _of(
+        "vaultgemma", head_dim=32, sliding_window=5, attn_logit_softcapping=None, final_logit_softcapping=None
+    ),
+    "olmoe": _of("olmoe", _SIZES | {"num_experts": 4, "num_experts_per_tok": 2}),
+    "flex_olmo": _of("flex_olmo", _SIZES | {"num_experts": 4, "num_experts_per_tok": 2}, norm_topk_prob=True),
+    "dots1": _of(
+        "dots1",
+        _SIZES | _EXPERTS,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+        sliding_window=5,
+        max_window_layers=2,
+    ),
+    "ernie4_5_moe": _of(
+        "ernie4_5_moe",
+        _SIZES,
+        moe_num_experts=4,
+        moe_k=2,
+        moe_num_shared_experts=2,
+        moe_intermediate_size=48,
+        moe_layer_start_index=1,
+        moe_layer_interval=1,
+    ),
 }

@@ -8,7 +8,18 @@ from torch import Tensor
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.transformer import Transformer
 
-_NEIGHBOURS_TURN = ("gptj", "cohere", "cohere2", "glm", "glm4", "deepseek_v2", "deepseek_v3")
+_NEIGHBOURS_TURN = (
+    "gptj",
+    "cohere",
+    "cohere2",
+    "glm",
+    "glm4",
+    "deepseek_v2",
+    "deepseek_v3",
+    "helium",
+    "ernie4_5",
+    "ernie4_5_moe",
+)
 """Families that turn neighbouring numbers of a head together; ours are those of its two halves."""
 _OLD = {
     "gptj": {"blocks": "transformer.h", "embedding": "wte", "norm": "ln_f"},
@@ -37,6 +48,8 @@ _NORMS = {
 }
 """What it calls our norms before and after attention, before and after the MLP."""
 _NORMS["gemma3_text"] = _NORMS["gemma2"]
+_NORMS["vaultgemma"] = ("input_layernorm", "", "pre_feedforward_layernorm", "")
+_NORMS["exaone4"] = _NORMS["flex_olmo"] = _NORMS["olmo2"]
 _OURS = ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
 _MLPS = {
     "gptj": {"mlp.fc_in": "up", "mlp.fc_out": "down"},
@@ -44,6 +57,7 @@ _MLPS = {
     "starcoder2": {"mlp.c_fc": "up", "mlp.c_proj": "down"},
     "falcon": {"mlp.dense_h_to_4h": "up", "mlp.dense_4h_to_h": "down"},
 }
+_MLPS["nemotron"] = _MLPS["arcee"] = {"mlp.up_proj": "up", "mlp.down_proj": "down"}
 _MLPS["bloom"] = _MLPS["gpt_neox"] = _MLPS["falcon"]
 _GATED = {f"mlp.{name}_proj": name for name in ("gate", "up", "down")}
 _NOT_WEIGHTS = ("inv_freq", ".attn.bias", "masked_bias", "e_score_correction_bias")
@@ -161,8 +175,8 @@ class _Copy:
         self.layer(f"{ours}.key_value", f"{stem}kv_b_proj")
 
     def norm(self, ours: str, theirs: str) -> None:
-        """A Gemma's gains are what is added to one."""
-        if self.family.startswith("gemma") and f"{theirs}.weight" in self.theirs:
+        """A Gemma's and a Nemotron's gains are what is added to one."""
+        if self.family.startswith(("gemma", "vaultgemma", "nemotron")) and f"{theirs}.weight" in self.theirs:
             self.theirs[f"{theirs}.weight"] = 1 + self.theirs[f"{theirs}.weight"]
         self.layer(ours, theirs)
 

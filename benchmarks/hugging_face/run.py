@@ -39,7 +39,10 @@ def made(config: Config, generator: torch.Generator) -> torch.nn.Module:
     ).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * SPREAD)
+            drawn = torch.randn(parameter.shape, generator=generator) * SPREAD
+            parameter.copy_(
+                drawn if parameter.requires_grad else torch.zeros(())
+            )  # a router's balancing bias
     return theirs
 
 
@@ -73,7 +76,7 @@ def compare(config: Config) -> tuple[int, int, float]:
     tokens = torch.randint(0, spec.vocab_size, (SEQUENCES, TOKENS), generator=generator)
     with torch.no_grad():
         expected, got = theirs(tokens).logits, ours(tokens)
-    count = sum(parameter.numel() for parameter in theirs.parameters())
+    count = sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
     return count, total_parameters(spec), float((got - expected).abs().max() / expected.abs().max())
 
 
