@@ -56,6 +56,8 @@ def _spelling(name: str) -> str:
 
 def unknown_model(text: str) -> InputError:
     """The error for a name that is no model."""
+    if text == "-":
+        return InputError("`-` is no model; standard input is called `/dev/stdin`")
     if known_cluster(text):
         return InputError(f"`{printable(text)}` is a cluster, not a model", hint=_ORDER)
     hint = "known names: meshwright catalog models"

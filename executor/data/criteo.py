@@ -9,6 +9,7 @@ Samples come in their order, each step the next ones, and from the beginning aga
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,15 +97,27 @@ class RecordedClicks:
         labels = torch.from_numpy(fields[:, :1].astype(np.float32))
         return Clicks(torch.from_numpy(numbers), ids, labels)
 
-    def told(self) -> list[str]:
-        """A sentence for each table that ids were out of range of, as far as this rank has read."""
-        return [
-            f"table `{name}`: {stray.count} ids out of 0 to {table.rows - 1} were taken"
-            f" {'modulo its rows' if table.out_of_range == 'modulo' else 'for its first row'};"
-            f" the first is {stray.first_id} in row {stray.sample} of {self.path.name}"
-            for name, table, stray in zip(self.table_names, self.tables, self.strays, strict=True)
-            if stray.count
-        ]
+    def counted(self) -> list[list[int]]:
+        """(count, row of the file, id) of each table's ids out of range, the first of them, as far as this rank has
+        read."""
+        return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
+
+    def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """A sentence for each table that ids were out of range of, on all ranks, each of which has `counted`."""
+        sentences = []
+        for table, name, of_table in zip(
+            self.tables, self.table_names, zip(*of_ranks, strict=True), strict=True
+        ):
+            total = sum(count for count, _, _ in of_table)
+            met = [(sample, first_id) for count, sample, first_id in of_table if count]
+            if met:
+                sample, first_id = min(met)
+                how = "modulo its rows" if table.out_of_range == "modulo" else "for its first row"
+                sentences.append(
+                    f"table `{name}`: {total} ids out of 0 to {table.rows - 1} were taken {how};"
+                    f" the first is {first_id} in row {sample} of {self.path.name}"
+                )
+        return sentences
 
     def _bags(self, table: int, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> Bags:
         spec = self.tables[table]

@@ -137,8 +137,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
         host_bytes=held_on_host(engine),
     )
-    told = gather_json([mine.model_dump_json(), run.clicks.told()])
-    strays = sorted({sentence for _, sentences in told for sentence in sentences})
+    told = gather_json([mine.model_dump_json(), run.clicks.counted()])
+    strays = run.clicks.told([counted for _, counted in told])
     for sentence in strays:
         if rank == 0:
             watcher.note(sentence)

@@ -61,8 +61,24 @@ def test_ids_out_of_range_are_counted_and_told(tmp_path: Path) -> None:
     for way, ids in (("modulo", [27, 28, 29, 0, 1]), ("first", [27, 28, 29, 0, 0])):
         clicks = RecordedClicks(path, criteo(way, rows=30), 10)
         assert clicks.slice(0, 0, 1).ids[22].values.tolist()[5:] == ids
-        assert clicks.told()[1].startswith("table `c.22`: 2 ids out of 0 to 29 were taken")
-        assert clicks.told()[1].endswith("the first is 30 in row 9 of day.tsv")
+        told = clicks.told([clicks.counted()])[1]
+        assert told.startswith("table `c.22`: 2 ids out of 0 to 29 were taken")
+        assert told.endswith("the first is 30 in row 9 of day.tsv")
+
+
+def test_ids_out_of_range_are_counted_over_all_ranks(tmp_path: Path) -> None:
+    """Each of two ranks meets one: one sentence, with the first row of the file."""
+    path, model = _recorded(tmp_path / "a.bin", at17=(5, 100)), criteo("modulo")
+    records = np.fromfile(path, dtype="<i4").reshape(-1, 40)
+    records[2, 17] = 777
+    records.tofile(path)
+    ranks = [RecordedClicks(path, model, 8) for _ in range(2)]
+    for rank, clicks in enumerate(ranks):
+        clicks.slice(0, rank, 2)
+    (told,) = ranks[0].told([clicks.counted() for clicks in ranks])
+    assert told == (
+        "table `c.3`: 2 ids out of 0 to 99 were taken modulo its rows; the first is 777 in row 3 of a.bin"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_ranks_send_what_the_formula_says(ranks: int, nodes: int, processes: Pro
     assert sum(one.host_bytes for one in report.ranks) == pytest.approx(
         sum(plan.prediction.host_bytes), rel=0.02
     )
+
+
+def test_ranks_that_hold_keys_send_what_the_formula_says(processes: Processes) -> None:
+    """Copies send the keys that they met, whatever their size."""
+    plan = plan_of("table:0=copy table:1=row table:2-3=column2@1,0,0,1 table:4-7=whole@0,1,0,1/host")
+    tables = tuple(one.model_copy(update={"hashed": True}) for one in plan.model.tables)
+    question = replace(plan.question, model=plan.model.model_copy(update={"tables": tables}))
+    for one in processes.run(2, _trained, make_recommender_plan(question, plan.sharding))[0].ranks:
+        assert one.sent_bytes == one.formula_bytes
+        assert one.memory["tables"] > 0
 
 
 def _trained(plan: RecommenderPlan) -> RecommenderReport:

@@ -188,3 +188,9 @@ def test_a_model_from_a_pipe_is_read_once(meshwright, words: tuple[str, ...]) ->
     os.close(reading)
     assert answer.code == 0, answer.err
     assert "shop" in answer.out
+
+
+def test_a_dash_is_no_model_and_standard_input_has_a_name(meshwright) -> None:
+    answer = meshwright("plan", "-", *ASKED)
+    assert answer.code == 2
+    assert "`-` is no model; standard input is called `/dev/stdin`" in answer.err
