@@ -1,0 +1,98 @@
+"""What the pages show is what is printed: their commands are run, figures masked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import console_blocks
+import pytest
+from console_blocks import ROOT, Outcome, Step, complaints, masked, play
+from effort import THOROUGH
+
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+USUAL = ("calibrating-from-runs", "other-trainers", "your-model")
+"""Those that take a few seconds; the others are run in a thorough test: some calibrate, train or search for minutes."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "page", PAGES if THOROUGH else [one for one in PAGES if one.stem in USUAL], ids=lambda page: page.stem
+)
+def test_the_page_shows_what_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wrong = [complaint for step, found in play(page, tmp_path) for complaint in complaints(step, found)]
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_every_console_block_is_read() -> None:
+    """No page has a command in a block that the reader of blocks passes over."""
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        lines = [line for line in text.splitlines() if line.startswith("$ ")]
+        assert len(lines) == sum(not step.hidden for step in console_blocks.steps(text)), page
+
+
+PAGE = """
+<!-- file: job.yaml
+kind: training
+-->
+<!-- first: meshwright catalog gpus -->
+```console
+$ meshwright plan a \\
+    b
+step 1.2 s
+...
+done
+$ meshwright explain a
+```
+
+<!-- not run: it needs GPUs -->
+```console
+$ meshwright run a
+```
+
+```yaml
+kind: cluster
+name: box
+```
+"""
+
+
+def test_a_page_is_read_as_a_session() -> None:
+    first, plan, explain, run = console_blocks.steps(PAGE)
+    assert (first.command, first.hidden) == ("meshwright catalog gpus", True)
+    assert plan.command.split() == ["meshwright", "plan", "a", "b"]
+    assert plan.shown == "step 1.2 s\n...\ndone\n"
+    assert (explain.shown, explain.not_run, run.not_run) == ("", "", "it needs GPUs")
+    assert console_blocks.files(PAGE) == {
+        "job.yaml": "kind: training\n",
+        "box.yaml": "kind: cluster\nname: box\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("step 900 ms\nwhat is left out\ndone\n", True),
+        ("step 1.2 s\ndone\n", True),
+        ("step 1.2 s\nfailed\n", False),
+        ("stop 1.2 s\nx\ndone\n", False),
+    ],
+)
+def test_only_figures_may_differ(printed: str, same: bool) -> None:
+    step = Step(command="meshwright plan", shown="step 1.2 s\n...\ndone\n")
+    assert (complaints(step, Outcome(out=printed, both=printed)) == []) is same
+
+
+def test_an_exit_code_that_the_page_does_not_show_is_told() -> None:
+    assert complaints(Step(command="meshwright plan"), Outcome(code=2))
+    assert not complaints(
+        Step(command="meshwright plan", shown="error: no\n"), Outcome(code=2, both="error: no\n")
+    )
+    assert complaints(Step(command="python x.py"), Outcome(problems=["is not run here"]))
+
+
+def test_masking_keeps_words() -> None:
+    assert masked("tp8  12.5 GiB of 80 GB\n-1.6 %") == masked("tp8 900 MiB of 96 GB +10 %")
+    assert masked("tp8 layers=2,3*12") != masked("tp4 layers=2,3*12")
+    assert masked("zero1 sp") != masked("zero1")
