@@ -28,10 +28,13 @@ def discover(
         machine: what is asked; None: this machine.
 
     Raises:
-        InputError: a link or the number of nodes cannot be.
+        InputError: a link, the name or the number of nodes cannot be.
         HostError: there is no GPU here, they are split into slices, or of several kinds.
     """
     if nodes is not None and not 1 <= nodes <= MAX_GPUS:
         raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
     said = parse_links([f"{place}={text}" for place, text in (links or {}).items()])
-    return Discovered(seen=ask_machine(machine, nodes=nodes, name=name, said=said))
+    found = Discovered(seen=ask_machine(machine, nodes=nodes, name=name, said=said))
+    if found.complete:
+        _ = found.cluster  # what would be refused as a file is refused here
+    return found
