@@ -12,23 +12,27 @@ const controls = [...form.elements].filter(one => one.name);
 let asking = null; // what ends the question under way
 let typing = null; // the control that is being typed in
 
+function valueOf(one) {
+  if (one.type === "checkbox") return one.checked ? "on" : "off";
+  return one.value.trim();
+}
+
 function isUsual(one) {
-  if (one.type === "checkbox") return !one.checked;
-  return one.value.trim() === (one.dataset.usual ?? "");
+  return valueOf(one) === (one.dataset.usual ?? "");
 }
 
 function said() {
   const turned = new URLSearchParams();
-  for (const one of controls) if (!isUsual(one)) turned.set(one.name, one.value.trim());
+  for (const one of controls) if (!isUsual(one)) turned.set(one.name, valueOf(one));
   return turned.toString();
 }
 
 function turnTo(address) {
   const values = new URLSearchParams(address);
   for (const one of controls) {
-    const value = values.get(one.name);
+    const value = values.get(one.name) ?? one.dataset.usual ?? "";
     if (one.type === "checkbox") one.checked = value === "on";
-    else one.value = value ?? one.dataset.usual ?? "";
+    else one.value = value;
   }
 }
 

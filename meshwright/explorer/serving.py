@@ -53,10 +53,13 @@ def serve(start: Start, listener: socket.socket, ready: Callable[[], None]) -> N
             await super().startup(sockets)
             ready()
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.workers.close()  # so that answers under way end by themselves
+            await super().shutdown(sockets)
+
     processes = max(2, min(_MOST_PROCESSES, os.cpu_count() or 1))
-    settings = uvicorn.Config(
-        server_of(start, processes), log_level="error", access_log=False, timeout_graceful_shutdown=1
-    )
+    app = server_of(start, processes)
+    settings = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
     with suppress(KeyboardInterrupt):
         _Server(settings).run(sockets=[listener])
 

@@ -13,6 +13,7 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from meshwright.explorer.controls import OFFLOAD
 from meshwright.inputs.limits import Limits, restrictions_of
 from meshwright.inputs.questions import Inputs, question_of
 from planner.answers.optimum import answered_question
@@ -36,12 +37,15 @@ class Start:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What the controls say that hold a name or a choice."""
+        """What the controls say that hold a name, a choice or words."""
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
             "stack": self.stack.name,
             "precision": self.training.precision,
+            "fix": " ".join(self.limits.fix),
+            "forbid": " ".join(self.limits.forbid),
+            OFFLOAD: "on" if OFFLOAD in ",".join(self.limits.allow).split(",") else "off",
         }
 
 

@@ -26,9 +26,9 @@ class Workers:
     """A few processes, of which every question takes the first that is free."""
 
     def __init__(self, start: Start, number: int) -> None:
-        self._start = start
-        self._context = _context()
-        self.all = [_Worker(self._context, start) for _ in range(number)]
+        context = _context()
+        self.all = [_Worker(context, start) for _ in range(number)]
+        self._closed = False
         self._free: asyncio.Queue[_Worker] = asyncio.Queue()
         for one in self.all:
             self._free.put_nowait(one)
@@ -46,12 +46,13 @@ class Workers:
                 yield message
             done = True
         finally:
-            if not done:
+            if not done and not self._closed:
                 worker.replace()
             self._free.put_nowait(worker)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all of them, and with them what they answer."""
+        self._closed = True
         for one in self.all:
             one.close()
 
@@ -64,8 +65,8 @@ class _Worker:
         self._begin()
 
     async def ask(self, stream: str, values: Mapping[str, str]) -> AsyncGenerator[Message, None]:
-        self._pipe.send((stream, dict(values)))
         try:
+            self._pipe.send((stream, dict(values)))
             while (message := await asyncio.to_thread(self._pipe.recv)) is not None:
                 yield message
         except (EOFError, OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -82,6 +83,15 @@ def test_controls_change_the_question() -> None:
     assert found.operations.mtbf == "5000 h"
 
 
+def test_offload_of_the_start_can_be_turned_off() -> None:
+    opened = replace(start(), limits=Limits(allow=("offload",)))
+    assert " checked>" in page_of(opened, {})
+    assert " checked>" not in page_of(opened, {"offload": "off"})
+    assert "offload" in sought(opened, {}).restrictions.allowed
+    assert "offload" not in sought(opened, {"offload": "off"}).restrictions.allowed
+    assert "offload" not in sought(start(), {}).restrictions.allowed
+
+
 def test_tokens_add_the_day_it_ends() -> None:
     assert "When it ends" in told(tokens="10B", mtbf="50000 h")["ends"]
 
@@ -133,6 +143,7 @@ def test_a_plan_is_where_it_starts() -> None:
     found = sought(begun, {})
     assert (found.question.cluster, found.question.stack) == (plan.cluster, plan.stack)
     assert found.restrictions.fix_words == ("tp=2",)
+    assert 'placeholder="tp=2"' in page_of(begun, {})
     assert sought(begun, {"fix": "tp=1, pp=2"}).restrictions.fix_words == ("tp=1", "pp=2")
 
 

@@ -26,11 +26,16 @@ def address() -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as explorer:
         assert explorer.stdout is not None
         said = explorer.stdout.readline()
+        place = urlsplit(said.split()[2])
         try:
             yield said.split()[2]
         finally:
-            explorer.send_signal(signal.SIGINT)
-            _, complaints = explorer.communicate(timeout=60)
+            with closing(HTTPConnection(place.hostname or "", place.port, timeout=60)) as under_way:
+                under_way.request("GET", "/answer?model=gpt3-175b&gpus=1024&global-batch=1536")
+                with under_way.getresponse() as answer:
+                    answer.readline()
+                    explorer.send_signal(signal.SIGINT)
+                    _, complaints = explorer.communicate(timeout=60)
     assert (explorer.returncode, complaints.strip()) == (0, "ended")
 
 
@@ -90,6 +95,12 @@ def test_controls_in_a_browser(address: str, tmp_path: Path) -> None:
 
         page.look("history.back()")
         page.wait(f"document.querySelector('[name=gpus]').value === '4' && {done}")
+        page.look("document.querySelector('[name=offload]').click()")
+        page.wait(f"location.search === '?gpus=4&offload=on' && {done}")
+        page.look("history.back()")
+        page.wait(
+            f"location.search === '?gpus=4' && !document.querySelector('[name=offload]').checked && {done}"
+        )
         page.look("history.back()")
         page.wait(f"location.search === '' && {done} && {layout} === {json.dumps(before)}")
         assert page.look("document.querySelector('[name=gpus]').value") == ""

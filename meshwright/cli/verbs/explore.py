@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from meshwright.inputs.limits import Limits
     from meshwright.inputs.questions import Inputs
 
+_PLANS = (".yaml", ".yml")
 _SHOWN = ("gpt3-175b", "dgx-a100-80gb", 1024, "1536", "2048")
 """What is asked where nothing is said: a question that published runs answer."""
 
@@ -85,17 +86,16 @@ def _start(inputs: Inputs, limits: Limits, tokens: str | None, operations: str |
     """The question of the page: that of a plan file, or of a model on a cluster. Raises InputError."""
     from cost_models.errors import InputError
     from cost_models.files.names import known_model
-    from cost_models.files.reading import is_file
     from meshwright.explorer.starting import start_of, start_of_plan
     from meshwright.families import verbs_of_model
-    from meshwright.families.options import option_word
+    from meshwright.families.options import option_word, require_verb
     from meshwright.inputs.plan_inputs import given
     from meshwright.inputs.plans import plan_of
     from meshwright.render.words import sentence_list
 
     name = str(inputs.model)
-    if inputs.cluster or known_model(name) or not is_file(name):
-        verbs_of_model(name)
+    if inputs.cluster or known_model(name) or not name.endswith(_PLANS):
+        require_verb(verbs_of_model(name), "explore")
         return start_of(inputs, limits, tokens=tokens, operations=operations)
     words = [option_word(one) for one in (*given(inputs), *given(limits)) if one != "model"]
     if words:

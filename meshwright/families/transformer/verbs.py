@@ -43,6 +43,8 @@ TAKES: Mapping[str, frozenset[str]] = {
     "advise": frozenset({"layout"}),
     "verify": _NONE,
     "report": frozenset({"tokens", "operations"}),
+    "explore": (_JOB - {"dropout", "optimizer"})
+    | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
     "emulate": frozenset({"rank", "fake", "steps"}),
 }
