@@ -19,7 +19,7 @@ from cost_models.recommender.prices.host import launch_seconds
 from cost_models.recommender.prices.pricing import fixed_seconds, priced_options, reduction_seconds
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
-from cost_models.specs.recommender.constants import RecommenderStack
+from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack
 from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding
 from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
@@ -261,3 +261,10 @@ def test_every_operation_of_a_table_takes_the_host_a_launch() -> None:
     assert not shard[2].any() or not priced_options(question, pairs).shard_seconds[2].any()
     plain = replace(question, stack=load_stack("torchrec"))
     assert not launch_seconds(plain, option_columns(plain, pairs))[0].any()
+
+
+def test_buffers_of_plans_that_were_written_when_there_was_one_moment_are_read() -> None:
+    given = {"received_bytes": 8.0, "sent": 1.0, "gathered": 1.0, "alone": 0.5, "touched_row_bytes": 8.0}
+    assert EagerBuffers.model_validate(given) == EagerBuffers()
+    with pytest.raises(ValueError, match="unknown"):
+        EagerBuffers.model_validate({"unknown": 1.0})
