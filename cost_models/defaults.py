@@ -14,7 +14,7 @@ from cost_models.question import MixedQuestion, Question, mixed_question, requir
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
-from cost_models.specs.stack import StackSpec
+from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
@@ -66,7 +66,7 @@ def complete_question(
         )
     require_tiles(hardware, cluster.gpu)
     question = Question(
-        model=model,
+        model=_padded(model, chosen),
         cluster=measured_cluster(hardware, cluster),
         training=training,
         stack=chosen,
@@ -82,6 +82,17 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
     return (
         f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; "
         "say 0 for none",
+    )
+
+
+def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
+    """How a question pads a vocabulary that is no multiple of the unit, in words; empty where it does not."""
+    more = -model.vocab_size % question.model.vocab_multiple
+    if question.model.vocab_multiple == model.vocab_multiple or not more:
+        return ()
+    return (
+        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + more:,}, as software stack "
+        f"`{question.stack.name}` does",
     )
 
 
@@ -103,6 +114,13 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
         replace(question, training=question.training.model_copy(update={"precision": precision}))
         for precision in precisions
     )
+
+
+def _padded(model: TransformerSpec, stack: StackSpec) -> TransformerSpec:
+    """The model with its vocabulary padded as the stack does, where it says nothing of that itself."""
+    if not stack.pads_vocabulary or model.vocab_multiple > 1:
+        return model
+    return model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
 
 
 def _complete_all(

@@ -18,6 +18,8 @@ from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
+VOCABULARY_UNIT = 128
+"""Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 SelectiveDrops = Literal["core", "block-attention", "experts", "all-but-every-other-product"]
@@ -51,7 +53,7 @@ class StackSpec(Spec):
     """How blocks go on stages where nobody says: as evenly as they divide, stages full in turn so that the last has
     fewer, or up to equal shares of the matrix products of blocks and head."""
     pads_vocabulary: bool = False
-    """Whether the vocabulary is padded to a multiple of 128 × tp."""
+    """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model says another unit."""
     attention: AttentionKernel = "flash2"
     """Attention kernel."""
     native_attention: AttentionKernel = "unfused"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from cost_models.confidence import EVEN, MOST_CONFIDENT
-from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
+from cost_models.defaults import assumed_dropout, assumed_padding, complete_question, questions_by_precision
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
@@ -92,8 +92,8 @@ def question_of(inputs: Inputs, own_stack: StackSpec | None = None) -> tuple[Que
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)
-    said = (*model.assumptions, *_read_as(inputs, training), *dropped, *assumed_dropout(training, question))
-    return question, said
+    assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
+    return question, (*model.assumptions, *_read_as(inputs, training), *dropped, *assumed)
 
 
 def questions_of(inputs: Inputs) -> tuple[tuple[Question, ...], tuple[str, ...]]:

@@ -9,7 +9,7 @@ from cost_models.evidence.rows.experts_of import further_tokens
 from cost_models.evidence.rows.notes import Notes, UnpredictableError
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
-from cost_models.specs.stack import StackSpec
+from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
 _ACTIVATIONS = (
@@ -22,8 +22,6 @@ _ACTIVATIONS = (
 _VOCABULARY = 50304
 """Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
 _LONGEST_NAME = 80
-_PADDED_TO = 128
-"""Megatron and its kin pad the vocabulary to a multiple of this × tp."""
 
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
@@ -61,7 +59,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "head_dim": row.count("head_dim") or max(1, hidden // heads),
         "ffn_hidden_size": row.count("ffn_hidden") or _usual_ffn(hidden, gated=gated, notes=notes),
         "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
-        "vocab_multiple": _PADDED_TO if stack.pads_vocabulary else 1,
+        "vocab_multiple": VOCABULARY_UNIT if stack.pads_vocabulary else 1,
         "gated_mlp": gated,
         "activation": activation,
         "max_positions": row.count("seq_len") or 2048,
