@@ -22,9 +22,9 @@ from planner.recommender.problem import Problem
 
 ROUNDED = 1e-7
 """What a linear program's optimum may be off by rounding, relative; taken from every bound that comes of one."""
-SPLIT = 2 / 3
+SPLIT = 0.6
 """Share of what is left to prove that all cases but one must close for a class to be split."""
-FEWER, FEWER_PLACED = 0.98, 0.8
+FEWER, FEWER_PLACED = 0.98, 0.95
 """Probing goes on while it leaves no more than this share of the rows; with places it takes longer."""
 
 
