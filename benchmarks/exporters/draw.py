@@ -81,13 +81,13 @@ def _words(random_: random.Random, asked: Question) -> str:
         words += [f"vpp{vpp}", *([f"schedule={schedule}"] if schedule != usual else [])]
     layers = _layers(random_, model.num_layers, pp * vpp)
     words.append(f"layers={','.join(map(str, layers))}")
-    least = min(layers)
+    most = min(min(layers), max(layers) - 1)  # all blocks of all stages are `full`
     policies = [
         "none",
         "none",
         "full",
         "selective",
-        *([f"full:{random_.randint(1, least)}"] if least else []),
+        *([f"full:{random_.randint(1, most)}"] if most else []),
     ]
     words.append(f"recompute={random_.choice(policies)}")
     if stack.residencies and random_.random() < 0.15:
