@@ -18,6 +18,7 @@ from cost_models.axes.placement import MOST_REPLICAS, even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.estimate import fullest_pool
+from cost_models.memory.boundaries import boundary_bytes
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.replica_terms import in_pools, replica_terms
 from cost_models.pipeline.stage_costs import StageCosts
@@ -167,10 +168,17 @@ class ReplicaSpace:
         """(N,): whether every pool's first rank holds the fewest blocks that a stage has, recomputing most."""
         x, fits = self.columns, np.ones(len(self.columns), dtype=np.bool_)
         live = np.where(x.schedule == SCHEDULES.index("gpipe"), 1, x.pp)
+        retained = np.zeros(len(x))
+        if (
+            self.question.stack.retains_boundary_tensors
+        ):  # those of the mean number of microbatches: some take fewer
+            boundaries = boundary_bytes(self.question, x)
+            retained = boundaries.every_rank + boundaries.first_rank
         for c in self.costs:
             kept = np.where(self.allowed, c.layer_activation, np.inf).min(axis=1)
             working = np.where(self.allowed, c.working, np.inf).min(axis=1)
-            first = c.static + c.embedding_static + fewest_N * (c.layer_static + live * kept) + working
+            static = c.static + c.embedding_static - retained
+            first = static + fewest_N * (c.layer_static + live * kept) + working
             fits &= first <= (1 + TOLERANCE) * np.minimum(c.memory_limit, self.max_memory)
         return fits
 

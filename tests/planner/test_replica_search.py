@@ -149,6 +149,18 @@ def test_no_bound_is_above_a_price(stack: str) -> None:
     assert np.mean(gaps) < 0.15  # worth having
 
 
+def test_a_pool_that_holds_its_own_share_only_is_not_ruled_out() -> None:
+    """Where every microbatch leaves a tensor, a slow pool holds fewer of them than the mean."""
+    pools = [pool("fast", speed=4.0, memory="8 GiB"), pool("slow", speed=0.5, memory="250 MiB")]
+    training = {"global_batch": 512, "sequence_length": 512, "recompute": ("full",)}
+    question = mixed_question(*pools, stack="meshwright", **training)
+    only = ["pp=2", "tp=1", "mbs=1", "zero=1", "sp=0", "schedule=1f1b"]
+    (best,) = search_replicas(question, parse_restrictions(only, allow=ALLOWED), top=1).estimates
+    assert best.fits
+    fast, slow = (one.microbatches[0] for one in best.replicas)
+    assert slow < best.layout.microbatches(512) < fast
+
+
 def test_stages_and_replicas_compete_in_one_answer() -> None:
     question = asked((4, 2), [1.0, 2.0], ["1 GiB"] * 2, batch=24)
     stages = search(question, top=3)
