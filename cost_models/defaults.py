@@ -91,8 +91,8 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
     if question.model.vocab_multiple == model.vocab_multiple or not more:
         return ()
     return (
-        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + more:,}, as software stack "
-        f"`{question.stack.name}` does",
+        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + more:,}, with tp to a multiple of "
+        f"{question.model.vocab_multiple} x tp, as software stack `{question.stack.name}` does",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cost_models.axes.overlap import Overlap
+from cost_models.specs.stack import VOCABULARY_UNIT
 from planner.exporters.megatron_model import nothing
 from planner.exporters.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
 
@@ -145,13 +146,17 @@ def _remainders(asked: Asked) -> Word:
     return says(use_precision_aware_optimizer=True)
 
 
+def _vocabulary_unit(asked: Asked) -> int:
+    """What the model says itself goes before the stack's habit, which plans of old leave to the stack."""
+    own = asked.model.vocab_multiple
+    return VOCABULARY_UNIT if own == 1 and asked.stack.pads_vocabulary else own
+
+
 def stack_words(own_attention: str) -> dict[str, Translate]:
     """Facts of the stack that Megatron Core switches, where its own attention is this one."""
     return {
         "attention": _attention(own_attention),
-        "pads_vocabulary": lambda asked: says(
-            make_vocab_size_divisible_by=128 if asked.stack.pads_vocabulary else asked.model.vocab_multiple
-        ),
+        "pads_vocabulary": lambda asked: says(make_vocab_size_divisible_by=_vocabulary_unit(asked)),
         "gradient_dtype": nothing,  # the training job's, else this one: said there
         "fused_elementwise": lambda asked: (
             NOTHING

@@ -161,6 +161,15 @@ def test_what_a_layout_says_of_overlap_is_said_instead_of_what_the_stack_always_
         assert tuple(settings.get(name) for name in said) == values
 
 
+@pytest.mark.parametrize(("own", "said"), [(1, 128), (64, 64), (256, 256)])
+def test_a_vocabulary_is_padded_as_it_was_priced(own: int, said: int) -> None:
+    """A plan of old says 1 and leaves it to the stack; what a model says itself goes before that."""
+    plan = plan_of("megatron", "tp1 dp8 mbs1")
+    assert plan.question.stack.pads_vocabulary
+    padded = plan.model_copy(update={"model": plan.model.model_copy(update={"vocab_multiple": own})})
+    assert f"--make-vocab-size-divisible-by {said}\n" in export(padded, "megatron").text
+
+
 def test_uneven_stages_are_a_layout_of_the_pipeline() -> None:
     text = export(plan_of("megatron", "pp2 vpp2 dp1 mbs1 layers=7,9,9,7"), "megatron").text
     assert f"--pipeline-model-parallel-layout '{'E' + 't' * 7}|{'t' * 9}|{'t' * 9}|{'t' * 7 + 'L'}'" in text

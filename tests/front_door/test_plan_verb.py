@@ -15,7 +15,10 @@ import meshwright as mw
 from cost_models.errors import DoesNotFitError
 from planner.plan_files import load_plan
 
-PADDED = "assumed: vocabulary of 50,257 padded to 50,304, as software stack `megatron-core` does\n"
+PADDED = (
+    "assumed: vocabulary of 50,257 padded to 50,304, with tp to a multiple of 128 x tp, as software stack "
+    "`megatron-core` does\n"
+)
 
 SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
 
