@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from cost_models.errors import InputError, Problem
 from planner.importers.other_launches import import_instead
-from planner.importers.shell import CALLS, SAYS, Command, Script, read_script
+from planner.importers.shell import Command, Script, read_script
+from planner.importers.shell_effects import CALLS, SAYS
 from planner.importers.shell_words import is_known, plain
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
@@ -43,8 +44,11 @@ def launch_of(text: str, also: str = "") -> Launch:
         InputError: there is none, there are several that differ, or the text cannot be read.
     """
     more = read_script(also)
-    script = read_script(text, more.environment)
-    _require_heeded(text, script, more)
+    started = more.environment | {
+        name: value for one in more.commands for name, value in one.environment.items()
+    }
+    script = read_script(text, started)
+    _require_heeded(text, script, started)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
         others = (import_instead(one.words) for one in script.commands if one.words[0] not in SAYS)
@@ -85,11 +89,11 @@ def _missing(script: Script) -> str:
     return 'variables that it branches on go in front: --also "SIZE=7b"'
 
 
-def _require_heeded(text: str, script: Script, more: Script) -> None:
+def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
     """Raises InputError where the script sets by itself, not from what it was, what it is started with."""
     lost = [
         name
-        for name, value in more.environment.items()
+        for name, value in started.items()
         if script.environment.get(name) != value
         and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
     ]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from cost_models.errors import InputError
+from planner.importers.shell_effects import SAYS, forget_counted, take_effect
 from planner.importers.shell_tests import Truth, both, either, holds, opposite
 from planner.importers.shell_values import UNKNOWN, Values
-from planner.importers.shell_words import CLOSE, COUNT, OPEN, Line, Piece, Word, lines_of, plain
+from planner.importers.shell_words import CLOSE, COUNT, OPEN, Line, Piece, Word, lines_of
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
@@ -24,10 +25,7 @@ _LOOPS, _BEFORE = (
     ("for", "while", "until", "select"),
     ("time", "exec", "export", "declare", "typeset", "local", "readonly"),
 )
-CALLS = ("source", ".", "eval")
-"""Commands that take names from elsewhere."""
-SAYS = ("echo", "printf", "[", "[[", "test")
-"""Commands whose words start nothing."""
+_DECLARE = _BEFORE[2:]
 _MOST_TEXT = 1_000_000
 _DEEPEST = 4
 
@@ -75,6 +73,8 @@ class _Script:
     """Whether `&&` and `||` let the next command run."""
     defines: bool = False
     """Whether the next braces are a function's."""
+    declares: bool = False
+    """Whether `export` or its like stands before the words."""
     starter: tuple[str, ...] = ()
     ended: bool = False
 
@@ -88,7 +88,25 @@ class _Script:
         for line in lines_of(text):
             if self.ended:
                 return
+            self.declares = False
             self._line(line, nested)
+            for document in line.documents:
+                self._document(document, nested)
+
+    def _document(self, text: str, nested: int) -> None:
+        """Lines that a command reads: perhaps a script of their own, of which nothing stays."""
+        inner = _Script(
+            values=replace(self.values, known=dict(self.values.known), tables=dict(self.values.tables)),
+            commands=self.commands,
+            frames=[_Frame("whole", self.frames[-1].runs, self.frames[-1].runs)],
+            starter=self.starter,
+        )
+        kept = len(self.commands)
+        try:
+            if nested < _DEEPEST:
+                inner.read(text, nested + 1)
+        except InputError:  # plain text
+            del self.commands[kept:]
 
     def _line(self, line: Line, nested: int) -> None:
         words = list(line.words)
@@ -169,7 +187,7 @@ class _Script:
             words[:2] = []
             return bool(words)
         elif word in ("do", "then", *_BEFORE):
-            pass
+            self.declares = self.declares or word in _DECLARE
         elif word.startswith(("-", "+")) and words[0].start != "--" and len(word) < 4:
             pass  # of `declare -x`
         else:
@@ -203,43 +221,37 @@ class _Script:
         """A command or assignments; whether it succeeds."""
         runs = self.runs
         if words[0].start == COUNT:
-            self._forget(words[0].pieces[1].text)
+            forget_counted(words[0].pieces[1].text, self.values)
             return holds(words, self.values)
-        while words and (found := _ASSIGNED.fullmatch(words[0].start)):
-            self._assign(found[1], found[2] == "+", found[3], words.pop(0))
-        said = [] if runs is False else [one for word in words for one in self.values.said(word)]
+        if self.declares:
+            words[:] = [word for word in words if _ASSIGNED.fullmatch(word.start)]
+        first = next((at for at, word in enumerate(words) if not _ASSIGNED.fullmatch(word.start)), len(words))
+        said = [] if runs is False else [one for word in words[first:] for one in self.values.said(word)]
+        before = dict(self.values.known)
+        for word in words[:first]:
+            if found := _ASSIGNED.fullmatch(word.start):
+                self._assign(found[1], found[2] == "+", found[3], word)
+        del words[:first]
         if not said:
             return True
-        self._effects(said, runs)
         environment = {name: value[0] for name, value in self.values.known.items() if value}
+        values = self.values
+        if first:  # `TP=4 command $TP`: the command's alone, and its words are as before
+            values, self.values.known = replace(self.values), before
+        if said[0] in ("exit", "return"):
+            self.ended = bool(runs)
+        take_effect(said, runs, self.values)
         self.commands.append(Command(words=tuple(said), environment=environment, starter=self.starter))
         for at, one in enumerate(said) if nested < _DEEPEST and said[0] not in SAYS else ():
             if re.search(r"\s", one) and ".py" in one:  # `sh -c "python .."`
                 inner = _Script(
-                    values=self.values,
+                    values=values,
                     commands=self.commands,
                     frames=[_Frame("whole", runs, runs)],
                     starter=(*self.starter, *said[:at]),
                 )
                 inner.read(one, nested + 1)
         return holds(words, self.values)
-
-    def _effects(self, said: list[str], runs: Truth) -> None:
-        """What a command of the shell's own does to names, or to the script."""
-        if said[0] in ("exit", "return"):
-            self.ended = bool(runs)
-        elif said[0] in CALLS:
-            text = plain(" ".join(said))[:60]
-            self.values.assumptions[f"nothing that the command needs from `{text}`"] = None
-        elif said[0] == "unset":
-            for name in said[1:]:
-                self.values.assign(name, [] if runs else UNKNOWN)
-
-    def _forget(self, text: str) -> None:
-        """What `((N++))` changes is not followed."""
-        if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
-            for name in _NAME.findall(text):
-                self.values.assign(name, UNKNOWN)
 
     def _assign(self, name: str, more: bool, start: str, word: Word) -> None:
         if self.runs is False:

@@ -11,6 +11,7 @@ from cost_models.errors import InputError
 OPEN, CLOSE = "\ue000", "\ue001"
 """Around what the shell would have filled in and the text does not say."""
 _NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
+_DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
 _PAIRS = {"(": ")", "{": "}"}
 TEST = ("[[", "]]")
 COUNT = "(("
@@ -31,6 +32,8 @@ class Line(NamedTuple):
 
     words: list[Word]
     end: str
+    documents: tuple[str, ...] = ()
+    """What follows `<<`: words for a command to read, perhaps a script."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class _Reader:
         words: list[Word] = []
         dropped = False  # the word behind `>` is a file
         testing = False  # inside `[[ .. ]]`, where marks are words
+        ends: list[tuple[str, bool]] = []  # of documents behind `<<`
         while char := self.peek():
             if char in " \t" or (testing and char in "\r\n"):
                 self.at += 1
@@ -84,6 +88,9 @@ class _Reader:
                 return [*found, Line(words, "")]
             elif testing and char in "<>&|()":
                 words.append(Word([Piece(self._mark(), False)]))
+            elif not closing and (document := _DOCUMENT.match(self.text, self.at)):
+                self.at = document.end()
+                ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
             elif char in "<>" or (char == "&" and self.peek(1) == ">"):
                 while self.peek() in ("<", ">", "&"):
                     self.at += 1
@@ -93,7 +100,9 @@ class _Reader:
             elif char in ";&|()\n\r":
                 mark = self._mark()
                 if not closing:
-                    found.append(Line(words, mark))
+                    documents = tuple(self._document(*one) for one in ends) if mark == "\n" else ()
+                    ends = [] if mark == "\n" else ends
+                    found.append(Line(words, mark, documents))
                     words = []
             else:
                 word = self.word(arrays=not closing)
@@ -111,6 +120,18 @@ class _Reader:
         mark = two if two in ("&&", "||", ";;") else self.peek()
         self.at += len(mark)
         return mark
+
+    def _document(self, end: str, tabs: bool) -> str:
+        """The lines up to one that is a word, which is passed over with them."""
+        lines: list[str] = []
+        while self.at < len(self.text):
+            stop = self.text.find("\n", self.at)
+            stop = len(self.text) if stop < 0 else stop
+            line, self.at = self.text[self.at : stop].removesuffix("\r"), stop + 1
+            if (line.lstrip("\t") if tabs else line) == end:
+                break
+            lines.append(line)
+        return "\n".join(lines)
 
     def _counts(self, words: list[Word]) -> bool:
         """Whether `((` starts a command here."""

@@ -37,6 +37,8 @@ SNIPPETS = (
     "A='--x 1'; A+=' --y 2'; if [ $N -eq 8 -a $S != 7b ]; then A=\"$A --z\"; fi",
     'if [ -z "$S" -o $N -le 8 ]; then A="it\'s"; fi # fi',
     "export A=1 B=2; readonly C=$A$B; f() { A=7; }; (B=5); D=$B",
+    "A=1; cat <<EOF >/dev/null\nA=2; don't\nEOF\nB=$A; cat <<-'E F' >/dev/null; C=3\n\tC=4; if\n\tE F\nD=$C",
+    "A=1; A=2 true $A; B=$A; A=3 B=4 true; C=$A$B; export C A=5; declare -x D=$A E",
     "if ( [ $N = 8 ] ); then A=1; fi; if ! [ $N = 8 ]; then B=1; else B=2; fi",
 )
 NAMES = ["A", "B", "C", "D", "E", "F", "S", "N"]
@@ -111,6 +113,22 @@ def test_random_branches_as_bash_itself(size: str, count: int, lines: str) -> No
     text = f'S="{size}"; N={count}\n{lines}'
     known = read_script(text).environment
     assert {name: known.get(name, "") for name in NAMES} == by_bash(text)
+
+
+@pytest.mark.parametrize("change", ["read -r A", "eval A=4", 'eval "export A=4"', "let A=4", "printf -v A 4"])
+def test_a_name_that_a_command_changes_is_not_what_it_was(change: str) -> None:
+    assert not is_known(read_script(f"A=2\n{change}\nB=3").environment["A"])
+
+
+def test_an_assignment_before_a_command_is_not_in_its_words() -> None:
+    (command,) = read_script("TP=2\nTP=4 torchrun train.py --tp $TP").commands
+    assert (command.words[-1], command.environment["TP"]) == ("2", "4")
+
+
+def test_a_launch_in_a_here_document_is_read_and_its_names_are_left_there() -> None:
+    text = "TP=2\nsbatch <<EOF\nTP=8\ntorchrun pretrain_gpt.py --num-layers $TP\nEOF\n"
+    assert launch_of(text).arguments == ("--num-layers", "8")
+    assert read_script(text).environment["TP"] == "2"
 
 
 SCRIPT = """
