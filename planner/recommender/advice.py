@@ -203,7 +203,11 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
             links = _clustered(question, links=cluster.links.faster(**factors))
             yield f"twice the bandwidth of {words}", "other links", links
     larger = gpu.model_copy(update={"memory": gpu.memory * _MORE_MEMORY})
-    yield f"{_MORE_MEMORY - 1:.0%} more device memory", "other GPUs", _clustered(question, gpu=larger)
+    yield (
+        f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory",
+        "other GPUs",
+        _clustered(question, gpu=larger),
+    )
     faster = gpu.model_copy(update={"memory_bandwidth": 2 * gpu.memory_bandwidth})
     yield "twice the memory bandwidth", "other GPUs", _clustered(question, gpu=faster)
 

@@ -64,6 +64,15 @@ def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str
     assert again.read_bytes() == Path(plan).read_bytes()
 
 
+def test_verify_names_what_differs_beside_the_step(meshwright, plan: str, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.yaml"
+    before, said, after = Path(plan).read_text().partition("  fullest_moment:")
+    changed.write_text(before + "  fullest_moment: []\n" + after[after.index("  device_memory:") :])
+    told = " ".join(meshwright("verify", str(changed)).out.split())
+    assert said
+    assert "as priced now; what differs is fullest_moment" in told
+
+
 def test_why_not_prices_a_table_held_otherwise(meshwright, plan: str) -> None:
     told = " ".join(meshwright("explain", plan, "--why-not", "table:0=row").out.split())
     assert "user is held as" in told

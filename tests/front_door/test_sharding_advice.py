@@ -62,6 +62,7 @@ def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Pa
         assert said in told
     document = json.loads(meshwright("advise", str(today), "--json").out)
     assert document["layout"] == TODAY
+    assert "25 % more device memory" in {one["change"] for one in document["further"]}
     assert {one["trouble"] for one in document["further"]} >= {"other links", "other GPUs", "other hosts"}
     best = load_any_plan(tmp_path / "best.yaml")
     assert best.layout == document["best_layout"]

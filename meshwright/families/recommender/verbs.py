@@ -173,7 +173,13 @@ def _checks(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
     found = ShardingPrediction.of(estimate(plan.question, plan.sharding))
     same = found == plan.prediction
     said = f"a step of {precise(plan.prediction.step_seconds)}"
-    told = f"{said}, as priced now" if same else f"{said}; priced now it is {precise(found.step_seconds)}"
+    if same:
+        told = f"{said}, as priced now"
+    elif found.step_seconds != plan.prediction.step_seconds:
+        told = f"{said}; priced now it is {precise(found.step_seconds)}"
+    else:
+        differ = [name for name, now in found if now != getattr(plan.prediction, name)]
+        told = f"{said}, as priced now; what differs is {', '.join(differ)}"
     yield Check("prediction", same, told)
     if plan.certificate is None:
         return
