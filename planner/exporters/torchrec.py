@@ -35,7 +35,7 @@ _TYPES: dict[Form, str] = {
     "node-row": "table_row_wise",
     "copy": "data_parallel",
 }
-_MOST_BYTES = 2**28
+MOST_BYTES = 2**28
 
 
 class ShardedTables(Protocol):
@@ -106,7 +106,7 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
         InputError: it cannot be read, names other tables than the model, or shards them as nothing here does; all
             problems at once.
     """
-    document = read_document(path, most_bytes=_MOST_BYTES)
+    document = read_document(path, most_bytes=MOST_BYTES)
     value = document.value
     problems: list[Problem] = []
     try:

@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.reading import read_document, read_text
+from planner.exporters.torchrec import MOST_BYTES
 from planner.importers.bridge import MARK
 from planner.importers.deepspeed import MARKS
 
@@ -46,10 +47,8 @@ def reader_of(source: str, said: str | None = None) -> str:
 
 
 def _is_deepspeed(source: str) -> bool:
-    try:
-        return bool(MARKS & set(read_document(source).value))
-    except (InputError, TypeError):  # its reader says what is wrong
-        return False
+    document = read_document(source, most_bytes=MOST_BYTES).value
+    return isinstance(document, dict) and bool(MARKS & document.keys())
 
 
 def _is_bridge(source: str) -> bool:

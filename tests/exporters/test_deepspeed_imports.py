@@ -101,3 +101,11 @@ def test_the_verb_tells_it_from_a_sharding(tmp_path: Path, capsys: pytest.Captur
         main(words[:4])
     assert left.value.code == 2
     assert "--sequence: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [b"", b"[[[", b"\xff\xfe\x00"])
+def test_a_json_that_cannot_be_read_is_nobodys(text: bytes, tmp_path: Path) -> None:
+    """It was taken for TorchRec's: a recommender was said to have no sequences."""
+    (tmp_path / "ds.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"ds\.json"):
+        reader_of(str(tmp_path / "ds.json"))
