@@ -17,7 +17,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("cost_models", "planner", "executor", "meshwright")
 PYTHONS = ("3.11", "3.12", "3.13")
 
-_BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+_BUILD = """
+import sys
+from setuptools import build_meta
+out = sys.argv[1]  # which building changes
+build_meta.build_wheel(out)
+build_meta.build_sdist(out)
+"""
 
 
 @pytest.fixture(scope="module")
