@@ -3,7 +3,8 @@
 Each block has a flat buffer of its own. Once the last microbatch has left its gradients there, they are reduced while
 earlier blocks still run backward; once it is updated it is gathered, and the next forward pass waits for it no sooner
 than it comes to it. Ranks start these collectives in one order whatever becomes complete first, on groups of their own:
-those of the pass itself, which go on meanwhile, never stand between.
+those of the pass itself, which go on meanwhile, never stand between. Groups of replicas add up what each has reduced,
+in the same order of blocks, over a group that nothing of the pass uses.
 """
 
 from __future__ import annotations
@@ -45,8 +46,12 @@ class BlockBehindCompute(FlatParameters):
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the reduction that was started is done."""
-        return self._reducing is None or self._reducing.is_completed()
+        """Whether the reduction that was started is known to be done.
+
+        On GPUs nobody asks: ranks would start what follows at different times, and NCCL wants one order over all
+        groups; there it follows when the pass is over.
+        """
+        return not self.gradients.is_cuda and (self._reducing is None or self._reducing.is_completed())
 
     def start_reduce(self) -> None:
         """Have the ranks' gradients added up while other things go on."""
