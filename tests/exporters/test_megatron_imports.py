@@ -237,8 +237,10 @@ def test_hostile_values_are_refused(more: str) -> None:
         read(f"{COMMAND} {more}" if more.startswith("-") else f"{more}\n")
 
 
-def test_whose_it_is() -> None:
-    assert [reader_of(one) for one in ("run.sh", "plan.json", COMMAND)] == [
+def test_whose_it_is(tmp_path: Path) -> None:
+    sharding = tmp_path / "plan.json"
+    sharding.write_text("{}")
+    assert [reader_of(one) for one in ("run.sh", str(sharding), COMMAND)] == [
         "megatron",
         "torchrec",
         "megatron",
