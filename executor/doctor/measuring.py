@@ -58,8 +58,8 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
     seconds: Times = {}
     before: set[tuple[str, tuple[int, ...]]] | None = None
     for _ in range(_LOOKS):
-        for _ in range(sizes.passes):
-            _one_pass(watch, sizes, alone, wrap, seconds)
+        for number in range(sizes.passes):
+            _one_pass(watch, sizes, alone, wrap, seconds, turned=bool(number % 2))
         seen = _gathered(device, sizes, seconds, time.monotonic() - began)
         found = {(one.check, one.ranks) for one in judge(seen).findings}
         if not found or found == before:
@@ -68,13 +68,18 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
     return seen
 
 
-def _one_pass(watch: Stopwatch, sizes: Sizes, alone: Alone, wrap: Wrap, seconds: Times) -> None:
-    """Add the least time of every check of this rank, and of the pairs that it is the first of."""
+def _one_pass(
+    watch: Stopwatch, sizes: Sizes, alone: Alone, wrap: Wrap, seconds: Times, *, turned: bool
+) -> None:
+    """Add the least time of every check of this rank, and of the pairs that it is the first of.
+
+    With `turned`, the pairs of a round come in the other order: one that follows a slow one looks slow itself.
+    """
     dist.barrier()
     for (check, ranks), (call, clock) in alone.items():
         seconds.setdefault((check, ranks), []).append(getattr(watch, clock)(call).quiet)
     for pairs in rounds_of_pairs(dist.get_world_size()):
-        for some in batched(pairs, sizes.pairs_at_once):
+        for some in batched(pairs[::-1] if turned else pairs, sizes.pairs_at_once):
             dist.barrier()
             for check, ranks, least in _with_partner(watch, sizes, some, wrap):
                 seconds.setdefault((check, ranks), []).append(least)
