@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import psutil
@@ -118,17 +119,25 @@ def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> Alone:
     side = (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
     out = torch.empty(side, device=device, dtype=sizes.dtype)
-    source = torch.ones(sizes.copied_bytes // 4, device=device)
-    target = torch.zeros_like(source)
+    places = cycle(
+        [
+            tuple(torch.full((sizes.copied_bytes // 4,), float(end), device=device) for end in (0, 1))
+            for _ in range(sizes.places)
+        ]
+    )
     tiny = torch.zeros(16, device=device)
 
     def launch() -> None:
         for _ in range(sizes.launches):
             tiny.add_(1.0)
 
+    def copy() -> None:
+        target, source = next(places)
+        target.copy_(source)
+
     calls: dict[str, tuple[Call, str]] = {
         MATMUL: (partial(torch.mm, left, right, out=out), "compute"),
-        MEMORY: (partial(target.copy_, source), "compute"),
+        MEMORY: (copy, "compute"),
         LAUNCH: (launch, "host"),
     }
     return {(check, rank): (wrap(check, rank, call), clock) for check, (call, clock) in calls.items()}

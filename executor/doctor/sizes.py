@@ -15,6 +15,8 @@ class Sizes:
     side: int
     """Rows, columns and inner dimension of the product."""
     copied_bytes: int
+    places: int
+    """Pairs of buffers that are copied in turn: on a CPU some pages are slower than others as long as they are kept."""
     launches: int
     """Kernels of one timed call."""
     small_bytes: int
@@ -34,6 +36,7 @@ _SIZES = {
         dtype=torch.float32,
         side=256,
         copied_bytes=2**25,
+        places=4,
         launches=100,
         small_bytes=2**12,
         large_bytes=2**20,
@@ -47,6 +50,7 @@ _SIZES = {
         dtype=torch.bfloat16,
         side=8192,
         copied_bytes=2**31,
+        places=1,
         launches=200,
         small_bytes=2**12,
         large_bytes=2**28,
