@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from meshwright.api.verify import verify
     from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawn import Drawing
     from planner.plan import Plan
     from planner.plan_files import load_plan, save_plan
     from planner.proof.checks import Check
@@ -108,7 +108,7 @@ _HOMES = {
     "Ran": "meshwright.answers.run",
     "Ranked": "meshwright.answers.ranked",
     "Validated": "meshwright.answers.validated",
-    "Drawing": "meshwright.plots.drawing",
+    "Drawing": "meshwright.plots.drawn",
     "Plan": "planner.plan",
     "load_plan": "planner.plan_files",
     "save_plan": "planner.plan_files",

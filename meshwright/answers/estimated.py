@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
-from meshwright.plots.drawing import Drawing, draw
+from meshwright.plots.drawing import draw
+from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.records.frames import estimates_frame

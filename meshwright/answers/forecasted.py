@@ -12,7 +12,8 @@ from cost_models.reliability.offers import Change, changes_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.reliability.simulating import draw_ends
 from cost_models.units import format_count, format_days, format_seconds, grouped
-from meshwright.plots.drawing import Drawing, draw_forecast
+from meshwright.plots.drawing import draw_forecast
+from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.plans.pools import gpus_in_words
 from meshwright.render.runs.operations import PART_WORDS

@@ -13,7 +13,8 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.answers.explained import Explained
 from meshwright.inputs.goals import Goal, Pick, objective_of
-from meshwright.plots.drawing import Drawing, draw
+from meshwright.plots.drawing import draw
+from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
 from meshwright.records.recommendations import recommendation_record

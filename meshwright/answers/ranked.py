@@ -29,7 +29,7 @@ from planner.space.restrictions import Restrictions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawn import Drawing
 
 SHOWN = 12
 """Clusters and numbers of GPUs in the printed table unless the user says otherwise."""
@@ -107,7 +107,7 @@ class Ranked:
             InputError: there are no prices, or no tokens.
         """
         from meshwright.plots.clusters import cost_and_days
-        from meshwright.plots.drawing import Drawing
+        from meshwright.plots.drawn import Drawing
 
         frame = self.to_frame()
         if not frame["frontier"].any():

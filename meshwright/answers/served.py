@@ -20,7 +20,7 @@ from planner.serving.serving_plan import ServingPlan, latencies, save_serving_pl
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawn import Drawing
 
 Array = npt.NDArray[np.float64]
 MOST_TABLES = 30

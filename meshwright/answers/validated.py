@@ -14,7 +14,7 @@ from cost_models.evidence.validation.figures import Figures
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore, score
 from cost_models.files.whole import write_whole
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.predictions import (
     choice_record,

@@ -17,7 +17,8 @@ from meshwright.answers.plotted import Plotted
 from meshwright.api.forecast import forecast
 from meshwright.families import verbs_of_plan
 from meshwright.families.pictures import PictureRequest, PlotOptions
-from meshwright.plots.drawing import Drawing, draw_topology
+from meshwright.plots.drawing import draw_topology
+from meshwright.plots.drawn import Drawing
 from meshwright.records import frames
 from meshwright.render.words import sentence_list
 from planner.plan import Plan

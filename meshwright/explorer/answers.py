@@ -20,7 +20,8 @@ from meshwright.families.transformer.planning import TOP, PlanQuestion
 from meshwright.inputs.limits import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
-from meshwright.plots.drawing import Drawing, Tradeoff, draw_frontier, draw_memory, draw_timeline
+from meshwright.plots.drawing import Tradeoff, draw_frontier, draw_memory, draw_timeline
+from meshwright.plots.drawn import Drawing
 from meshwright.render.plans.pools import gpus_in_words
 from meshwright.render.plans.ranked import optimum_table, plans_rows
 from meshwright.render.words import lines_of_any_length, percent, with_units_kept

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from cost_models.errors import InfeasibleError
 from meshwright.families.pictures import PictureRequest, PlotOptions
 from meshwright.pages.chapters import Chapter, Picture
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawn import Drawing
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
 

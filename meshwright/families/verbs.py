@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawn import Drawing
     from meshwright.render.tables import Table
     from planner.proof.checks import Check
     from planner.search.budget import Budget

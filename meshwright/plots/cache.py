@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from cost_models.errors import InputError
 from cost_models.recommender.serving import served
 from cost_models.units import format_bytes, grouped
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawn import Drawing
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.style import Frame
 from meshwright.render.words import percent, size_unit, time_unit

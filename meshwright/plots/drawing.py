@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cost_models.communication.levels import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
@@ -18,6 +16,7 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.tiers.host import usable_host_memory
 from cost_models.units import counted, format_seconds
+from meshwright.plots.drawn import Drawing
 from meshwright.records import frames
 from meshwright.records.forecasts import forecast_frame
 from meshwright.render.plans.goals import sizes_text
@@ -30,56 +29,10 @@ from planner.search.budget import Budget
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+    pass
 
 _MOST_NAMED = 2000
 """Layouts of a cloud that are named where it is to be drawn at once."""
-_SCREEN_DOTS_PER_INCH = 90
-"""Pictures in notebooks: sharp at the width of a page, and small in the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Drawing:
-    """A figure and its data; notebooks show it."""
-
-    frame: pd.DataFrame
-    """What is drawn, in base units."""
-    figure: Figure
-    table: str = ""
-    """The same as text, where the title does not say enough."""
-
-    @property
-    def title(self) -> str:
-        """The finding, on one line."""
-        return " ".join(self.figure.get_suptitle().split())
-
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """The data as rows."""
-        return [
-            {str(name): value for name, value in row.items()} for row in self.frame.to_dict(orient="records")
-        ]
-
-    def save(self, path: str | Path) -> None:
-        """Write PNG, SVG or PDF, by suffix.
-
-        Raises:
-            InputError: another suffix.
-        """
-        from meshwright.plots.parts.style import save
-
-        save(self.figure, Path(path))
-
-    def __repr__(self) -> str:
-        return self.title
-
-    def _repr_png_(self) -> bytes:
-        from meshwright.plots.parts.style import write
-
-        picture = BytesIO()
-        write(self.figure, picture, "png", _SCREEN_DOTS_PER_INCH)
-        return picture.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

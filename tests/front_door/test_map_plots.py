@@ -14,7 +14,7 @@ import meshwright as mw
 from meshwright.api.plot import plot
 from meshwright.families.pictures import PictureRequest, PlotOptions
 from meshwright.families.transformer.pictures import PICTURES
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawn import Drawing
 from meshwright.plots.heatmap import finding, heatmap
 from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.plots.tornado import finding as tornado_finding

@@ -34,7 +34,7 @@ from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recom
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawn import Drawing
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

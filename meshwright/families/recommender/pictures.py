@@ -12,7 +12,7 @@ from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
 from meshwright.families.pictures import PictureRequest, scaling_kinds
 from meshwright.families.recommender.text import precise
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawn import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.plans.goals import sizes_text
 from planner.answers.scaling import doublings

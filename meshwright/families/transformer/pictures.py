@@ -10,7 +10,6 @@ from meshwright.answers.ranked import Ranked
 from meshwright.families.pictures import STACKED, PictureRequest, PlotOptions, scaling_kinds
 from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
-    Drawing,
     Tradeoff,
     draw_far_links,
     draw_frontier,
@@ -24,6 +23,7 @@ from meshwright.plots.drawing import (
     draw_tornado,
     draw_window,
 )
+from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
