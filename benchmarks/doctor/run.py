@@ -1,6 +1,6 @@
 """Does the doctor find what is slow, and nothing else? Trials on processes of this machine.
 
-    python benchmarks/doctor/run.py OUT.csv [--trials 20] [--processes 4] [--seed 0]
+    python benchmarks/doctor/run.py OUT.csv [--trials 20] [--processes 4] [--seed 0] [--kinds even,process,pair]
 
 In every trial the same processes are examined as `meshwright doctor` examines them, after what it times was wrapped:
 
@@ -66,7 +66,7 @@ def _work(options: argparse.Namespace) -> None:
     pairs = [pair for pairs in rounds_of_pairs(options.processes) for pair in pairs]
     rows: list[dict[str, object]] = []
     for trial in range(options.trials):
-        for kind in KINDS:
+        for kind in options.kinds.split(","):
             rank, pair = rng.randrange(options.processes), rng.choice(pairs)
             doomed = {"even": (), "process": (rank,), "pair": pair}[kind]
             wrap = {
@@ -108,6 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
+from cost_models.axes.overlap import overlaps
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
@@ -41,11 +42,12 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     """The same with as few different rows as there are different prices of their stages.
 
     Chunks and schedules make the pipeline; of the coefficients of one stage few know of them: a chunk is the part that
-    `overlap=dp` cannot hide.
+    data parallelism cannot hide.
     """
-    vpp = columns.vpp
-    if not question.stack.retains_boundary_tensors:
-        vpp = np.where(columns.overlap_dp == 1, vpp, 1)
+    stack, vpp = question.stack, columns.vpp
+    if not stack.retains_boundary_tensors:
+        always = stack.reduces_chunks_in_turn and stack.overlap_gradient_reduce
+        vpp = np.where(overlaps(columns, "dp", always=always), vpp, 1)
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.overlap import overlaps
-from cost_models.communication.pipeline import boundary_seconds
+from cost_models.pipeline.action_terms import action_terms
 from cost_models.pipeline.axis_terms import axis_seconds
 from cost_models.pipeline.block_terms import halves, launch_seconds, layer_backward, layer_forward
 from cost_models.pipeline.further_tokens import further_seconds
@@ -16,7 +15,6 @@ from cost_models.pipeline.time_parts import Term, jitter, with_jitter
 from cost_models.pipeline.time_pieces import pieces_of
 from cost_models.pipeline.update_terms import optimizer, sync
 from cost_models.question import Question
-from cost_models.schedules.traits import always_split
 
 _END_OF_A_BLOCK = 0.5
 """To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
@@ -52,15 +50,10 @@ class TimeTerms:
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> TimeTerms:
     """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
     pieces = pieces_of(question, columns, data_parallel)
-    groups = pieces.links.groups
     ends, tensor = pieces.ends, pieces.tensor
     whole_or_input, weight = halves(pieces, layer_backward(pieces))
-    hands_on = boundary_seconds(question, columns, groups)
-    sends_on = overlaps(columns, "pp", always=question.stack.overlap_pipeline_sends)
-    action_host = np.where(columns.pp > 1, question.hardware.action_host_seconds, 0.0)
     on_cpu = question.cluster.gpu.kind == "cpu"
     end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
-    stage = {"pp_comm": np.where(sends_on, 0.0, hands_on), "host": action_host}
     terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": whole_or_input,
@@ -74,12 +67,9 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
             "tp_hidden": tensor.head_backward - pieces.head_summed,
         }
         | end,
-        "stage_forward": stage,
-        "stage_backward": stage,
         "layer_weight": weight,
         "head_weight": {"compute": ends.head_weight},
-        "stage_weight": {"host": np.where(always_split(columns), action_host, 0.0)},
-        "p2p": {"pp_comm": np.where(sends_on, hands_on, 0.0)},
+        **action_terms(pieces),
         **sync(pieces),
         **optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},

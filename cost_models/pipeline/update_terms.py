@@ -19,6 +19,7 @@ from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
+from cost_models.pipeline.chunk_windows import reduced_in_sight
 from cost_models.pipeline.time_parts import Term, jitter
 from cost_models.pipeline.time_pieces import Pieces, head_parameters, pieces_of
 from cost_models.question import Question
@@ -64,7 +65,7 @@ def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
     stack, columns = pieces.question.stack, pieces.columns
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     hides = at_once & overlaps(columns, "dp", always=stack.overlap_gradient_reduce)
-    return exposed(reduce, window, pieces.question.hardware, overlapped=hides)
+    return reduced_in_sight(pieces.question, columns, reduce, window, overlapped=hides)
 
 
 def _gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:

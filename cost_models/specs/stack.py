@@ -103,6 +103,9 @@ class StackSpec(Spec):
     optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
+    reduces_chunks_in_turn: bool = False
+    """Whether, where it does and a pipeline is interleaved, a chunk's gradients are reduced behind the next chunk's
+    passes, so that only the last chunk's are in sight; False: behind the backward pass of another block."""
     overlaps_gradient_reduce_at: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
     """ZeRO stages at which it does; at others all gradients are reduced after the last backward pass."""
     overlap_parameter_gather: bool = False
@@ -133,6 +136,9 @@ class StackSpec(Spec):
     """Whether stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
     """Whether a boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
+    broadcasts_every_batch: bool = False
+    """Whether every forward action of every stage first gets its batch: tensor ranks send it to one another, the host
+    reads its size from the device, and a mask of s × s is made."""
     axis_orders: tuple[Order, ...] = Field(default=(DEFAULT_ORDER,), min_length=1)
     """Orders of the mesh axes in which the stack can build its groups."""
     context_parallel: Context = "ring"

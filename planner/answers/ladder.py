@@ -112,6 +112,13 @@ def trainer_switches(question: Question, chosen: Estimate) -> list[Switch]:
             (stack.overlap_gradient_reduce and stack.overlap_parameter_gather) or "dp" in said,
         ),
         (
+            "batches not broadcast",
+            True,
+            {"broadcasts_every_batch": True},
+            {"broadcasts_every_batch": False},
+            not stack.broadcasts_every_batch,
+        ),
+        (
             "flash attention",
             True,
             {"attention": "fused-softmax"},

@@ -28,6 +28,7 @@ def test_rungs_go_up_in_the_order_that_saves_most(tmp_path: Path) -> None:
         "tensor-parallel overlap",
         "pipeline overlap",
         "data-parallel overlap",
+        "batches not broadcast",
         "flash attention",
         "fused norms and activations",
         "parallel block",

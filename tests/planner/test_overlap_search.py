@@ -41,6 +41,8 @@ def random_question(rng: np.random.Generator) -> Question:
         "overlap_tensor_parallel": float(rng.choice([0.0, 0.6])),
         "overlaps_gradient_reduce_at": ((0, 1, 2, 3), (0, 1))[int(rng.integers(2))],
         "schedules": ("1f1b", "interleaved"),
+        "reduces_chunks_in_turn": bool(rng.integers(2)),
+        "broadcasts_every_batch": bool(rng.integers(2)),
     }
     return without_context(replace(question, stack=question.stack.model_copy(update=facts)))
 
