@@ -57,7 +57,7 @@ class FileWatcher(Watcher):
         """Append what the ranks' loss took until now; nothing where it was a person who started the run again."""
         if not self._again:
             return
-        now, began = time.time(), psutil.Process().create_time()
+        now, began = time.time(), process_began()
         known = [line for line in self._earlier if "at" in line]
         seen = max(
             [line["at"] for line in known] + ([self._last_sign] if self._last_sign else []), default=began
@@ -102,6 +102,17 @@ class FileWatcher(Watcher):
             os.write(descriptor, (json.dumps(line) + "\n").encode())
         finally:
             os.close(descriptor)
+
+
+def process_began() -> float:
+    """When this process was started, seconds since 1970.
+
+    Linux counts from when it booted, and tells the time of that in whole seconds: the seconds since then are exact.
+    """
+    created = psutil.Process().create_time()
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return created
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - (created - psutil.boot_time()))
 
 
 def read_progress(path: Path, first: int = 0) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from training import plan_for
 
 from executor.faults.heartbeat import LAUNCH
 from executor.launch.launch import run_plan
-from executor.launch.record import read_progress
+from executor.launch.record import process_began, read_progress
 from executor.launch.run_folder import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
@@ -102,4 +103,12 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 1)))
     assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
     write_owners(tmp_path, who())
-    assert is_owned_by(tmp_path, who())
+
+
+def test_a_process_began_when_it_was_started() -> None:
+    """Within a few of the ticks of 10 ms by which Linux counts; its time of booting is known to a second only."""
+    code = "from executor.launch.record import process_began; print(process_began())"
+    before = time.time()
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert before - 0.1 < float(told.stdout) < time.time()
+    assert process_began() < before
