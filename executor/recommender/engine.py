@@ -109,9 +109,9 @@ class RecommenderEngine:
         """Stage 4: forward and backward through the dense network; this rank's share of the mean loss."""
         given, shares = self._clicks, self.shares
         total = torch.zeros((), device=self.device)
-        vectors = [one.chunk(shares) for one in self._vectors]
+        vectors = [_cut(one, shares) for one in self._vectors]
         for index, (dense, labels) in enumerate(
-            zip(given.dense.chunk(shares), given.labels.chunk(shares), strict=True)
+            zip(_cut(given.dense, shares), _cut(given.labels, shares), strict=True)
         ):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
                 logits = self.network(dense, [one[index] for one in vectors])
@@ -164,6 +164,11 @@ class RecommenderEngine:
 def _nothing_after(stage: Callable[[], None]) -> float:
     stage()
     return 0.0
+
+
+def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:
+    """The samples of each share, in memory of their own as a rank has them: some products round by their alignment."""
+    return (samples,) if shares == 1 else tuple(one.clone() for one in samples.chunk(shares))
 
 
 def _gradient(parameter: Tensor) -> Tensor:
