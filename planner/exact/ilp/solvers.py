@@ -21,8 +21,9 @@ def make_solver(name: SolverName, seconds: float | None) -> pulp.LpSolver:
     """A solver on one thread, without a gap, and with a time limit if one is given."""
     limit = None if seconds is None else max(seconds, 0.01)
     if name == "highs":
-        return pulp.HiGHS(
-            msg=False,
+        from planner.exact.ilp.highs import SilentHiGHS
+
+        return SilentHiGHS(
             threads=1,
             timeLimit=limit,
             gapRel=0,

@@ -107,6 +107,8 @@ def at_least_one(
 def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
     import highspy
 
+    from planner.exact.ilp.highs import SilentHiGHS
+
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
         enough = False
         if watch is not None and kind == highspy.cb.HighsCallbackType.kCallbackMipInterrupt:
@@ -115,8 +117,7 @@ def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None
             into.user_interrupt = True
 
     kinds = highspy.cb.HighsCallbackType
-    return pulp.HiGHS(
-        msg=False,
+    return SilentHiGHS(
         threads=1,
         timeLimit=limit,
         gapRel=gap,

@@ -1,0 +1,37 @@
+"""HiGHS as PuLP calls it, silent from its first line: what programs read goes to the same output."""
+
+from __future__ import annotations
+
+import highspy
+import pulp
+
+
+class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
+    """`pulp.HiGHS(msg=False)` whose model is silent while it is made; PuLP's options, and HiGHS's own by name."""
+
+    def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
+        """Make the model as PuLP does."""
+        lp.solverModel = model = _SilentModel()  # type: ignore[no-untyped-call]
+        if self.callbackTuple:
+            model.setCallback(*self.callbackTuple)
+        for kind in self.callbacksToActivate or ():
+            model.startCallback(kind)
+        given = {
+            "output_flag": False,
+            "mip_rel_gap": self.gapRel,
+            "mip_abs_gap": self.gapAbs,
+            "threads": self.threads,
+            "time_limit": None if self.timeLimit is None else float(self.timeLimit),
+            **self.optionsDict,
+        }
+        for name, value in given.items():
+            if value is not None:
+                model.setOptionValue(name, value)
+
+
+class _SilentModel(highspy.Highs):
+    """A model of HiGHS that is told to be silent before its callbacks: 1.16 prints its name when these are set."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 -- HiGHS's name
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
