@@ -32,15 +32,14 @@ class Reading(Spec):
 
     @property
     def noise(self) -> float:
-        """How far passes are from one another: the deviation that their middle half speaks of, as a share."""
+        """How far the least can be from what it would be on an empty machine, as a share of it.
+
+        The lower quartile tells: others on a machine make passes longer by any amount, and would make a deviation of
+        all passes as large, but a least that the next ones are near to is what the device does.
+        """
         if len(self.seconds) < 2:
             return 0.0
-        low, middle, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
-        return (high - low) / middle / _MIDDLE_HALF
-
-
-_MIDDLE_HALF = 1.349
-"""Deviations of a normal distribution that its middle half spans."""
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0] / self.least - 1
 
 
 class HostFacts(Spec):
