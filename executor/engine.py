@@ -195,8 +195,14 @@ class Engine:
             from executor.apply.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
 
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
+        inside_products = "tp" in (layout.overlap or ())
         if layout.tp > 1:
-            split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
+            split_tensors(
+                part,
+                self.mesh["tp"],
+                sequence_parallel=layout.sp,
+                as_rows=inside_products and layout.sp and layout.mbs == 1,
+            )
         share_sequence(part, self.sequence)
         if self.experts is not None:
             mean = self.share.mean_microbatches
@@ -206,7 +212,7 @@ class Engine:
             self.offloading.apply(part)
         if self.options.compile:
             inside = None
-            if "tp" in (layout.overlap or ()):
+            if inside_products:
                 inside = options_inside_products(self.mesh["tp"].get_group(), self.device)
             compile_blocks(part, split=layout.tp > 1, options=inside)
         streamed = () if self.offloading is None else self.offloading.streamed(part)

@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from executor.apply.rows import GatherRows, ScatterRows, ScatterSum, SplitColumns
 from executor.apply.tensor_styles import latent_plan, routed_plan
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
@@ -22,10 +23,13 @@ from executor.models.latent import LatentAttention
 from executor.models.transformer import Block, Transformer
 
 
-def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+def split_tensors(
+    model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool, as_rows: bool = False
+) -> None:
     """Split every matrix of the slice over the tensor axis, in place.
 
-    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence.
+    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
+    that take one sequence at a time also `as_rows` of a matrix (`executor.apply.rows`).
     """
     between = Shard(1) if sequence_parallel else Replicate()
     ends_tied = (
@@ -38,7 +42,7 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     for block in model.blocks.values():
         assert isinstance(block, Block)
         block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
-        _parallelize(block, mesh, _block_plan(block, between, sequence_parallel))
+        _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
     if model.head is not None:
         ends: dict[str, ParallelStyle] = {
             "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
@@ -73,22 +77,22 @@ def _embedding_plan(
 
 
 def _block_plan(
-    block: Block, between: Replicate | Shard, sequence_parallel: bool
+    block: Block, between: Replicate | Shard, sequence_parallel: bool, as_rows: bool
 ) -> dict[str, ParallelStyle]:
-    column, row = ColwiseParallel, RowwiseParallel
+    column = SplitColumns if as_rows else ColwiseParallel
     forked = block.fork is not None
-    found = between if block.join is None else Partial()
+    joined = block.join is not None
     plan: dict[str, ParallelStyle] = {}
     # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
-    enter = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+    enter = _entering(between, as_rows)
     plan |= {"fork": enter} if forked else {}
-    if block.join is not None:  # what both found is added before it is reduced
-        plan["join"] = PrepareModuleOutput(output_layouts=found, desired_output_layouts=between)
+    if joined:  # what both found is added before it is reduced
+        plan["join"] = _adding(between, as_rows)
     if isinstance(block.attention, LatentAttention):
         plan |= latent_plan(block.attention, between)
     else:
         plan |= {f"attention.{name}": column() for name in ("query", "key", "value")}
-        plan |= {"attention.out": row(output_layouts=found)}
+        plan |= {"attention.out": _leaving(between, joined, as_rows)}
         if block.attention.query_norm is not None:
             # of the heads of this rank, so gradients are still to be added
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
@@ -101,10 +105,29 @@ def _block_plan(
     else:
         name, mlp = "mlp", block.mlp
     if mlp is not None:
-        plan |= {f"{name}.up": column(), f"{name}.down": row(output_layouts=found)}
+        plan |= {f"{name}.up": column(), f"{name}.down": _leaving(between, joined, as_rows)}
         plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
         plan |= {} if forked else {name: enter}
     if sequence_parallel:
         norms = {name: norm for name, norm in block.named_children() if name.endswith("_norm")}
         plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}
     return plan
+
+
+def _entering(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+    if as_rows:
+        return GatherRows()
+    return PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+
+
+def _leaving(between: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:
+    """The style of the matrix that a region ends with; where another's sums are joined to its, they stay parts."""
+    if as_rows and not joined:
+        return ScatterRows()
+    return RowwiseParallel(output_layouts=Partial() if joined else between)
+
+
+def _adding(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+    if as_rows:
+        return ScatterSum()
+    return PrepareModuleOutput(output_layouts=Partial(), desired_output_layouts=between)

@@ -42,7 +42,7 @@ class Attention(nn.Module):
         key_BGSK = self._heads(self.key(x_BSD), self.key_norm)
         value_BGSK = self._heads(self.value(x_BSD), None)
         if self.turning is not None:
-            places = self.sequence.places(x_BSD.shape[1])
+            places = self.sequence.places(query_BHSK.shape[2])
             query_BHSK = self.turns(query_BHSK, places, self.turning)
             key_BGSK = self.turns(key_BGSK, places, self.turning)
         if self.more != 1.0:
