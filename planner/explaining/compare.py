@@ -14,6 +14,7 @@ from planner.explaining.differing import one_model, same_work
 
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,13 @@ def difference(before: Breakdown, after: Breakdown) -> Breakdown:
 
 
 def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]]]:
-    dicts = [breakdown.as_dict() for breakdown in breakdowns]
+    dicts = [_beyond_rounding(breakdown) for breakdown in breakdowns]
     names = dict.fromkeys(name for parts in dicts for name in parts)
     rows = [(name, tuple(parts.get(name, 0.0) for parts in dicts)) for name in names]
     return [(name, values) for name, values in rows if any(values)]
+
+
+def _beyond_rounding(breakdown: Breakdown) -> dict[str, float]:
+    """Part → value; what a total less its other parts leaves behind its last digit is nothing."""
+    least = _ROUNDING * abs(breakdown.total)
+    return {part: value if abs(value) > least else 0.0 for part, value in breakdown}

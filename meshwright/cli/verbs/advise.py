@@ -28,7 +28,7 @@ def advise(
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Say what to change of what is run today, step by step to the best plan."""
+    """Say what to change of what is run today, step by step."""
     from meshwright.api.advise import advise
     from meshwright.cli.progress import searching
     from meshwright.inputs.problems import Problems

@@ -29,7 +29,7 @@ def forecast(
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Say when training ends, failures counted, and how often to save."""
+    """Say when training ends with failures, and how often to save."""
     from meshwright.api.forecast import ask
     from meshwright.inputs.operations import OperationsInputs
     from planner.plan_files import load_plan
