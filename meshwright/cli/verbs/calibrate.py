@@ -50,7 +50,7 @@ def calibrate(
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write a hardware profile: measured here, or fitted to timed runs."""
+    """Write a hardware profile, measured here or fitted to runs."""
     output = Output(json=json, csv=csv, quiet=quiet)
     measuring = {"--processes": processes is not None, "--quick": quick}
     choosing = {"--stack": stack is not None, "--gpu": gpu is not None, "--cross-validate": cross_validate}
