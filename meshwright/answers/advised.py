@@ -20,7 +20,8 @@ from meshwright.render.plans.advice import (
 )
 from meshwright.render.plans.ranked import question_header
 from meshwright.render.tables import Table
-from meshwright.render.words import as_html
+from meshwright.render.words import NOT_PROVED, as_html
+from planner.answers.optimum import PROVEN
 from planner.explaining.advice import Advice
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
@@ -120,8 +121,8 @@ class Advised:
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """What is said below the answer."""
-        if self.advice.result.certificate.gap > 0 and not interrupted:
-            return ["warning: optimality is not proved; allow more time to close the gap"]
+        if self.advice.result.certificate.gap > PROVEN and not interrupted:
+            return [NOT_PROVED]
         return []
 
     @property

@@ -35,7 +35,7 @@ from meshwright.render.plans.recommendation import (
     tried_sentence,
 )
 from meshwright.render.tables import Table
-from meshwright.render.words import as_html
+from meshwright.render.words import NOT_PROVED, as_html
 from planner.answers.frontier import pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
@@ -212,7 +212,7 @@ class Planned:
     def _unproved(self) -> list[str]:
         undecided = self.certificate.undecided
         if self.optimum.gap > PROVEN:
-            return ["warning: optimality is not proved; allow more time to close the gap"]
+            return [NOT_PROVED]
         if undecided:
             left = counted(undecided, "layout")
             return [f"warning: only the first is proved; {left} may still belong among the others"]

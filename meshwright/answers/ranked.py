@@ -18,7 +18,7 @@ from meshwright.render.plans.clusters import (
     ranking_table,
 )
 from meshwright.render.tables import Table
-from meshwright.render.words import as_html
+from meshwright.render.words import NOT_PROVED, as_html
 from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
@@ -138,7 +138,7 @@ class Ranked:
             )
         remarks += left_out_of_ranking(self.ranking)
         if self.ranking.gap > PROVEN and not interrupted:
-            remarks.append("warning: optimality is not proved; allow more time to close the gap")
+            remarks.append(NOT_PROVED)
         return remarks
 
     def next_commands(self, path: Path) -> str:

@@ -18,6 +18,8 @@ _LONGEST_LINE = 120
 """Beyond it the eye loses the next line, however wide the terminal; tables take all of it."""
 _BROKEN = ContextVar("broken", default=True)
 """Whether sentences are broken into lines."""
+NOT_PROVED = "warning: optimality is not proved; allow more time to close the gap"
+"""Said below an answer whose search ended early."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))

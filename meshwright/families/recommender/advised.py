@@ -13,7 +13,8 @@ from meshwright.families.recommender.records import estimate_record, question_re
 from meshwright.families.recommender.text import precise, proof_text, question_text
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
-from meshwright.render.words import as_html, change, sentence_list, wrapped
+from meshwright.render.words import NOT_PROVED, as_html, change, sentence_list, wrapped
+from planner.answers.optimum import PROVEN
 from planner.plan_files import save_plan
 from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
@@ -97,8 +98,8 @@ class ShardingAdvised:
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """What is said below the answer."""
-        if self.advice.found.certificate.gap > 0 and not interrupted:
-            return ["warning: optimality is not proved; allow more time to close the gap"]
+        if self.advice.found.certificate.gap > PROVEN and not interrupted:
+            return [NOT_PROVED]
         return []
 
     @property
