@@ -26,6 +26,8 @@ from executor.doctor.readings import (
 LEAST = 0.1
 """Slower by less than this share is not told: nobody would change a node for it."""
 NOISE_WIDTHS = 3.0
+_CALM = 0.15
+"""Slower by more than this share can be seen on a calm machine."""
 ALL = "all ranks"
 BETWEEN = " between nodes"
 """Added to a check of a pair on two hosts."""
@@ -133,6 +135,16 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
             if one.free_bytes < plan.bytes_needed
         ]
     return Judgement(checks=tuple(checks), findings=tuple(findings))
+
+
+def is_calm(seen: Examination) -> bool:
+    """Whether every process has a check so quiet that it would have shown it to be slow: what is slow is so at all."""
+    least: dict[int, float] = {}
+    for check in OF_RANKS:
+        for reading in seen.of(check):
+            (rank,) = reading.ranks
+            least[rank] = min(least.get(rank, reading.noise), reading.noise)
+    return all(NOISE_WIDTHS * noise <= _CALM for noise in least.values())
 
 
 def _median(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from executor.doctor.judging import judge
+from executor.doctor.judging import is_calm, judge
 from executor.doctor.pairs import Pairs, batched, rounds_of_pairs
 from executor.doctor.readings import (
     LATENCY,
@@ -42,8 +42,8 @@ Times = dict[tuple[str, tuple[int, ...]], list[float]]
 Alone = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
 """Check and this rank → what is timed, and by which clock of a stopwatch."""
 _LOOKS, _AGREEING = 6, 3
-"""Where something looks slow all is measured again, so often at most, until so many looks in turn find the same, be it
-nothing: passes add up."""
+"""Where something looks slow, or all that a process does is too noisy to tell, everything is measured again, so often at
+most, until so many looks in turn find the same, be it nothing: passes add up."""
 
 
 def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
@@ -65,7 +65,7 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
         seen = _gathered(device, sizes, seconds, time.monotonic() - began)
         found = {(one.check, one.ranks) for one in judge(seen).findings}
         agree = agree + 1 if found == before else 1
-        if agree == _AGREEING or (look == 0 and not found):
+        if agree == _AGREEING or (look == 0 and not found and is_calm(seen)):
             break
         before = found
     return seen
