@@ -42,8 +42,8 @@ Times = dict[tuple[str, tuple[int, ...]], list[float]]
 Alone = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
 """Check and this rank → what is timed, and by which clock of a stopwatch."""
 _LOOKS, _AGREEING = 6, 3
-"""Where something looks slow, or all that a process does is too noisy to tell, everything is measured again, so often at
-most, until so many looks in turn find the same, be it nothing: passes add up."""
+"""Where something looks slow, or a process is too noisy to be told so, everything is measured again, so often at most,
+until so many looks in turn find the same, be it nothing: passes add up."""
 
 
 def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
