@@ -47,7 +47,7 @@ from executor.run_config import RunConfig
 from meshwright.cli.output import as_csv
 from meshwright.records.operations import forecast_shares, segment_of
 
-ARMS = "dp2 mbs2 zero1,60,8;dp2 mbs2 zero1,40,10;pp2 mbs2,30,12"
+ARMS = "dp2 mbs2 zero1,60,8;dp2 pp2 mbs2,60,8"
 STEPS = 1_000_000
 CALIBRATED_EVERY, CALIBRATION_KILLS, CALIBRATION_SECONDS = 50, 3, 35.0
 WIDER = MODEL.model_copy(update={"hidden_size": 192})
