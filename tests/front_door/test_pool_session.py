@@ -211,3 +211,14 @@ def test_replicas_need_pools_and_no_other_trainer_runs_them(meshwright, replicas
         code, _, err = meshwright("export", str(replicas_file), "--to", trainer)
         assert code != 0
         assert "several kinds" in err
+
+
+def test_a_page_about_pools_has_the_pictures_that_there_are(
+    meshwright, plan_file: Path, replicas_file: Path, tmp_path: Path
+) -> None:
+    for plan in (plan_file, replicas_file):
+        code, _out, err = meshwright("report", str(plan), "-o", str(tmp_path / "page.html"), "--quiet")
+        assert code == 0, err
+        page = (tmp_path / "page.html").read_text("utf-8")
+        assert "One step" in page
+        assert "All layouts" not in page

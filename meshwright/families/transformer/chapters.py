@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
+from cost_models.question import MixedQuestion
 from cost_models.units import format_bytes, format_count, format_seconds, grouped
 from meshwright.answers.explained import Explained
 from meshwright.families.chapters import PageRequest, pictures
@@ -30,6 +31,8 @@ _PICTURES = (
     ("Memory", "memory"),
     ("One step", "timeline"),
 )
+_OF_ANY_CLUSTER = ("time", "memory", "timeline")
+"""Pictures that are drawn for several kinds of GPUs, too."""
 
 
 def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
@@ -42,7 +45,9 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     yield from reasons(plan, explained)
     if explained.explanation.sensitivities:
         yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
-    yield from pictures(plan, request, _PICTURES, PICTURES)
+    several = isinstance(plan.question, MixedQuestion)
+    wanted = [one for one in _PICTURES if one[1] in _OF_ANY_CLUSTER or not several]
+    yield from pictures(plan, request, wanted, PICTURES)
     if any(plan.layout.offload):
         yield from pictures(plan, request, (("The window over host memory", "window"),), PICTURES)
     yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
