@@ -168,7 +168,8 @@ def _nothing_after(stage: Callable[[], None]) -> float:
 
 def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:
     """The samples of each share, in memory of their own as a rank has them: some products round by their alignment."""
-    return (samples,) if shares == 1 else tuple(one.clone() for one in samples.chunk(shares))
+    parts = samples.chunk(shares)
+    return parts if shares == 1 else tuple(one.clone() for one in parts)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
