@@ -15,6 +15,7 @@ from planner.explaining.differing import one_model, same_work
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
 _ROUNDING = 1e-12
+"""Share of a total below which a part is what adding up has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

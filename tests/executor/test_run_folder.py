@@ -103,6 +103,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 1)))
     assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
     write_owners(tmp_path, who())
+    assert is_owned_by(tmp_path, who())
 
 
 def test_a_process_began_when_it_was_started() -> None:
