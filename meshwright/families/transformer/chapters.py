@@ -31,6 +31,7 @@ _PICTURES = (
     ("Memory", "memory"),
     ("One step", "timeline"),
 )
+_WINDOW = ("The window over host memory", "window")
 _OF_ANY_CLUSTER = ("time", "memory", "timeline")
 """Pictures that are drawn for several kinds of GPUs, too."""
 
@@ -45,11 +46,10 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     yield from reasons(plan, explained)
     if explained.explanation.sensitivities:
         yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
-    several = isinstance(plan.question, MixedQuestion)
-    wanted = [one for one in _PICTURES if one[1] in _OF_ANY_CLUSTER or not several]
+    wanted = [*_PICTURES, *([_WINDOW] if any(plan.layout.offload) else [])]
+    if isinstance(plan.question, MixedQuestion):
+        wanted = [one for one in wanted if one[1] in _OF_ANY_CLUSTER]
     yield from pictures(plan, request, wanted, PICTURES)
-    if any(plan.layout.offload):
-        yield from pictures(plan, request, (("The window over host memory", "window"),), PICTURES)
     yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
 
 
