@@ -17,7 +17,7 @@ from cost_models.compute.casts import backward_cast_seconds, forward_cast_second
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype
-from cost_models.operators.block import block_operators
+from cost_models.operators.joined import product_operators
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm
 from cost_models.question import Question
@@ -60,7 +60,7 @@ def _matrix_seconds(
 ) -> tuple[Array, Array, Array, Array]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide = device_of(question, wide=True)
-    for one in block_operators(question.model):
+    for one in product_operators(question.model, joined=question.stack.joins_parallel_products):
         if one.gemm is not None:
             runs_on = wide if one.gemm.router else device
             local = local_gemm(question, columns, one.gemm)

@@ -74,6 +74,9 @@ class StackSpec(Spec):
     attention_copies: tuple[Factor, Factor] = (0.0, 0.0)
     """Tensors of the attention output's size that are copied around its core, forward and backward: into the order that
     its kernel wants and back, and gradients of queries, keys and values side by side."""
+    joins_parallel_products: bool = False
+    """Whether attention and MLP of a parallel block run their products side by side: as one into the block and as one
+    out of it."""
     casts_norm_inputs: bool = False
     """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own."""
     recomputes_norms: bool = False

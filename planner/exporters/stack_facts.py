@@ -49,6 +49,7 @@ FACTS = frozenset(
         "fused_norms",
         "separate_biases",
         "attention_copies",
+        "joins_parallel_products",
         "casts_norm_inputs",
         "recomputes_norms",
         "eager_norm_bytes",
