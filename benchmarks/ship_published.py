@@ -32,8 +32,8 @@ COLUMNS = (
 _FUNCTIONAL_TEST = "CI functional test"
 """Tasks whose step times say nothing: they run in the deterministic mode of every library."""
 _FILLED = {"megascale": {"micro_batch": "2"}}
-"""Source → what it leaves blank and is taken to be. Of MegaScale's microbatches nobody says how many sequences they had:
-with two in all rows constants fitted to them leave 2.7 and 2.3 %, with one 2.9 and 3.1 % (MegaScale, its baseline)."""
+"""Source → what it leaves blank and is taken to be. How many sequences MegaScale's microbatches had nobody says: with
+two in all rows constants fitted to them leave 2.7 and 2.3 %, with one 2.9 and 3.1 % (MegaScale, its baseline)."""
 MOST = 250
 """Runs of one source beyond which it is thinned."""
 

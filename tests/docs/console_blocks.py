@@ -8,11 +8,13 @@ A page is one session: its commands run from the first to the last in one folder
     <!-- not compared: WHY -->            it is run, and what it prints is not what the page shows
     <!-- not run: WHY -->                 neither
 
-`python tests/docs/console_blocks.py PAGE ...` runs pages and puts what is printed in the place of what has changed.
+`python tests/docs/console_blocks.py [--figures WORDS] PAGE ...` runs pages and puts what is printed in the place of
+what has changed; of commands that have these words, also where nothing but figures has.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -166,7 +168,7 @@ def _matches(shown: str, printed: str) -> bool:
     return re.fullmatch(rf"\s*{pattern}\s*".replace(r".*", r"\s*.*"), masked(printed), re.DOTALL) is not None
 
 
-def rewrite(page: Path) -> list[str]:
+def rewrite(page: Path, figures: str | None = None) -> list[str]:
     """Run a page and put what it prints in the place of what has changed; what could not be done is said."""
     text = page.read_text("utf-8")
     changed, left = [], []
@@ -174,9 +176,15 @@ def rewrite(page: Path) -> list[str]:
         for step, found in play(page, Path(folder)):
             print(f"{page.name}:{step.line} {found.seconds:6.1f} s  {step.command[:90]}")
             told = complaints(step, found)
-            if not told:
+            new_figures = figures is not None and figures in step.command and step.shown.strip()
+            if not told and (not new_figures or step.hidden or step.not_compared):
                 continue
-            if found.problems or step.hidden or "\n...\n" in "\n" + step.shown or "exit code" in told[0]:
+            if (
+                found.problems
+                or step.hidden
+                or "\n...\n" in "\n" + step.shown
+                or "exit code" in "".join(told)
+            ):
                 left += told
             else:
                 changed.append((step, found.both if _ASIDE.search(step.shown) else found.out))
@@ -188,6 +196,12 @@ def rewrite(page: Path) -> list[str]:
 
 if __name__ == "__main__":
     os.environ["COLUMNS"] = "80"
-    for argument in sys.argv[1:]:
-        for complaint in rewrite(Path(argument).resolve()):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--figures", metavar="WORDS")
+    parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
+    asked = parser.parse_args()
+    for one in asked.pages:
+        for complaint in rewrite(one.resolve(), asked.figures):
             print(complaint, file=sys.stderr)
