@@ -102,6 +102,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
         sequence=values.get("sequence"),
         precision=values.get("precision"),
         profile=start.profile if values.get("cluster", start.cluster.name) == start.cluster.name else None,
+        trainer=start.trainer,
         host_memory=values.get("host-memory"),
         changes=limits.changes,
     )

@@ -27,7 +27,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.problems import Problems
-from planner.trainers import trainer_named
+from planner.trainers import require_own_stack, trainer_named
 
 MOST_HOST_MEMORY = 1e15
 """Bytes beyond which somebody mistook the unit."""
@@ -75,8 +75,10 @@ def question_of(inputs: Inputs, own_stack: StackSpec | None = None) -> tuple[Que
     cluster = problems.read(lambda: cluster_of(inputs.cluster, inputs.gpus))
     host_memory = problems.read(lambda: read_host_memory(inputs.host_memory))
     training = problems.read(lambda: _training(inputs))
-    problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
-    problems.read(lambda: trainer_named(inputs.trainer) if inputs.trainer else None)
+    named = own_stack or problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
+    trainer = problems.read(lambda: trainer_named(inputs.trainer) if inputs.trainer else None)
+    if named is not None and trainer is not None:
+        problems.read(lambda: require_own_stack(str(inputs.trainer), named))
     problems.read(
         lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
     )
@@ -88,7 +90,7 @@ def question_of(inputs: Inputs, own_stack: StackSpec | None = None) -> tuple[Que
     assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
     spec, training = changed(model.spec, training, inputs.changes)
-    stack = own_stack or inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
+    stack = own_stack or inputs.stack or (trainer.stack if trainer else None)
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)

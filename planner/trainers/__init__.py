@@ -8,8 +8,10 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Bools, Words
-from cost_models.errors import UnknownNameError
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files import catalog
 from cost_models.question import Question
+from cost_models.specs.stack import StackSpec
 from planner.trainers.deepspeed import DEEPSPEED
 from planner.trainers.megatron import MEGATRON, NEMO
 from planner.trainers.torchtitan import TORCHTITAN
@@ -32,6 +34,22 @@ def trainer_named(name: str) -> Trainer:
     if name not in TRAINERS:
         raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
     return TRAINERS[name]
+
+
+def require_own_stack(name: str, stack: StackSpec) -> None:
+    """Check that a trainer runs this stack; one whose name is not in the catalogue is the user's own.
+
+    Raises:
+        InputError: the stack is another trainer's.
+    """
+    trainer = trainer_named(name)
+    own = (trainer.stack, *trainer.other_stacks)
+    if stack.name in own or stack.name not in catalog.names("stacks"):
+        return
+    raise InputError(
+        f"`--for {name}` does not go with `--stack {stack.name}`, whose prices are of another trainer",
+        hint=f"stacks that go with `--for {name}`: {', '.join(own)}",
+    )
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:

@@ -36,6 +36,7 @@ def _experts(question: Question, layout: Layout) -> Words:
 DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
+    other_stacks=("xtuner", "megatron-deepspeed", "bigscience"),
     rules=(
         Rule(
             name="pipelines run 1F1B",

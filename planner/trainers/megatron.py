@@ -70,6 +70,17 @@ def _instances(question: Question, layout: Layout) -> Words:
 MEGATRON = Trainer(
     name="Megatron",
     stack="megatron-core",
+    other_stacks=(
+        "megatron-lm",
+        "megatron-2023",
+        "megatron-2022",
+        "megatron-2021",
+        "nemo",
+        "megascale",
+        "megatron-deepspeed",
+        "bigscience",
+        "stronghold",
+    ),
     rules=(
         Rule(
             name="1F1B, or interleaved",
@@ -113,5 +124,6 @@ NEMO = replace(
     MEGATRON,
     name="NeMo",
     stack="nemo",
+    other_stacks=("megatron-core", "megatron-lm"),
     source=f"Megatron Bridge runs Megatron Core: {MEGATRON.source}",
 )

@@ -15,6 +15,8 @@ class Trainer:
     """The trainer's name as people write it."""
     stack: str
     """Catalogue name of the software stack it runs, unless the user names another."""
+    other_stacks: tuple[str, ...] = ()
+    """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
     rules: tuple[Rule, ...]
     """What the trainer refuses, beyond what no trainer can run (`planner.rules.legality`)."""
     counts_full: bool

@@ -53,6 +53,27 @@ def test_the_stack_is_the_trainers_unless_another_is_named(capsys: pytest.Captur
     assert stack("--for", "megatron", "--stack", "nemo") == "nemo"
 
 
+@pytest.mark.parametrize("verb", [("plan",), ("estimate", "--layout", "dp8")], ids=lambda words: words[0])
+def test_the_stack_of_another_trainer_is_refused(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--for", "megatron", "--stack", "torchtitan")
+    code, out, err = told(capsys, verb[0], *ASKED, *verb[1:], *flags)
+    assert (code, out) == (2, "")
+    assert "`--for megatron` does not go with `--stack torchtitan`" in err
+    assert "hint: stacks that go with `--for megatron`: megatron-core, megatron-lm, " in err
+
+
+def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    for name, code in (("mine", 0), ("torchtitan", 2)):
+        path.write_text(f"kind: stack\nname: {name}\n")
+        flags = ("--for", "megatron", "--stack", str(path), "--layout", "dp8")
+        assert told(capsys, "estimate", *ASKED, *flags)[0] == code
+
+
 def test_a_trainer_refuses_a_layout_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     layout = ("--layout", "pp2 dp4 schedule=gpipe recompute=full,none")
     code, _, err = told(capsys, "estimate", *ASKED, *layout, "--for", "megatron")

@@ -83,6 +83,11 @@ def test_controls_change_the_question() -> None:
     assert found.operations.mtbf == "5000 h"
 
 
+def test_a_stack_of_another_trainer_is_refused() -> None:
+    with pytest.raises(InputError, match="`--for megatron` does not go with `--stack torchtitan`"):
+        sought(replace(start(), trainer="megatron"), {"stack": "torchtitan"})
+
+
 def test_offload_of_the_start_can_be_turned_off() -> None:
     opened = replace(start(), limits=Limits(allow=("offload",)))
     assert " checked>" in page_of(opened, {})

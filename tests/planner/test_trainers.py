@@ -15,7 +15,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.question import Question
 from planner.rules.legality import check
 from planner.space.layouts import enumerate_layouts, parse_restrictions
-from planner.trainers import TRAINERS, refusals, rows_for, trainer_named
+from planner.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
 
 EXPERTS = MODEL.model_copy(
     update={"num_experts": 8, "experts_per_token": 2, "moe_ffn_hidden_size": 512, "ffn_hidden_size": 2048}
@@ -136,3 +136,13 @@ def test_an_unknown_trainer_is_named() -> None:
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_trainer_runs_a_stack_of_the_catalogue(trainer: str) -> None:
     assert load_stack(trainer_named(trainer).stack).name == trainer_named(trainer).stack
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_its_other_stacks_have_layouts_that_it_starts(trainer: str) -> None:
+    """Each goes with the trainer, and together with its rules leaves something to search."""
+    for name in trainer_named(trainer).other_stacks:
+        stack = load_stack(name)
+        require_own_stack(trainer, stack)
+        question = replace(asked(trainer), stack=stack)
+        assert len(enumerate_layouts(question, parse_restrictions(["cp=1"], trainer=trainer))), name
