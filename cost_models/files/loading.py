@@ -24,7 +24,8 @@ from cost_models.files.names import (
     unknown_model,
 )
 from cost_models.files.parsing import check_kind, load_spec, parse_spec, validate
-from cost_models.files.reading import is_file, is_pipe, read_document
+from cost_models.files.pipes import is_pipe
+from cost_models.files.reading import is_file, read_document
 from cost_models.files.recommender_files import is_foreign_recommender
 from cost_models.files.schema import json_schema
 from cost_models.hugging_face.config import read_config

@@ -10,6 +10,7 @@ from typing import Any
 
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.pipes import read_raw
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import MB
 
@@ -22,7 +23,8 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
     """Read a YAML file, or a JSON file by its suffix `.json`.
 
     Raises:
-        InputError: missing, a folder, unreadable, too large, not text, not valid YAML or JSON.
+        InputError: missing, a folder, unreadable, a pipe that nobody writes to, too large, not text, not valid YAML or
+            JSON.
     """
     name = str(path)
     text = read_text(path, most_bytes=most_bytes)
@@ -33,18 +35,10 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
     """Read a text file.
 
     Raises:
-        InputError: missing, a folder, unreadable, too large, not text.
+        InputError: missing, a folder, unreadable, a pipe that nobody writes to, too large, not text.
     """
     name = str(path)
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(most_bytes + 1)
-    except OSError as error:
-        raise InputError(
-            f"cannot read `{printable(name)}`: {(error.strerror or str(error)).lower()}"
-        ) from None
-    except ValueError as error:  # a null character in the path
-        raise InputError(f"cannot read `{printable(name)}`: {error}") from None
+    raw = read_raw(path, most_bytes + 1)
     if len(raw) > most_bytes:
         raise InputError(
             f"`{name}` is larger than {most_bytes // int(MB)} MB; it is not an input of this tool"
@@ -84,15 +78,6 @@ def parse_json(text: str, *, source: str) -> Document:
     except RecursionError:
         raise InputError(f"`{source}` is nested too deeply") from None
     return Document(source=source, value=value)
-
-
-def is_pipe(path: str | Path) -> bool:
-    """Whether something is there that gives what it holds once: a pipe, standard input of a terminal."""
-    try:
-        place = Path(path)
-        return place.exists() and not place.is_file() and not place.is_dir()
-    except (OSError, ValueError):  # too long, or a null character
-        return False
 
 
 def is_file(path: str | Path) -> bool:

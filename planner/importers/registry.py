@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.pipes import is_pipe
 from cost_models.files.reading import read_document, read_text
 from planner.exporters.torchrec import MOST_BYTES
 from planner.importers.bridge import MARK
@@ -22,6 +23,8 @@ _SUFFIXES = {
     ".yaml": "nemo",
     ".yml": "nemo",
 }
+_SEVERAL = (".json", ".py")
+"""Suffixes of several trainers' files, which their words tell apart."""
 
 
 def reader_of(source: str, said: str | None = None) -> str:
@@ -39,6 +42,11 @@ def reader_of(source: str, said: str | None = None) -> str:
     if is_command(source):
         return "megatron"
     suffix = PurePath(source).suffix
+    if suffix in _SEVERAL and is_pipe(source):
+        raise InputError(
+            f"`{source}` is a pipe, which is read once: its words cannot tell whose it is",
+            hint=f"--from says it: {known}",
+        )
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
     if suffix == ".json" and _is_deepspeed(source):

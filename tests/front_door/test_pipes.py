@@ -1,14 +1,20 @@
-"""A plan may come from a pipe, which gives what it holds once: `meshwright explain <(ssh there cat plan.yaml)`."""
+"""A plan may come from a pipe, which gives what it holds once: `meshwright explain <(ssh there cat plan.yaml)`.
+
+A pipe that nobody writes to is an error, and is not waited for.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from command_line import Answer
+from command_line import ASKED, Answer
 
+from cost_models.files import pipes
 from planner.plan_files import load_plan
 
 
@@ -60,3 +66,87 @@ def test_a_run_reads_its_plan_once(
     monkeypatch.setattr("meshwright.api.run.run_plan", run_plan)
     assert meshwright("run", pipe).code == 130
     assert asked == [load_plan(plan_file), Path(pipe).name]
+
+
+SIZES = ASKED[2:]
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A pipe of this name in the working folder, that nobody writes to; who waits for a writer does not wait long."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipes, "WRITER_SECONDS", 0.05)
+
+    def make(name: str) -> str:
+        os.mkfifo(name)
+        return name
+
+    return make
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "import run.sh dgx-h100",
+        "import x dgx-h100 --from megatron",
+        "import recipe.toml dgx-h100 --gpus 8",
+        "import gpt.yaml dgx-h100",
+        f"plan model.yaml {' '.join(ASKED[1:])}",
+        f"plan gpt2-small cluster.yaml {' '.join(SIZES)}",
+        f"plan gpt2-small dgx-h100 --training run.yaml {' '.join(SIZES)}",
+        "plan --replay plan.yaml",
+        "explain plan.yaml",
+        "compare plan.yaml tp2",
+        "verify plan.yaml",
+        "export plan.yaml --to megatron",
+        "plot accuracy run.json",
+        "validate --runs runs.csv",
+        "calibrate --from-runs runs.csv",
+    ],
+)
+def test_a_pipe_that_nobody_writes_to_is_an_error(
+    meshwright: Callable[..., Answer], named: Callable[[str], str], words: str
+) -> None:
+    given = words.split()
+    known = {"import", "plan", "gpt2-small", "dgx-h100", "plot", "accuracy", "validate", "calibrate", *ASKED}
+    pipe = named(next(word for word in given[1:] if word not in known and not word.startswith("-")))
+    answer = meshwright(*given)
+    assert answer.code == 2
+    assert f"`{pipe}` is a pipe that nobody writes to" in answer.err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["recipe.py", "ds.json"])
+def test_a_pipe_is_not_read_to_see_whose_file_it_is(
+    meshwright: Callable[..., Answer], named: Callable[[str], str], name: str
+) -> None:
+    answer = meshwright("import", named(name), "dgx-h100")
+    assert answer.code == 2
+    assert f"`{name}` is a pipe, which is read once" in answer.err
+    assert "hint: --from says it" in answer.err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("late", [0.0, 0.3], ids=["at once", "late"])
+def test_what_somebody_writes_to_a_named_pipe_is_read_whole(
+    meshwright: Callable[..., Answer], plan_file: Path, named: Callable[[str], str], late: float
+) -> None:
+    """However late the first bytes come: who has it open for writing is waited for."""
+    pipe, text = named("plan.yaml"), plan_file.read_bytes()
+    first = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # without a reader it could not be opened for writing
+    writing = os.open(pipe, os.O_WRONLY)
+
+    def write() -> None:
+        time.sleep(late)
+        with os.fdopen(writing, "wb", buffering=0) as stream:
+            for start in range(0, len(text), 1000):
+                stream.write(text[start : start + 1000])
+
+    writer = Thread(target=write)
+    writer.start()
+    answer = meshwright("explain", pipe)
+    writer.join()
+    os.close(first)
+    assert answer.code == 0, answer.err
+    assert answer.out == meshwright("explain", str(plan_file)).out

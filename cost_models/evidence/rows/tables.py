@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.pipes import read_raw
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
@@ -31,13 +31,7 @@ def read_table(path: Path) -> str:
     Raises:
         InputError: the file cannot be read, or is no text.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # a null character in the path
-        raise InputError(f"cannot read `{printable(str(path))}`: {error}") from None
+    raw = read_raw(path, MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise InputError(f"`{path}` is larger than {MAX_BYTES // int(MB)} MB; it is no table of runs")
     return _decoded(raw, path)
