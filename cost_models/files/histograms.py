@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.pipes import is_pipe
 
 HEAD = 1024
 """Rows that are steps of their own, those used most."""
@@ -34,6 +35,8 @@ def read_histogram(path: str | Path, rows: int) -> Steps:
         InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
     """
     path = Path(path)
+    if is_pipe(path):
+        raise InputError(f"`{path}` is no file; write what a pipe gives to one")
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise InputError(f"`{path}` is larger than {MOST_FILE_BYTES >> 30} GiB; it is no histogram")

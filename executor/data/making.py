@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.leftovers import temporary_folder
+from cost_models.files.pipes import is_pipe
 from executor.data import pairs as pairs_of_bytes
 from executor.data.pairs import BYTES
 from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header
@@ -100,6 +101,8 @@ def _files(texts: Sequence[Path]) -> list[Path]:
 
 def _obstacle(path: Path) -> str:
     """Why a file is no text, or nothing."""
+    if is_pipe(path):
+        return "it is no file, and texts are read more than once"
     try:
         with path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):

@@ -132,6 +132,8 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
 
 def _is_plan(path: Path) -> bool:
     try:
+        if not path.is_file():
+            return False  # to open a pipe may take for ever
         with path.open("rb") as file:
             return file.read(len(_PLAN)) == _PLAN
     except OSError:

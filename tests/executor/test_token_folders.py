@@ -155,6 +155,16 @@ def test_every_bad_text_is_named_and_nothing_is_left(text: Path, tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "image", "latin"}
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_is_no_text(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError) as refused:
+        make_tokens([tmp_path / "pipe"], tmp_path / "tokens")
+    assert [problem.what for problem in refused.value.problems] == [
+        "it is no file, and texts are read more than once"
+    ]
+
+
 def test_what_is_there_is_not_overwritten(text: Path, tmp_path: Path) -> None:
     make_tokens([text], tmp_path / "tokens")
     with pytest.raises(InputError, match="is there already"):

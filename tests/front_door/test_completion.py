@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,11 +54,13 @@ def test_what_is_offered(words: str, offered: list[str], monkeypatch, capsys) ->
     assert completed(words, monkeypatch, capsys) == offered
 
 
+@pytest.mark.timeout(60)
 def test_plans_are_offered_and_no_other_file(plan_file: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "plan.yaml").write_bytes(plan_file.read_bytes())
     (tmp_path / "cluster.yaml").write_text("kind: cluster\n")
     (tmp_path / "plans").mkdir()
     (tmp_path / ".hidden").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")  # which nobody writes to
     monkeypatch.chdir(tmp_path)
     assert completed("meshwright explain ", monkeypatch, capsys) == ["plan.yaml", "plans/"]
     found = completed(f"meshwright explain {tmp_path}/pl", monkeypatch, capsys)

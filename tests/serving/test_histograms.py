@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,14 @@ def test_other_rows_and_no_counts_are_refused(tmp_path: Path, text: str, says: s
     with pytest.raises(InputError) as raised:
         read_histogram(path, 2)
     assert says in str(raised.value)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["counts.csv", "counts.npy"])
+def test_a_pipe_is_no_histogram(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="is no file; write what a pipe gives to one"):
+        read_histogram(tmp_path / name, 2)
 
 
 def test_an_array_of_objects_runs_no_code(tmp_path: Path) -> None:
