@@ -7,6 +7,7 @@
     │   └── DoesNotFitError    1   no layout fits in memory, with what would
     ├── HostError              2   this machine cannot do it: too few devices, missing backend
     └── RunError               1   a run failed: out of memory, a diverging loss, a lost rank
+        └── NothingPlacedError 1   a search ended before any layout was placed, though some may fit
 
 Every error carries all its problems at once (of a file that is nothing but problems the first) and at most one hint;
 the front door draws them.
@@ -131,6 +132,15 @@ class RunError(MeshwrightError):
     """A run failed."""
 
     exit_code = 1
+
+
+class NothingPlacedError(RunError):
+    """A search ended before any layout was placed, though some may fit."""
+
+    def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
+        """`space` is what was to be searched, in words."""
+        super().__init__(headline, hint=hint)
+        self.space = space
 
 
 class StoppedError(RunError):

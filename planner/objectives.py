@@ -57,8 +57,10 @@ class Objective:
         return self.may_meet_deadline(question, estimate.step_seconds)
 
     def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether steps of `step_seconds` finish in time."""
-        return self.deadline is None or self.training_seconds(question, step_seconds) <= self.deadline
+        """Whether steps of `step_seconds` finish in time; where these are a bound that says nothing, 0, they may."""
+        if self.deadline is None or step_seconds <= 0:
+            return True
+        return self.training_seconds(question, step_seconds) <= self.deadline
 
     def training_seconds(self, question: Question, step_seconds: float) -> float:
         """Seconds of training on all tokens. Raises InfeasibleError where failures leave no time for it."""

@@ -47,7 +47,7 @@ def ranked_plans(
         return BestPlans(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
     measure = objective.measure
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
-    loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
+    loss = min(_least_loss(question, objective, result) for result in found)
     certificate = merged([result.certificate for result in found])
     if len(found) > 1:
         best = ranked[0]
@@ -56,6 +56,14 @@ def ranked_plans(
     return BestPlans(
         question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
     )
+
+
+def _least_loss(question: Question, objective: Objective, result: SearchResult) -> float:
+    """What no plan of a search is below; of one that proved nothing, nothing."""
+    measure = objective.measure
+    if result.certificate.bound <= 0:
+        return measure.loss(measure.open)
+    return measure.loss(objective.value(question, _at_bound(result)))
 
 
 def _at_bound(result: SearchResult) -> Estimate:

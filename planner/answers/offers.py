@@ -225,7 +225,8 @@ class _Found:
             late = self.objective.deadline is not None and error.problems  # its days are in the only problem
             why = error.problems[0].what if late else error.headline
             self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
-        except RunError:
+        except RunError as error:
+            self.budget.failure = error
             self._leave_open(offer, size)
         except KeyboardInterrupt:
             if not (self.budget.keep_on_interrupt and self.answers):

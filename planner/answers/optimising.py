@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models.defaults import questions_by_precision
-from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunError
 from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
@@ -77,6 +77,8 @@ class _Choices:
     """Numbers of GPUs on which nothing fits or nothing is fast enough, with the error."""
     unfinished: list[Question] = field(default_factory=list)
     """Questions for which time ran out."""
+    late: list[float] = field(default_factory=list)
+    """Seconds of training under plans of these that were found and miss the deadline."""
     covered: list[Question] = field(default_factory=list)
     """Questions whose layouts are counted, answered or unfinished, in the order of searching."""
     lost: list[Certificate] = field(default_factory=list)
@@ -128,16 +130,21 @@ class _Choices:
         if len(failures) == len(groups):
             raise failures[0]
         found = [result for result in results if result is not None]
-        return ranked_plans(question, objective, found, self.top, everywhere=len(found) == len(results))
+        answer = ranked_plans(question, objective, found, self.top, everywhere=len(found) == len(results))
+        if answer is None:
+            self.late += [objective.training_seconds(question, one.best.step_seconds) for one in found]
+        return answer
 
     def best(self, question: Question, sizes: tuple[int, ...], precisions: tuple[Precision, ...]) -> Optimum:
         """The best answer over all questions, with the layouts of all of them counted.
 
         Raises:
             InfeasibleError: there is none.
-            RunError: time ran out before there was one.
+            RunError: searches ended before there was one.
         """
         if not self.answers:
+            if self.late and not self.budget.interrupted:
+                raise _too_late(self.objective, min(self.late))
             if self.unfinished:
                 raise self.budget.nothing_found()
             raise _nothing(question, self.objective, self.failures)
@@ -232,6 +239,16 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
         replace(limits, only={**limits.only, "tp": frozenset(groups[flops])})
         for flops in sorted(groups, reverse=True)
     ]
+
+
+def _too_late(objective: Objective, seconds: float) -> RunError:
+    """The error that the plans found miss the deadline, and faster ones are not ruled out."""
+    assert objective.deadline is not None
+    return RunError(
+        f"no plan found meets the deadline of {format_days(objective.deadline)}: the fastest takes"
+        f" {format_days(seconds)}, and faster ones are not ruled out",
+        hint="allow more with --time-limit, or a later --deadline",
+    )
 
 
 def _nothing(

@@ -52,7 +52,8 @@ def best_sharding(
             keep_on_interrupt=budget.keep_on_interrupt,
             solver=budget.solver,
         )
-    except RunError:
+    except RunError as error:
+        budget.failure = error
         return None
     budget.interrupted = budget.ended = found.interrupted
     return found

@@ -129,7 +129,11 @@ def run(search: Search) -> None:
     if search.best is None:
         if search.interrupt.pressed:
             raise KeyboardInterrupt
-        raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
+        if search.stopped():
+            raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
+        raise RunError(
+            "no sharding that fits was found, nor shown that there is none", hint="more memory gives it room"
+        )
 
 
 def _improved(search: Search, scale: float, rows: Ints, start: Placement, seed: int, until: float) -> None:

@@ -92,6 +92,14 @@ class BranchAndBound:
         """Whether some layout may still be better than the k best."""
         return bool(self._open_rows().any()) or self._candidates.least_closed() < self._threshold()
 
+    @property
+    def given_up(self) -> int:
+        """Number of layouts that are left, where each was given up though there was time; 0 where time ran out."""
+        rows = self._open_rows()
+        if (rows & ~self._given_up).any() or self._candidates.least_closed() < self._threshold():
+            return 0
+        return int(rows.sum())
+
     def _threshold(self) -> float:
         return self.kth_seconds * (1 - TOLERANCE)
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cost_models.errors import RunError
+from cost_models.errors import NothingPlacedError, RunError
 from cost_models.question import Question
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
+from planner.search.nothing_placed import out_of_own_time, out_of_time
 from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.restrictions import Restrictions
@@ -34,6 +35,8 @@ class Budget:
     ended: bool = False
     """True once time ran out or the user interrupted."""
     interrupted: bool = False
+    failure: RunError | None = None
+    """Why the last search that found nothing found nothing; None where none did, or only because nothing fits."""
     searches: int = 0
 
     @property
@@ -44,7 +47,7 @@ class Budget:
     def share(self, parts: int) -> Budget:
         """A budget of its own for one part of the answer: an even share, of `parts`, of the time that is left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
-        return replace(self, time_limit=limit, start=time.monotonic(), ended=False, searches=0)
+        return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
     @property
     def seconds_spent(self) -> float:
@@ -83,8 +86,8 @@ class Budget:
                 keep_on_interrupt=self.keep_on_interrupt,
                 solver=self.solver,
             )
-        except RunError:
-            pass
+        except RunError as error:
+            self.failure = error
         except KeyboardInterrupt:
             if not self.keep_on_interrupt:
                 raise
@@ -93,6 +96,8 @@ class Budget:
         proven = found is not None and not found.certificate.undecided
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or not (proven or by_choice)
+        if by_choice and isinstance(self.failure, NothingPlacedError) and found is None:
+            self.failure = out_of_own_time(seconds)
         return found
 
     @property
@@ -108,4 +113,4 @@ class Budget:
         """
         if self.interrupted:
             raise KeyboardInterrupt
-        return RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
+        return self.failure or out_of_time()

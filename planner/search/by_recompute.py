@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.certificate import Certificate
@@ -27,6 +27,7 @@ def search_each_policy(
 
     Raises:
         InfeasibleError: nothing fits under any of them.
+        NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
     """
     answers, certificate = _search_parts(search, question, parts, time_limit)
     estimates = [estimate for result in answers for estimate in result.estimates]
@@ -44,35 +45,42 @@ def _search_parts(
 ) -> tuple[list[SearchResult], Certificate]:
     """Results of all parts that have one, each searched in its share of the time, and one certificate for all of them.
 
-    After an interruption no further part is searched: its layouts stay undecided, and the proven bound is 0.
+    Of a part that ended before anything was placed, as of those that an interruption leaves out, the layouts stay
+    undecided, and the proven bound is 0.
     """
     start = time.monotonic()
     answers: list[SearchResult] = []
-    unanswered, unasked, nothing = 0, 0, InfeasibleError("nothing was asked")
+    spaces: list[str] = []
+    unanswered, left_open = 0, 0
+    nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
-            unasked += count_layouts(question, limits)
+            left_open += count_layouts(question, limits)
             continue
         left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
         share = None if left is None else left / (len(parts) - at)
         try:
             answers.append(search(question, limits, share))
+            spaces.append(answers[-1].certificate.space)
         except InfeasibleError as error:
-            nothing = error
+            nothing = nothing if left_open else error
             unanswered += count_layouts(question, limits)
+        except NothingPlacedError as error:
+            nothing = error
+            spaces.append(error.space)
+            left_open += count_layouts(question, limits)
     if not answers:
         raise nothing
     found = [result.certificate for result in answers]
-    spaces = list(dict.fromkeys(one.space for one in found))
     together = found[0].model_copy(
         update={
-            "space": " | ".join(spaces),
-            "layouts": sum(one.layouts for one in found) + unanswered + unasked,
+            "space": " | ".join(dict.fromkeys(spaces)),
+            "layouts": sum(one.layouts for one in found) + unanswered + left_open,
             "infeasible": sum(one.infeasible for one in found) + unanswered,
             "pruned": sum(one.pruned for one in found),
             "solved": sum(one.solved for one in found),
-            "undecided": sum(one.undecided for one in found) + unasked,
-            "bound": 0.0 if unasked else min(one.bound for one in found),
+            "undecided": sum(one.undecided for one in found) + left_open,
+            "bound": 0.0 if left_open else min(one.bound for one in found),
             "seconds": time.monotonic() - start,
         }
     )

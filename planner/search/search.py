@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 
 from cost_models.axes.layout import Layout
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
 from planner.search.branching import BranchAndBound, Progress
 from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
+from planner.search.nothing_placed import given_up, out_of_time
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.replica_space import asks_for_replicas
@@ -46,7 +48,7 @@ def search(
     Raises:
         InfeasibleError: nothing fits, with the layout that comes closest.
         InputError: the restrictions leave no recompute policy.
-        RunError: time ran out before anything was placed.
+        NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
     limits = restrictions or Restrictions()
     if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
@@ -102,8 +104,10 @@ def search(
             raise
         interrupted = True
     if not found.best:
+        if layouts := found.given_up:
+            raise given_up(layouts, weighed=bool(scenarios_of(question)), space=candidates.in_words())
         if found.is_unfinished:
-            raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
+            raise out_of_time(candidates.in_words())
         raise candidates.nothing_fits()
     estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
     ranked = sorted(estimates, key=by_speed)[:top]

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
 from planner.plan_files import load_any_plan
+from planner.recommender import scaling
 from planner.recommender.advice import WORTH
 
 MODEL = """
@@ -87,3 +89,15 @@ def test_a_sharding_beside_the_plan_is_advised_on(meshwright, today: Path) -> No
     wrong = meshwright("advise", str(today), "--layout", "table:0-3=raw")
     assert wrong.code == 2
     assert "`raw` is no way to split a table" in wrong.err
+
+
+def test_why_no_sharding_was_found_is_told_as_it_was(
+    meshwright, today: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*args: object, **kwargs: object) -> object:
+        raise RunError("no sharding that fits was found")
+
+    monkeypatch.setattr(scaling, "plan_sharding", nothing)
+    answer = meshwright("advise", str(today))
+    assert answer.code == 1
+    assert "error: no sharding that fits was found" in answer.err

@@ -16,6 +16,7 @@ from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import job_of
 from cost_models.specs.operations import OperationsSpec
+from cost_models.units import format_days
 from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective, training_steps
@@ -170,6 +171,51 @@ def test_an_interrupt_keeps_the_best_so_far(
 def test_time_that_runs_out_before_anything_is_found(roomy: Question) -> None:
     with pytest.raises(RunError, match="time ran out before any layout was placed"):
         optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, budget=Budget(time_limit=1e-9))
+
+
+def test_what_ended_the_searches_is_told_as_it_was(roomy: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as time that ran out: there was no limit."""
+
+    def disagrees(*args: object, **kwargs: object) -> object:
+        raise RunError("one of them is wrong")
+
+    monkeypatch.setattr(budgets, "search", disagrees)
+    with pytest.raises(RunError, match="one of them is wrong"):
+        optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES)
+
+
+@pytest.mark.parametrize("name", ["time", "mfu", "gpu-hours"])
+@pytest.mark.parametrize("operations", [None, "llama3"])
+def test_a_search_that_proved_nothing_leaves_the_answer_open(
+    roomy: Question, name: str, operations: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a recompute policy of a trainer had no time."""
+    whole = search(roomy)
+    proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 0.0, "gap": 1.0})
+    monkeypatch.setattr(budgets, "search", lambda *_, **__: replace(whole, certificate=proof))
+    failures = None if operations is None else load_operations(operations)
+    objective = Objective(name=name, operations=failures)  # type: ignore[arg-type]
+    found = optimise(roomy, objective)
+    assert found.result.best == whole.best
+    assert found.gap == 1
+    days = objective.training_seconds(roomy, whole.best.step_seconds)
+    with pytest.raises(RunError, match="faster ones are not ruled out"):
+        optimise(roomy, replace(objective, deadline=days / 2))
+
+
+def test_plans_that_miss_the_deadline_are_not_called_none(
+    roomy: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the search ended before it could rule out faster ones."""
+    whole = search(roomy)
+    proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 1e-6})
+    monkeypatch.setattr(budgets, "search", lambda *_, **__: replace(whole, certificate=proof))
+    days = PLAIN.training_seconds(roomy, whole.best.step_seconds)
+    with pytest.raises(
+        RunError, match=r"no plan found meets the deadline of .*: the fastest takes .*"
+    ) as caught:
+        optimise(roomy, Objective(name="gpu-hours", deadline=days / 2))
+    assert format_days(days) in str(caught.value)
 
 
 def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> None:

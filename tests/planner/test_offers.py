@@ -15,6 +15,7 @@ from planner.answers.optimum import Optimum
 from planner.objectives import Objective
 from planner.plan import make_plan
 from planner.proof.verifying import verify
+from planner.search import budget as budgets
 from planner.search.budget import Budget
 
 COST = Objective(name="cost")
@@ -113,6 +114,15 @@ def test_what_time_did_not_reach_leaves_the_answer_open() -> None:
     stopped = replace(whole, unanswered=1)
     assert stopped.gap == 1
     assert stopped.bound == 0
+
+
+def test_what_ended_the_searches_of_all_is_told_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def disagrees(*args: object, **kwargs: object) -> object:
+        raise RunError("one of them is wrong")
+
+    monkeypatch.setattr(budgets, "search", disagrees)
+    with pytest.raises(RunError, match="one of them is wrong"):
+        ranked(COST)
 
 
 def test_a_plan_file_names_the_clusters_and_is_verified_over_them() -> None:

@@ -7,8 +7,8 @@ from every_plan import every_plan, few_layouts
 from small import small_question
 from test_objectives import SIZES, interrupt_after, with_tokens
 
-from cost_models.errors import InputError
-from planner.answers import frontier
+from cost_models.errors import InputError, RunError
+from planner.answers import frontier, pareto
 from planner.answers.frontier import frontier_frame, pareto_frame
 from planner.answers.optimising import optimise
 from planner.answers.pareto import exact_frontier
@@ -53,6 +53,17 @@ def test_a_few_points_are_some_of_all_with_both_ends() -> None:
     assert not some.complete
     assert len(chosen) <= 5
     assert (chosen[0], chosen[-1]) == (0, len(layouts) - 1)
+
+
+def test_a_point_that_found_nothing_in_its_time_is_not_blamed_on_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pareto, "POINT_SECONDS", 1e-6)
+    with pytest.raises(RunError, match=r"no layout was placed in .*, which is what each search") as caught:
+        exact_frontier(small_question(), (TIME, MEMORY), budget=Budget(time_limit=600.0))
+    assert "time-limit" not in caught.value.hint
+    with pytest.raises(RunError, match="time ran out before any layout was placed"):
+        exact_frontier(small_question(), (TIME, MEMORY), budget=Budget(time_limit=1e-7))
 
 
 def test_time_against_gpu_hours_has_the_fastest_of_each_size() -> None:

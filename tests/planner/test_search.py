@@ -15,18 +15,21 @@ from brute import EVERY_POLICY, everything
 from small import every_axis, small_question
 
 from cost_models.axes.layout import parse_layout
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from planner.exact.ilp.solvers import SolverName
 from planner.exact.labels import solving
 from planner.placement.leaf import TOLERANCE
+from planner.placement.solution import Solution
 from planner.search import branching
 from planner.search import search as search_module
+from planner.search.by_recompute import search_each_policy
 from planner.search.result import SearchResult
 from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.search.ties import by_speed
+from planner.space.layouts import Restrictions, parse_restrictions
 
 QUESTIONS = [
     {"gpus": 4, "memory": "1 GiB"},
@@ -200,6 +203,38 @@ def test_interrupted_under_a_trainer_it_claims_nothing_of_policies_it_did_not_se
 def test_without_any_time_there_is_no_answer() -> None:
     with pytest.raises(RunError, match="time ran out"):
         search(small_question(), time_limit=0.0)
+
+
+def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Solution(status="stopped", placement=None, objective=math.inf, bound=0.0, rounds=1)
+    monkeypatch.setattr(branching, "good_placement", lambda leaf: None)
+    monkeypatch.setattr(branching, "best_placement", lambda leaf, **_: stopped)
+    limits = parse_restrictions(["pp=2,4", "vpp=1"])
+    with pytest.raises(
+        NothingPlacedError, match=r"\d+ layouts could neither be placed nor .* not to fit"
+    ) as caught:
+        search(small_question(), restrictions=limits)
+    assert "time-limit" not in caught.value.hint
+    with pytest.raises(NothingPlacedError, match="time ran out"):
+        search(small_question(), restrictions=limits, time_limit=0.0)
+
+
+def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> None:
+    """Its layouts are undecided, and nothing is proven."""
+    question, limits = small_question(), parse_restrictions(trainer="megatron")
+    first, *others = limits.by_recompute(question.training)
+
+    def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
+        return search(asked, restrictions=within, time_limit=0.0 if within == first else None)
+
+    found = search_each_policy(part, question, [first, *others], 5, None)
+    assert found.best == min((search(question, restrictions=one).best for one in others), key=by_speed)
+    proof, whole = found.certificate, search(question, restrictions=limits).certificate
+    assert (proof.layouts, proof.space) == (whole.layouts, whole.space)
+    assert proof.undecided == search(question, restrictions=first).certificate.layouts
+    assert (proof.bound, proof.gap) == (0, 1)
+    with pytest.raises(NothingPlacedError, match="time ran out before any layout was placed"):
+        search_each_policy(part, question, [first], 5, None)
 
 
 def test_when_nothing_fits_the_closest_layout_is_told() -> None:

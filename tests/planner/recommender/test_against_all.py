@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
-from cost_models.errors import DoesNotFitError
+from cost_models.errors import DoesNotFitError, RunError
+from planner.recommender import proving
 from planner.recommender.ilp.options import OptionsProgram
 from planner.recommender.ilp.solving import solve
 from planner.recommender.planning import plan_sharding
@@ -62,6 +63,14 @@ def test_the_bound_over_options_is_never_above_the_optimum(
     solved = solve(OptionsProgram(problem, 1e-3, whole=whole).problem, "highs")
     assert solved.bound * 1e-3 + problem.fixed <= least * (1 + 1e-7)
     assert float(problem.least_stages.sum()) + problem.fixed <= least * (1 + 1e-9)
+
+
+def test_a_search_that_ends_with_nothing_in_time_is_not_blamed_on_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proving, "FLAT_PLACES", 0)
+    with pytest.raises(RunError, match="no sharding that fits was found, nor shown that there is none"):
+        plan_sharding(random_prices(HARD))
 
 
 def test_ending_early_keeps_the_best_with_its_gap() -> None:
