@@ -6,28 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import SHOP
 
 import meshwright as mw
 
-MODEL = """
-kind: recommender
-name: shop
-dense_features: 4
-bottom_mlp: [32, 16]
-interaction: {kind: none}
-top_mlp: [32, 1]
-tables:
-- {name: user, rows: 4000000, width: 64, pooling: 2.0}
-- {name: item, rows: 1000000, width: 64, pooling: 8.0}
-- {name: shelf, rows: 20000, width: 64, count: 2}
-"""
 ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("recommenders") / "shop.yaml"
-    path.write_text(MODEL)
+    path.write_text(SHOP)
     return str(path)
 
 
@@ -158,21 +147,21 @@ def test_verbs_that_are_not_for_recommenders(meshwright, plan: str) -> None:
 
 
 def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) -> None:
-    (tmp_path / "big.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 40000000000"))
+    (tmp_path / "big.yaml").write_text(SHOP.replace("rows: 4000000", "rows: 40000000000"))
     answer = meshwright("plan", str(tmp_path / "big.yaml"), *ASKED)
     assert answer.code == 1
     assert "table 0 (`user`), 9.3 TiB, does not fit" in " ".join(answer.err.split())
 
 
 def test_a_model_of_an_unknown_kind_is_told_the_kinds(meshwright, tmp_path: Path) -> None:
-    (tmp_path / "odd.yaml").write_text(MODEL.replace("kind: recommender", "kind: recomender"))
+    (tmp_path / "odd.yaml").write_text(SHOP.replace("kind: recommender", "kind: recomender"))
     answer = meshwright("plan", str(tmp_path / "odd.yaml"), *ASKED)
     assert answer.code == 2
     assert "kinds of models: transformer, recommender" in answer.err
 
 
 def test_tables_that_cpus_cannot_hold_are_not_sent_to_host_memory(meshwright, tmp_path: Path) -> None:
-    (tmp_path / "big.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 4000000, count: 100000"))
+    (tmp_path / "big.yaml").write_text(SHOP.replace("rows: 4000000", "rows: 4000000, count: 100000"))
     words = ("local", "--gpus", "2", "--global-batch", "8K", "--precision", "fp32")
     answer = meshwright("plan", str(tmp_path / "big.yaml"), *words)
     assert "host memory" not in answer.err

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import SHOP
 
 import meshwright as mw
 from cost_models.errors import RunError
@@ -14,18 +15,9 @@ from planner.plan_files import load_any_plan
 from planner.recommender import scaling
 from planner.recommender.advice import WORTH
 
-MODEL = """
-kind: recommender
-name: shop
-dense_features: 4
-bottom_mlp: [32, 16]
-interaction: {kind: none}
-top_mlp: [32, 1]
-tables:
-- {name: user, rows: 4000000, width: 64, pooling: 2.0, zipf: 1.05}
-- {name: item, rows: 1000000, width: 64, pooling: 8.0, zipf: 1.1}
-- {name: shelf, rows: 20000, width: 64, count: 2}
-"""
+MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
+    "pooling: 8.0", "pooling: 8.0, zipf: 1.1"
+)
 TODAY = "table:0-1=whole@0,0 table:2-3=row"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_line import SHOP
 
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import STAGES
@@ -12,24 +13,12 @@ from meshwright.api.plot import plot
 from meshwright.families.pictures import PlotOptions
 from planner.plan_files import load_any_plan
 
-MODEL = """
-kind: recommender
-name: shop
-dense_features: 4
-bottom_mlp: [32, 16]
-interaction: {kind: none}
-top_mlp: [32, 1]
-tables:
-- {name: user, rows: 4000000, width: 64, pooling: 2.0}
-- {name: item, rows: 1000000, width: 64, pooling: 8.0}
-- {name: shelf, rows: 20000, width: 64, count: 2}
-"""
 LAYOUT = "table:0=column2@0,3/host table:1=hot(0.1)+whole@2 table:2=row table:3=copy"
 
 
 @pytest.fixture
 def plan(meshwright, tmp_path: Path) -> Path:
-    (tmp_path / "shop.yaml").write_text(MODEL)
+    (tmp_path / "shop.yaml").write_text(SHOP)
     asked = ("dgx-h100", "--gpus", "4", "--global-batch", "8K", "--layout", LAYOUT)
     done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "plan.yaml"))
     assert done.code == 0, done.err

@@ -7,25 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import SHOP
 
-MODEL = """\
-kind: recommender
-name: shop
-dense_features: 4
-bottom_mlp: [32, 16]
-interaction: {kind: none}
-top_mlp: [32, 1]
-tables:
-- {name: user, rows: 4000000, width: 64, pooling: 2.0}
-- {name: item, rows: 1000000, width: 64, pooling: 8.0}
-- {name: shelf, rows: 20000, width: 64, count: 2}
-"""
 ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 SERVED = ("dgx-h100", "--gpus", "2", "--serve", "--cache", "1GiB")
 
 
 def written(folder: Path, *changes: tuple[str, str]) -> str:
-    text = MODEL
+    text = SHOP
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
@@ -182,7 +171,7 @@ def test_a_transformer_has_no_cache(meshwright) -> None:
 def test_a_model_from_a_pipe_is_read_once(meshwright, words: tuple[str, ...]) -> None:
     """`meshwright plan <(make-model) ...`, as of a transformer."""
     reading, writing = os.pipe()
-    os.write(writing, MODEL.encode())
+    os.write(writing, SHOP.encode())
     os.close(writing)
     answer = meshwright(words[0], f"/dev/fd/{reading}", *words[1:])
     os.close(reading)
