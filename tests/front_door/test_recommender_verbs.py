@@ -36,7 +36,7 @@ def test_a_plan_says_where_tables_lie_and_what_is_proved(meshwright, model: str)
     assert "assumed: tables in fp32, updated by sgd" in answer.err
     document = json.loads(meshwright("plan", model, *ASKED, "--json").out)
     assert [one["name"] for one in document["tables"]] == ["user", "item", "shelf.0", "shelf.1"]
-    assert document["proof"]["gap"] == 0
+    assert document["certificate"]["gap"] == 0
     stages = document["estimate"]["stages"]
     assert sum(one["seconds"] for one in stages) == pytest.approx(document["estimate"]["step_seconds"])
 
@@ -45,6 +45,7 @@ def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str
     explained = meshwright("explain", plan)
     assert "Binds: " in explained.out
     assert "step then" in explained.out
+    assert json.loads(meshwright("explain", plan, "--json").out)["certificate"]["gap"] == 0
     verified = meshwright("verify", plan)
     assert verified.code == 0, verified.out
     assert "shop on 2 x h100-sxm" in verified.out

@@ -60,6 +60,7 @@ def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Pa
     assert {one["trouble"] for one in document["further"]} >= {"other links", "other GPUs", "other hosts"}
     best = load_any_plan(tmp_path / "best.yaml")
     assert best.layout == document["best_layout"]
+    assert document["certificate"]["value"] == pytest.approx(document["best"]["step_seconds"])
     assert meshwright("verify", str(tmp_path / "best.yaml")).code == 0
     again = meshwright("advise", str(tmp_path / "best.yaml"))
     assert "Nothing to change: no sharding is faster." in again.out

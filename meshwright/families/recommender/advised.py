@@ -84,7 +84,7 @@ class ShardingAdvised:
             ],
             "best_layout": str(advice.best_sharding),
             "best": estimate_record(advice.best),
-            "proof": advice.found.certificate.model_dump(mode="json"),
+            "certificate": advice.found.certificate.model_dump(mode="json"),
             "further": [
                 {
                     "change": one.words,

@@ -131,8 +131,8 @@ class ShardingPlanned(_Priced):
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""
-        proof = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
-        return super().record() | {"proof": proof}
+        certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
+        return super().record() | {"certificate": certificate}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -185,7 +185,7 @@ class ShardingExplained:
             "question": question_record(self.plan.question),
             "layout": self.plan.layout,
             "estimate": estimate_record(self.estimate),
-            "proof": None if told is None else told.model_dump(mode="json"),
+            "certificate": None if told is None else told.model_dump(mode="json"),
             "binds": self.rows,
         }
 
