@@ -139,7 +139,8 @@ def test_norms_of_what_a_rank_holds_train_another_model(
     """The trap: it trains, its loss falls, and it is the optimizer of nobody's paper."""
     curve, own = processes.run(2, local_norms, plan_for(layout, GPT, **LAMB))[0]
     assert curve[-1][0] < curve[0][0]
-    assert stray(judged(own), references["gpt"][1]) > (10 * WAY_TOLERANCE, "")
+    # how far it goes astray hangs on the text, the sources of this Python: 9 and 12 tolerances on 3.11.2 and 3.11.7
+    assert stray(judged(own), references["gpt"][1]) > (3 * WAY_TOLERANCE, "")
 
 
 @pytest.mark.parametrize("where", ["states", "streamed:1"])
