@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.evidence.calibration.anchors import anchor, spread_positions
-from cost_models.evidence.calibration.families import errors_of
-from cost_models.evidence.calibration.few_runs import fit_few_runs
-from cost_models.evidence.calibration.step_time_fit import measured_seconds
-from cost_models.evidence.rows.cases import Case
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.validation.predicting import Prediction
-from cost_models.evidence.validation.scores import step_error
+from cost_models.measured.calibration.anchors import anchor, spread_positions
+from cost_models.measured.calibration.families import errors_of
+from cost_models.measured.calibration.few_runs import fit_few_runs
+from cost_models.measured.calibration.step_time_fit import measured_seconds
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.scores import step_error
 from cost_models.specs.hardware import HardwareProfile
 
 Sizes = Mapping[str, tuple[np.ndarray, np.ndarray]]

@@ -17,12 +17,12 @@ from pathlib import Path
 import left_out
 import numpy as np
 
-from cost_models.evidence.calibration.families import fit_families
-from cost_models.evidence.calibration.saving import save_profile
-from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fitted_profile
-from cost_models.evidence.doubt.left_out import reach_in
-from cost_models.evidence.rows.shipped import timed_cases
 from cost_models.files import catalog
+from cost_models.measured.calibration.families import fit_families
+from cost_models.measured.calibration.saving import save_profile
+from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
+from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.uncertainty.left_out import reach_in
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "cost_models" / "data" / "profiles"

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cost_models.evidence.rows.row import Row, read_rows
-from cost_models.evidence.rows.stack_of import kernel_is_assumed
-from cost_models.evidence.validation.predicting import predict
 from cost_models.files.whole import write_whole
+from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.stack_of import kernel_is_assumed
+from cost_models.measured.validation.predicting import predict
 from meshwright.cli.output import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"

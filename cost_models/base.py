@@ -39,7 +39,7 @@ else:
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                from cost_models.complaints import spec_error
+                from cost_models.spec_problems import spec_error
 
                 raise spec_error(error, cls) from None
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from cost_models.curves import measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.measured_cluster import measured_cluster
 from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile

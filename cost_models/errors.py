@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +166,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return f"; did you mean `{spellings[close[0]]}`?" if close else ""
+
+
+def require_installed(what: str, **requirements: str) -> None:
+    """Raises HostError where a package that `what` needs is missing: `require_installed("`run`", torch="torch>=2")`.
+
+    The hint has all of them, as packages of one extra come together.
+    """
+    missing = [package for package in requirements if find_spec(package) is None]
+    if missing:
+        raise HostError(
+            f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            hint="pip install " + " ".join(f"'{one}'" for one in requirements.values()),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.installed import require_installed
+from cost_models.errors import require_installed
 
 
 def require_torch(verb: str) -> None:

@@ -22,11 +22,11 @@ from pathlib import Path
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
-from cost_models.evidence.rows.cases import Case, read_case
-from cost_models.evidence.rows.notes import UnpredictableError
-from cost_models.evidence.rows.row import Row, read_rows
-from cost_models.evidence.rows.shipped import shipped_rows
 from cost_models.files.whole import write_whole
+from cost_models.measured.runs.cases import Case, read_case
+from cost_models.measured.runs.notes import UnpredictableError
+from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.units import GIB

@@ -22,7 +22,7 @@ from measuring import environment, leave_nothing, trained
 from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, tell, write_csv, write_json
 
-from cost_models.evidence.calibration.saving import save_profile
+from cost_models.measured.calibration.saving import save_profile
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.cluster import ClusterSpec
 from executor.microbenchmarks.calibrate import fit_measurements, measure

@@ -9,11 +9,11 @@ from typing import Any
 from cases import Case, Sweep
 
 from cost_models.axes.layout import Layout, parse_layout
+from cost_models.curves import measured_cluster
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured_cluster import measured_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec

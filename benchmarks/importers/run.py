@@ -17,9 +17,9 @@ from pathlib import Path
 
 from benchmarks.importers.commands import Published, commands
 from cost_models.defaults import complete_question
-from cost_models.evidence.rows.cases import read_case
-from cost_models.evidence.rows.row import Row, read_rows
 from cost_models.files.whole import write_whole
+from cost_models.measured.runs.cases import read_case
+from cost_models.measured.runs.row import Row, read_rows
 from cost_models.pipeline.estimating import estimate
 from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron

@@ -22,11 +22,11 @@ from pathlib import Path
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.evidence.calibration.refining import quantities
-from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
+from cost_models.measured.calibration.refining import quantities
+from cost_models.measured.calibration.saving import save_profile
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile

@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from cost_models.axes.offload import NOWHERE
-from cost_models.evidence.rows.cases import Case, read_case
-from cost_models.evidence.rows.notes import UnpredictableError
-from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.measured.runs.cases import Case, read_case
+from cost_models.measured.runs.notes import UnpredictableError
+from cost_models.measured.runs.row import Row, read_rows
 from cost_models.pipeline.estimating import estimate
 from cost_models.tiers.channels import update_seconds
 

@@ -22,9 +22,9 @@ from cost_models.axes.recompute import RECOMPUTE, StageRecompute
 from cost_models.axes.tensor import SP, TP
 from cost_models.axes.words import MAX_STAGES
 from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
-from cost_models.complaints import complaints
 from cost_models.documents import printable, show_key
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.spec_problems import spec_problems
 
 
 class Layout(Spec):
@@ -207,7 +207,7 @@ def parse_layout(text: str) -> Layout:
     try:
         layout = Layout.model_validate(fields)
     except ValidationError as error:
-        told, more = complaints(error, Layout)
+        told, more = spec_problems(error, Layout)
         problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in told.items()]
     if problems or layout is None:
         raise InputError(

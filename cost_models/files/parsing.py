@@ -10,12 +10,12 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from cost_models.base import Spec
-from cost_models.complaints import complaints
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, MeshwrightError, Problem
 from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
 from cost_models.files.yaml_text import parse_yaml
+from cost_models.spec_problems import spec_problems
 from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)
@@ -57,7 +57,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     try:
         spec = spec_type.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        told, more = complaints(error, spec_type, known=problems, order=document.line)
+        told, more = spec_problems(error, spec_type, known=problems, order=document.line)
         problems |= {key: Problem(document.where(key), what) for key, what in told.items()}
     if problems:
         in_order = [problems[key] for key in sorted(problems, key=document.line)]

@@ -16,8 +16,7 @@ from cost_models.pipeline.placed import place
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import weigh
-from cost_models.telling import deviation_on, half_width, pair_error_of
-from cost_models.tried import untried_facts
+from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts
 
 Array = npt.NDArray[np.float64]
 
@@ -73,13 +72,13 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     """Standard deviation of the logarithm of a step time around the predicted one; None without scenarios.
 
     Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
-    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.telling`).
+    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.uncertainty`).
     """
     found = seconds_under_scenarios(question, layout)
     told = question.hardware.scenarios
     if found is None or told is None:
         return None
-    untried = deviation_on(untried_facts(question, layout), pair_error_of(question))
+    untried = deviation_on(uncovered_facts(question, layout), pair_error_of(question))
     return math.hypot(float(np.log(found / seconds).std()), told.unexplained, untried)
 
 

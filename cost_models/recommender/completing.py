@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cost_models.curves import measured_cluster
 from cost_models.defaults import OWN_STACK, nearest_profile
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.measured_cluster import measured_cluster
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile

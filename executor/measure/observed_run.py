@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
-from cost_models.evidence.calibration.refining import STEP, MeasuredQuantity, ObservedRun
 from cost_models.files.catalog import load_stack
+from cost_models.measured.calibration.refining import STEP, MeasuredQuantity, ObservedRun
 from cost_models.question import MixedQuestion
 from executor.measure.report import RunReport, middle_half
 from planner.plan import Plan

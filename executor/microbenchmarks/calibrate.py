@@ -6,11 +6,11 @@ import datetime
 import json
 from pathlib import Path
 
-from cost_models.evidence.calibration.measurements import Measurement
-from cost_models.evidence.calibration.microbenchmark_fit import MicrobenchmarkFit, fit_microbenchmarks
-from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
 from cost_models.files.leftovers import temporary_folder
+from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmark_fit import MicrobenchmarkFit, fit_microbenchmarks
+from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.microbenchmarks.workers import Progress, require_devices, result_of, run_workers

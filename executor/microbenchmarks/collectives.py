@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.measured.calibration.measurements import Measurement
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from cost_models.evidence.calibration.measurements import Measurement
-from cost_models.evidence.calibration.microbenchmark_fit import REPEATED
+from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmark_fit import REPEATED
 from executor.microbenchmarks.rotation import copies, in_turn
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.measured.calibration.measurements import Measurement
 from executor.microbenchmarks.rotation import Call, in_turn
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing

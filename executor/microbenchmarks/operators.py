@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.measured.calibration.measurements import Measurement
 from cost_models.specs.hardware import ElementwiseOperator
 from executor.microbenchmarks.rotation import copies, in_turn
 from executor.microbenchmarks.scale import Scale

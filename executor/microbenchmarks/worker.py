@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from cost_models.evidence.calibration.measurements import Measurement, quietest
+from cost_models.measured.calibration.measurements import Measurement, quietest
 from executor.launch.orphans import end_with_parent
 from executor.microbenchmarks.announce import announce
 from executor.microbenchmarks.collectives import collectives

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.evidence.calibration.refining import Refinement
-from cost_models.evidence.calibration.saving import save_profile
+from cost_models.measured.calibration.refining import Refinement
+from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from executor.measure.observed_run import Machine

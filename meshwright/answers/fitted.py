@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cost_models.evidence.calibration.cross_validation import UnseenSource
-from cost_models.evidence.calibration.refitting import Refit, Selection
-from cost_models.evidence.calibration.saving import save_profile
+from cost_models.measured.calibration.cross_validation import UnseenSource
+from cost_models.measured.calibration.refitting import Refit, Selection
+from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.hardware import HardwareProfile
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.fits import constant_rows, left_out_record, refit_record, unseen_record

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cost_models.evidence.calibration.anchors import anchor
-from cost_models.evidence.rows.row import Row, read_rows
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.figures import published_figures
-from cost_models.evidence.validation.predicting import Prediction, predict
 from cost_models.files import catalog
+from cost_models.measured.calibration.anchors import anchor
+from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.validation.figures import published_figures
+from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import grouped
 from meshwright.answers.validated import Validated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_models.evidence.recommenders.predicting import predict
-from cost_models.evidence.recommenders.runs import read_runs
+from cost_models.measured.recommenders.predicting import predict
+from cost_models.measured.recommenders.runs import read_runs
 from meshwright.answers.validated_recommenders import ValidatedRecommenders
 
 

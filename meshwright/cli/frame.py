@@ -106,7 +106,7 @@ def _worded(error: Exception) -> MeshwrightError | None:
         from pydantic import ValidationError
 
         if isinstance(error, ValidationError):
-            from cost_models.complaints import spec_error
+            from cost_models.spec_problems import spec_error
 
             return spec_error(error)
     return None

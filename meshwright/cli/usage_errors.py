@@ -32,11 +32,11 @@ def _refused_value(error: Any) -> str:
     """ "--gpus: `1.5` is not a whole number", where typer had pydantic read a value; nothing where it had not."""
     from pydantic import BaseModel, ValidationError
 
-    from cost_models.complaints import complaints
+    from cost_models.spec_problems import spec_problems
 
     if not isinstance(error.__cause__, ValidationError):
         return ""
-    told, _ = complaints(error.__cause__, BaseModel, most=1)
+    told, _ = spec_problems(error.__cause__, BaseModel, most=1)
     what = _lowered(next(iter(told.values())))
     given, _, known = what.partition(" is not one of ")
     return f"{error.param.opts[0]}: {what}{did_you_mean(given, re.findall('`(.+?)`', known))}"

@@ -7,8 +7,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from cost_models.errors import InputError
-from cost_models.installed import require_installed
+from cost_models.errors import InputError, require_installed
 from meshwright.explorer.starting import Start
 
 HOST = "127.0.0.1"

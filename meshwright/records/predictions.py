@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from cost_models.evidence.validation.choices import ChoiceScore
-from cost_models.evidence.validation.predicting import Prediction
-from cost_models.evidence.validation.scores import (
+from cost_models.measured.validation.choices import ChoiceScore
+from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.scores import (
     ErrorScore,
     SourceScore,
     SweepScore,

@@ -6,7 +6,7 @@ from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.question import Question
-from cost_models.tried import tried
+from cost_models.uncertainty import coverage_of
 from meshwright.records.estimates import estimate_record
 from planner.answers.recommended import Beside, Recommendation
 
@@ -37,13 +37,13 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
 
 def tried_record(question: Question, layout: Layout) -> dict[str, Any] | None:
     """The nearest timed runs of a layout, and the words of it that none had; None where its profile has none."""
-    found = tried(question, layout)
+    found = coverage_of(question, layout)
     if found is None:
         return None
     return {
         "nearest": found.nearest.model_dump(mode="json"),
         "beyond_nearest": list(found.beyond_nearest),
-        "untried": list(found.untried),
+        "untried": list(found.uncovered),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cost_models.evidence.calibration.refining import STEP, Refinement, quantities
+from cost_models.measured.calibration.refining import STEP, Refinement, quantities
 from executor.measure.report import RunReport
 from meshwright.records.run_comparison import comparison
 

@@ -12,7 +12,7 @@ from cost_models.axes.context import CONTEXTS
 from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import SCHEDULES
 from cost_models.question import Question
-from cost_models.tried import timed_under
+from cost_models.uncertainty import timed_under
 from planner.space.restrictions import Restrictions
 
 OPTIONAL = ("cp", "etp", "shard")

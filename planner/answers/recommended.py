@@ -1,7 +1,7 @@
 """The recommended layout: the simplest and roomiest that the model cannot tell from the fastest on paper.
 
-A gain that is less likely than two to one (`cost_models.telling`) does not pay for a layout that is harder to run, or
-that nobody has timed the like of.
+A gain that is less likely than two to one (`cost_models.uncertainty`) does not pay for a layout that is harder to run
+or unlike any timed one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import Risk
-from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
+from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
 from planner.answers.within_error import WithinError, within_error

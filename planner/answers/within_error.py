@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from cost_models.telling import pair_error_of
+from cost_models.uncertainty import pair_error_of
 from planner.search.budget import Budget
 from planner.search.opening import UniformCandidates
 from planner.space.restrictions import Restrictions

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY, MAX_STAGES
-from cost_models.complaints import spec_error
 from cost_models.errors import InputError
 from cost_models.schedules.registry import REGISTRY, schedule_named
+from cost_models.spec_problems import spec_error
 from cost_models.specs.transformer import TransformerSpec
 from planner.importers.settings import Settings
 from planner.importers.torchtitan_recipes import Recipe

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError
-from cost_models.evidence.calibration.measurements import Measurement
-from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
+from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.saving import save_profile
 from executor.launch.environment import worker_environment
 from executor.measure.storages import StorageTracker
 from executor.microbenchmarks import worker

@@ -9,15 +9,15 @@ import pytest
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.evidence.doubt.left_out import LeftOutRun, Reach, held_by_source, reach_of
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.measured.uncertainty.left_out import LeftOutRun, Reach, held_by_source, reach_of
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import step_deviation, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
 from cost_models.specs.training import TrainingSpec
-from cost_models.telling import half_width
+from cost_models.uncertainty import half_width
 
 
 def runs(source: str, logs: np.ndarray) -> list[LeftOutRun]:

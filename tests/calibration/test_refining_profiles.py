@@ -9,8 +9,10 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.evidence.calibration.moved_profile import before_runs, moved
-from cost_models.evidence.calibration.refining import (
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.measured.calibration.moved_profile import before_runs, moved
+from cost_models.measured.calibration.refining import (
     STEP,
     MeasuredQuantity,
     ObservedRun,
@@ -19,8 +21,6 @@ from cost_models.evidence.calibration.refining import (
     quantities,
     refine,
 )
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, Moved, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.evidence.calibration.cross_validation import cross_validate
-from cost_models.evidence.calibration.families import blank_profile
-from cost_models.evidence.calibration.refitting import Selection, refit, select_runs
-from cost_models.evidence.calibration.step_time_fit import (
+from cost_models.measured.calibration.cross_validation import cross_validate
+from cost_models.measured.calibration.families import blank_profile
+from cost_models.measured.calibration.refitting import Selection, refit, select_runs
+from cost_models.measured.calibration.step_time_fit import (
     CONSTANTS,
     StepTimeFit,
     fit_step_times,
     fitted_profile,
 )
-from cost_models.evidence.rows.cases import Case
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.rows.shipped import timed_cases
-from cost_models.evidence.validation.step_times import StepTimes
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
 MODELS = ((16, 1024, 8), (24, 2048, 16), (32, 4096, 32))

@@ -10,9 +10,9 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.evidence.doubt.scenarios import COUNT, scenarios_of
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.measured.uncertainty.scenarios import COUNT, scenarios_of
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import seconds_under_scenarios, step_interval
 from cost_models.question import Question

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from effort import number
 
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.rows.source_notes import source_notes
-from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.source_notes import source_notes
+from cost_models.measured.validation.predicting import Prediction, predict
 from meshwright.cli.frame import main
 
 COLUMNS = (

@@ -12,8 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
-from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
+from cost_models.measured.calibration.saving import save_profile
 from executor.emulate.one_rank import EmulationReport
 from executor.faults.stopping import write_stopped
 from executor.measure.any_report import save_report

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.predicting import Prediction, predict
-from cost_models.evidence.validation.scores import SourceScore, score
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.scores import SourceScore, score
 
 FIGURES = Path(__file__).with_name("accuracy.json")
 SLACK = 0.0005

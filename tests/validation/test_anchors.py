@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cost_models.evidence.calibration.anchors import anchor, spread_positions
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.predicting import Prediction, predict
-from cost_models.evidence.validation.scores import score, step_error
+from cost_models.measured.calibration.anchors import anchor, spread_positions
+from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.scores import score, step_error
 
 
 def prediction(number: int, measured: float | None, predicted: float, *, gpu: str = "A100") -> Prediction:

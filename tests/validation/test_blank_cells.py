@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cost_models.evidence.rows.cases import Case, read_case
-from cost_models.evidence.rows.notes import UnpredictableError
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.measured.runs.cases import Case, read_case
+from cost_models.measured.runs.notes import UnpredictableError
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.pipeline.estimating import estimate
 
 LARGE = {

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.choices import choice_scores
-from cost_models.evidence.validation.predicting import Prediction, predict
-from cost_models.evidence.validation.scores import sweep_of
+from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.validation.choices import choice_scores
+from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.scores import sweep_of
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.evidence.rows.experts_of import expert_changes, further_tokens, keeps_experts_whole
-from cost_models.evidence.rows.row import Row
+from cost_models.measured.runs.experts_of import expert_changes, further_tokens, keeps_experts_whole
+from cost_models.measured.runs.row import Row
 
 FLEX = {"expert_dispatch": "tokens", "weighs_inside_experts": True}
 BRIDGE = "Megatron-Bridge, NeMo container {}"

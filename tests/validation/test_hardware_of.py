@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.evidence.rows import hardware_of
-from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of
-from cost_models.evidence.rows.notes import Notes
-from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
+from cost_models.measured.runs import hardware_of
+from cost_models.measured.runs.hardware_of import cluster_of, gpu_of
+from cost_models.measured.runs.notes import Notes
+from cost_models.measured.runs.row import Row
 
 
 @pytest.mark.parametrize("gpu", sorted({name for _, name in hardware_of._GPUS}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.validation.predicting import predict
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.predicting import predict
 
 ROW = {
     "model_name": "llama3-8b",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.evidence.rows.models_of import model_of
-from cost_models.evidence.rows.notes import Notes, UnpredictableError
-from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
+from cost_models.measured.runs.models_of import model_of
+from cost_models.measured.runs.notes import Notes, UnpredictableError
+from cost_models.measured.runs.row import Row
 from cost_models.specs.transformer import TransformerSpec
 
 

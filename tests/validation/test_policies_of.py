@@ -9,20 +9,20 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
-from cost_models.evidence.calibration.families import fit_families, pair_of
-from cost_models.evidence.rows.cases import Case, read_case
-from cost_models.evidence.rows.flags_of import is_doubtful
-from cost_models.evidence.rows.hardware_of import cluster_of
-from cost_models.evidence.rows.notes import Notes
-from cost_models.evidence.rows.policies_of import (
+from cost_models.files import catalog
+from cost_models.measured.calibration.families import fit_families, pair_of
+from cost_models.measured.runs.cases import Case, read_case
+from cost_models.measured.runs.flags_of import is_doubtful
+from cost_models.measured.runs.hardware_of import cluster_of
+from cost_models.measured.runs.notes import Notes
+from cost_models.measured.runs.policies_of import (
     multiplies_tf32,
     precision_of,
     recompute_of,
     states_recompute,
     zero_of,
 )
-from cost_models.evidence.rows.row import Row
-from cost_models.files import catalog
+from cost_models.measured.runs.row import Row
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.estimating import estimate
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cost_models.evidence.validation.figures import Figures, published_figures
+from cost_models.measured.validation.figures import Figures, published_figures
 from meshwright.render.runs.published_figures import figures_section
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.evidence.rows.row import Row
-from cost_models.evidence.validation.predicting import Prediction
-from cost_models.evidence.validation.scores import SourceScore, kendall_tau, score
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.scores import SourceScore, kendall_tau, score
 
 
 def prediction(

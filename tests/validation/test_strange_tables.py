@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.evidence.calibration.anchors import anchor
-from cost_models.evidence.rows.plausible import LARGEST_COUNTS
-from cost_models.evidence.rows.row import Row, parse_rows, read_rows
-from cost_models.evidence.validation.predicting import Prediction, predict
-from cost_models.evidence.validation.scores import score
+from cost_models.measured.calibration.anchors import anchor
+from cost_models.measured.runs.plausible import LARGEST_COUNTS
+from cost_models.measured.runs.row import Row, parse_rows, read_rows
+from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.scores import score
 
 GOOD = {
     "row_id": "lab-1",

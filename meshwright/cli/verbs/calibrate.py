@@ -78,8 +78,8 @@ def calibrate(
 
 def _measure(processes: int | None, quick: bool, out: Path, output: Output) -> None:
     """Measure matrix products, memory and collectives between processes, and write the profile they fit."""
-    from cost_models.evidence.calibration.saving import save_profile
     from cost_models.files.catalog import local_cluster
+    from cost_models.measured.calibration.saving import save_profile
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.answers.measured_profile import MeasuredProfile
     from meshwright.cli.progress import progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.risk import Risk
-from cost_models.tried import tried
+from cost_models.uncertainty import coverage_of
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent, sentence_list, wrapped
@@ -53,7 +53,7 @@ def recommendation_sentences(told: Recommendation) -> str:
 
 def tried_sentence(question: Question, estimate: Estimate) -> str:
     """The nearest timed runs with their error, and what of the layout nobody timed; empty where a profile has none."""
-    told = tried(question, estimate.layout)
+    told = coverage_of(question, estimate.layout)
     if told is None:
         return ""
     runs = told.nearest
@@ -66,11 +66,11 @@ def tried_sentence(question: Question, estimate: Estimate) -> str:
         f"Nearest timed runs: {counted(runs.runs, 'run')} of {runs.source} ({runs.stack} on {gpus} {runs.gpu}),"
         f" {percent(runs.median_error)} off"
     )
-    beyond = [word for word in told.beyond_nearest if word not in told.untried]
+    beyond = [word for word in told.beyond_nearest if word not in told.uncovered]
     if beyond:
         said += f", none with {sentence_list(beyond)}"
-    if told.untried:
-        said += f"; no run of profile {question.hardware.name} had {sentence_list(told.untried)}"
+    if told.uncovered:
+        said += f"; no run of profile {question.hardware.name} had {sentence_list(told.uncovered)}"
     return wrapped(said)
 
 

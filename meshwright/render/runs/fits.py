@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cost_models.documents import printable
-from cost_models.evidence.calibration.cross_validation import UnseenSource
-from cost_models.evidence.calibration.refitting import Refit, Selection, named_sources
-from cost_models.evidence.calibration.step_time_fit import Interval
+from cost_models.measured.calibration.cross_validation import UnseenSource
+from cost_models.measured.calibration.refitting import Refit, Selection, named_sources
+from cost_models.measured.calibration.step_time_fit import Interval
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from cost_models.evidence.validation.figures import Figures
+from cost_models.measured.validation.figures import Figures
 
 _UNITS = {"mfu": "points of MFU", "days": "%"}
 _SHOWN = {"mfu": "{:.1f} %", "days": "{:.2f} days"}

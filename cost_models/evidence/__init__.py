@@ -1,1 +1,0 @@
-"""What training runs say of predictions (validation) and of constants (calibration)."""

@@ -1,0 +1,1 @@
+"""Measured runs: their data, predictions beside them (validation), constants fitted to them (calibration)."""

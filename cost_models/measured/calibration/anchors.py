@@ -1,0 +1,172 @@
+"""Anchors: K timed rows of a sweep, as a user has them in old logs, calibrate the predictions of its other rows.
+
+A sweep here is the rows of one source, framework and GPU: what is unknown about them (clocks, fabric, versions) is the
+same for all, and a few rows tell most of it. They give one factor on the sweep's steps and move the profile's
+constants, all pulled back to where they were, so that one odd row moves little (`offset`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.measured.calibration.offset import Offset, covariance_of, offset_of
+from cost_models.measured.calibration.step_time_fit import (
+    CONSTANTS,
+    TimedCases,
+    moved_by_factors,
+)
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.scores import measured_seconds
+from cost_models.pipeline.estimating import estimate
+from cost_models.specs.hardware import HardwareProfile
+
+Floats = npt.NDArray[np.float64]
+
+IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
+"""Why an anchor's row has no prediction."""
+_WORTH_NAMING = 0.005
+_ANOTHER_UNIT = 500.0
+"""Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
+
+
+def anchor(
+    predictions: Iterable[Prediction],
+    anchors: int,
+    *,
+    on_sweep: Callable[[int, int], None] | None = None,
+) -> tuple[Prediction, ...]:
+    """The predictions in their order, with those of each sweep calibrated on `anchors` of its timed rows.
+
+    Anchors no longer have predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep`
+    is called with the number of sweeps that are done and of all.
+    """
+    ordered = list(predictions)
+    sweeps: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, one in enumerate(ordered):
+        sweeps[_sweep_of(one.row)].append(index)
+    for done, indices in enumerate(sweeps.values(), start=1):
+        timed = [i for i in indices if _ratio(ordered[i]) is not None]
+        timed.sort(key=lambda i: ordered[i].row.row_id)
+        if 0 < anchors < len(timed):
+            chosen = {timed[position] for position in spread_positions(len(timed), anchors)}
+            calibrated = _calibration([ordered[i] for i in sorted(chosen)])
+            for i in indices:
+                ordered[i] = _as_anchor(ordered[i]) if i in chosen else calibrated(ordered[i])
+        if on_sweep is not None:
+            on_sweep(done, len(sweeps))
+    return tuple(ordered)
+
+
+def spread_positions(count: int, wanted: int) -> Sequence[int]:
+    """`wanted` of `count` positions, evenly spaced from the first to the last; of one, the middle.
+
+    Three of seven: 0, 3, 6.
+    """
+    if wanted == 1:
+        return (count // 2,)
+    return tuple(-(-position * (count - 1) // (wanted - 1)) for position in range(wanted))
+
+
+def _sweep_of(row: Row) -> tuple[str, ...]:
+    return tuple(row.text(column) for column in ("source_id", "framework", "gpu"))
+
+
+def _ratio(prediction: Prediction) -> float | None:
+    """Measured / predicted step time; None where either is missing or the row must be in another unit."""
+    measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
+    ratio = measured / predicted if measured and predicted else None
+    return ratio if ratio is not None and 1 / _ANOTHER_UNIT < ratio < _ANOTHER_UNIT else None
+
+
+def _as_anchor(prediction: Prediction) -> Prediction:
+    return Prediction(row=prediction.row, case=prediction.case, skipped=IS_ANCHOR, anchor=True)
+
+
+def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
+    """How anchors correct a prediction: priced again under its moved profile, and scaled."""
+    cases = [one.case for one in anchors if one.case is not None]
+    constants = _constants_of([case.question.hardware for case in cases])
+    around = [_around(one, constants) for one in anchors]
+    errors = np.array([error for error, _ in around])
+    slopes = np.array([slope for _, slope in around]).reshape(len(errors), len(constants))
+    covariance = covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0))
+    offset = offset_of(errors, slopes, covariance, known_runs=_known_runs(cases))
+    factors = dict(zip(constants, np.exp(offset.constants).tolist(), strict=True))
+    profiles: dict[str, HardwareProfile] = {}
+
+    def calibrated(prediction: Prediction) -> Prediction:
+        if prediction.step_seconds is None:
+            return prediction
+        if prediction.case is not None:
+            hardware = prediction.case.question.hardware
+            if hardware.name not in profiles:
+                profiles[hardware.name] = moved_by_factors(hardware, factors)
+            prediction = _priced(prediction, prediction.case, profiles[hardware.name])
+        return _scaled(prediction, math.exp(offset.step), _told(prediction, profiles, len(anchors), offset))
+
+    return calibrated
+
+
+def _known_runs(cases: Sequence[Case]) -> int:
+    """Runs of the cases' source that their profiles were fitted to."""
+    sources = {case.row.source for case in cases}
+    fitted = {case.question.hardware.name: case.question.hardware.timed for case in cases}
+    return sum(one.runs for timed in fitted.values() for one in timed if one.source in sources)
+
+
+def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
+    """Constants that all the profiles have; factors do not move a zero."""
+    return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
+
+
+def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Floats]:
+    """Log of predicted / measured of an anchor, and its slopes in the constants; flat where it has no case."""
+    if prediction.case is None:
+        ratio = _ratio(prediction)
+        assert ratio is not None
+        return -math.log(ratio), np.zeros(len(constants))
+    here = TimedCases(prediction.case.question.hardware, [prediction.case], constants)
+    errors, slopes = here.logarithms
+    return float(errors[0]), slopes[0]
+
+
+def _told(prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset) -> str:
+    """What the anchors moved, in words."""
+    moved = []
+    if prediction.case is not None:
+        before = prediction.case.question.hardware
+        after = profiles[before.name]
+        ratios = {
+            name: getattr(after, name) / getattr(before, name)
+            for name in CONSTANTS
+            if getattr(before, name) > 0
+        }
+        moved = [f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING]
+    if abs(offset.step) > _WORTH_NAMING:
+        moved.append(f"step time × {math.exp(offset.step):.3f}")
+    return f"{anchors} anchors of its sweep: {', '.join(moved) or 'nothing moved'}"
+
+
+def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Prediction:
+    """The prediction priced again under another profile; its memory stays."""
+    priced = estimate(replace(case.question, hardware=profile), case.layout)
+    return replace(prediction, step_seconds=priced.step_seconds, parts=dict(priced.time))
+
+
+def _scaled(prediction: Prediction, factor: float, told: str) -> Prediction:
+    """The prediction with its step, and every part of it, multiplied by `factor`."""
+    assert prediction.step_seconds is not None
+    return replace(
+        prediction,
+        step_seconds=factor * prediction.step_seconds,
+        parts={part: factor * seconds for part, seconds in prediction.parts.items()},
+        assumptions=(*prediction.assumptions, told),
+    )

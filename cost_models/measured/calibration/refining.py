@@ -1,0 +1,258 @@
+"""Refining the profile of a machine by runs on it: measured constants move only as far as the runs say.
+
+Microbenchmarks time operators one by one. They cannot see how operators do inside a training step; a run sees just
+that, but of one layout, and with the machine's noise. So the fit is over factors on seconds, one for each kind
+(`Moved`), which start at 1 and are held there the more firmly the better their kind was measured. A quantity of a run
+pulls the less, the more it varied from step to step and the more others disturbed it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.layout import Layout
+from cost_models.defaults import complete_question
+from cost_models.estimate import Estimate
+from cost_models.measured.calibration.moved_profile import MOVED_BY, before_runs, moved
+from cost_models.measured.calibration.shrinkage import shrink
+from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.hardware import HardwareProfile, Moved
+
+Array = npt.NDArray[np.float64]
+
+QUANTITIES: dict[str, tuple[str, ...]] = {
+    "thread": ("compute", "recompute", "host", "optimizer"),
+    "compute": ("compute", "recompute"),
+    "host": ("host",),
+    "update": ("optimizer",),
+    "tp_comm": ("tp_comm",),
+    "cp_comm": ("cp_comm",),
+    "ep_comm": ("ep_comm",),
+    "dp_comm": ("dp_comm",),
+}
+"""Quantity that runs measure → the parts of an estimate that it consists of; `step` is all of them."""
+STEP = "step"
+_UNSEEN = {
+    STEP: 0.05,
+    "thread": 0.02,
+    "compute": 0.1,
+    "host": 0.5,
+    "update": 0.2,
+    "tp_comm": 0.3,
+    "cp_comm": 0.3,
+    "ep_comm": 0.3,
+    "dp_comm": 0.3,
+}
+"""Relative error of a quantity even without noise: that of clocks and profilers, and of the cost model itself."""
+_PULLS = {
+    "compute": 0.1,
+    "host": 0.7,
+    "action_host": 0.5,
+    "tensor_parallel_host": 0.5,
+    "sequence_parallel_host": 0.5,
+    "sharded_host": 0.5,
+    "step": 0.7,
+    "optimizer": 0.3,
+    "collectives": 0.5,
+    "contention": 0.5,
+}
+"""Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
+times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
+_FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
+_FOLLOWS = 0.3
+"""Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
+own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
+_FARTHEST = math.log(100.0)
+"""Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
+_Z90 = 1.645
+_NAMED = 4
+"""Most runs named one by one in a profile's source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredQuantity:
+    """One quantity as one run measured it."""
+
+    seconds: float
+    """Seconds in the median step."""
+    noise: float
+    """Relative width of the middle half of the steps."""
+    doubt: float = 0.0
+    """Further doubt, as a logarithm: what other work took of the machine, which is seldom the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRun:
+    """One run: its question and layout, and what it measured."""
+
+    name: str
+    question: Question
+    layout: Layout
+    """The layout, placed."""
+    seen: Mapping[str, MeasuredQuantity]
+    """`step`, and those of `QUANTITIES` that this run measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedFactor:
+    """A factor on the seconds of one kind, and how well the runs determine it."""
+
+    factor: float
+    low: float
+    high: float
+    """Upper end of the 90 % interval."""
+    told: float
+    """Share of the factor's uncertainty that the runs remove."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """A profile before and after runs refined it."""
+
+    start: HardwareProfile
+    """The profile as it was measured."""
+    profile: HardwareProfile
+    """The refined profile; its error is that of the fit, and no less than the runs vary by."""
+    runs: tuple[ObservedRun, ...]
+    estimates: tuple[Estimate, ...]
+    """Estimate of each run under the refined profile."""
+    factors: dict[str, RefinedFactor]
+    """Factor by kind of `Moved`; `contention` stands for 1 + contention."""
+
+
+def refine(
+    profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
+) -> Refinement:
+    """Move `profile` so that the `runs`, all of one machine, come out right; an earlier refinement is undone first.
+
+    Raises:
+        InputError: the profile is of another GPU.
+    """
+    start = _for(runs[0].question, before_runs(profile))
+    seen = _to_explain(start, runs)
+    deviations = np.array([math.hypot(_UNSEEN[quantity], one.noise, one.doubt) for _, quantity, one in seen])
+    measured = np.log([one.seconds for _, _, one in seen])
+    totals = _totals()
+
+    def errors_at(points: Array) -> Array:
+        return np.array([errors_of(point) for point in points])
+
+    def errors_of(point: Array) -> Array:
+        there = _moved_to(start, totals @ point)
+        predicted = [quantities(priced(run, there)) for run in runs]
+        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in seen])
+        return np.asarray((logarithms - measured) / deviations)
+
+    pulls = np.array(list(_PULLS.values()))
+    floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
+    shrunk = shrink(
+        errors_at,
+        np.zeros(len(pulls)),
+        pulls,
+        np.ones(len(seen)),
+        floor=floor,
+        ceiling=_FARTHEST,
+        on_round=None if on_round is None else lambda round_, errors: on_round(round_),
+    )
+    settled = _settled(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
+    result = _moved_to(start, totals @ shrunk.point)
+    estimates = tuple(priced(run, result) for run in runs)
+    return Refinement(
+        start=start,
+        profile=result.model_copy(update=_claims(start, runs, estimates)),
+        runs=tuple(runs),
+        estimates=estimates,
+        factors=settled,
+    )
+
+
+def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
+    """The estimate of a run under a profile."""
+    asked = run.question
+    question = complete_question(
+        asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile
+    )
+    return estimate(question, run.layout)
+
+
+def quantities(found: Estimate) -> dict[str, float]:
+    """An estimate's seconds in the quantities that runs measure."""
+    parts = found.time.as_dict()
+    sums = {name: sum(parts[part] for part in of) for name, of in QUANTITIES.items()}
+    return {STEP: found.step_seconds} | sums
+
+
+def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
+    """The profile under the identity of the question's GPU and stack. Raises InputError where it is of another GPU."""
+    complete_question(
+        question.model, question.cluster, question.training, stack=question.stack, profile=profile
+    )
+    gpu = question.cluster.gpu.name
+    identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
+    return profile.model_copy(update=identity)
+
+
+def _to_explain(
+    start: HardwareProfile, runs: Sequence[ObservedRun]
+) -> list[tuple[int, str, MeasuredQuantity]]:
+    """(run, quantity, what was measured) for quantities that both the run and the cost model have."""
+    predicted = [quantities(priced(run, start)) for run in runs]
+    return [
+        (index, quantity, one)
+        for index, run in enumerate(runs)
+        for quantity, one in run.seen.items()
+        if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
+    ]
+
+
+def _totals() -> Array:
+    """(C, C): how each coordinate adds to the logarithm of each kind's factor."""
+    kinds = list(_PULLS)
+    matrix = np.eye(len(kinds))
+    for kind in _FOLLOW_HOST:
+        matrix[kinds.index(kind), kinds.index("host")] = _FOLLOWS
+    return matrix
+
+
+def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
+    """The profile moved by factors with these logarithms, in the order of `_PULLS`."""
+    factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
+    contention = round(factors.pop("contention") - 1.0, 4)
+    by = Moved(**factors)
+    return moved(start, by).model_copy(update={"moved": by, "contention": contention})
+
+
+def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, RefinedFactor]:
+    """The factor of each kind with the 90 % interval of the linearised problem."""
+    after = np.sqrt(np.diag(totals @ covariance @ totals.T))
+    before = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
+    found = {}
+    for kind, at, spread, unknown in zip(_PULLS, totals @ point, after, before, strict=True):
+        low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
+        told = max(0.0, 1.0 - float(spread / unknown))
+        found[kind] = RefinedFactor(factor=factor, low=low, high=high, told=told)
+    return found
+
+
+def _claims(
+    start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
+) -> dict[str, object]:
+    """What the refined profile says of itself; its error is no smaller than its runs vary by."""
+    errors = [
+        abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
+    ]
+    noise = float(np.median([run.seen[STEP].noise for run in runs]))
+    model = runs[0].question.model.name
+    layouts = ", ".join(run.layout.brief for run in runs[:_NAMED])
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return {
+        "median_error": round(max(float(np.median(errors)), noise), 4),
+        "validated_runs": len(runs),
+        "source": f"{start.source}{MOVED_BY}runs of {model} under {layouts}{more}",
+    }

@@ -1,0 +1,304 @@
+"""Fitting the few constants of a profile to published step times: robust, and pulled towards physical defaults.
+
+Minimises, over the logarithms θ of the constants,
+
+    Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
+
+as `shrinkage` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
+cannot tell stays at its default; the intervals are those of the linearised problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.measured.calibration.shrinkage import Expansion, Shrinkage, expand, least_of, shrink
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.uncertainty.left_out import Reach
+from cost_models.measured.uncertainty.pair_errors import pair_error
+from cost_models.measured.uncertainty.scenarios import scenarios_of
+from cost_models.measured.uncertainty.timed_runs import timed_runs
+from cost_models.measured.validation.scores import measured_seconds as timed_seconds
+from cost_models.measured.validation.step_times import StepTimes
+from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
+
+Array = npt.NDArray[np.float64]
+
+CONSTANTS = (
+    "gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "memory_efficiency",
+    "kernel_seconds",
+    "host_layer_seconds",
+    "tensor_parallel_host_seconds",
+    "action_host_seconds",
+    "link_efficiency",
+    "network_efficiency",
+    "step_seconds",
+    "jitter_per_doubling",
+)
+"""The twelve constants of a profile that may be fitted; all others stay documented defaults."""
+
+_HUBER = 0.05
+"""Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
+_PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
+_HOST_PULL, _SHARE_PULL = 0.7, 0.15
+"""Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
+15 %, host times and jitter differ by factors."""
+_SLOWER_HOSTS = (2.0, 4.0, 8.0)  # times the host's time of a block, from which a fit may begin
+_Z90 = 1.645
+WEIGHT_ON_ONE_CLUSTER = 4.0
+"""Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
+publishers' do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A fitted constant and the 90 % interval the runs leave it."""
+
+    value: float
+    low: float
+    high: float
+    moved_by: tuple[str, ...]
+    """The runs that pull the constant most, strongest first."""
+    told: float
+    """Share of the constant's uncertainty that the runs remove; at 0 they say nothing and it stays where it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeFit:
+    """A fitted profile, its residuals and the intervals of its constants."""
+
+    profile: HardwareProfile
+    residuals: dict[str, float]
+    """Run → predicted / measured − 1."""
+    sources: dict[str, str]
+    """Run → its source."""
+    constants: dict[str, Interval]
+    around: Expansion
+    """The errors around the fitted constants, from which a fit to some of the runs can start."""
+    pair_error: float | None
+    """Median error of the ratio of two step times of one sweep, on one axis in which the layouts differ."""
+    scenarios: Scenarios
+    """Constants that the runs leave possible elsewhere."""
+    timed: tuple[TimedRuns, ...]
+    """The runs by source, GPU and stack."""
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative error of step time."""
+        return float(np.median(np.abs(list(self.residuals.values()))))
+
+    def around_runs(self, cases: Sequence[Case]) -> Expansion:
+        """The errors of some of the runs around the fitted constants."""
+        place_of = {run: place for place, run in enumerate(self.residuals)}
+        return self.around.of([place_of[case.row.row_id] for case in cases])
+
+    def by_source(self) -> dict[str, Array]:
+        """Source → errors of its runs."""
+        errors: dict[str, list[float]] = {}
+        for run, error in self.residuals.items():
+            errors.setdefault(self.sources[run], []).append(error)
+        return {source: np.array(found) for source, found in errors.items()}
+
+
+class TimedCases:
+    """Cases with their measured times, prepared for one fit after another of some constants of `start`."""
+
+    def __init__(
+        self, start: HardwareProfile, cases: Sequence[Case], constants: Sequence[str] = CONSTANTS
+    ) -> None:
+        self.start, self.cases = start, tuple(cases)
+        self.constants = tuple(name for name in constants if getattr(start, name) > 0)
+        """A constant that is 0 stays 0: factors do not move it."""
+        self._times = StepTimes(cases)
+        self._measured = np.array([measured_seconds(case) for case in cases])
+
+    @cached_property
+    def origin(self) -> Array:
+        """(C,) logarithms of the constants of `start`."""
+        return np.log([getattr(self.start, name) for name in self.constants])
+
+    @cached_property
+    def at_start(self) -> Expansion:
+        """The errors around the constants of `start`."""
+        return expand(self.errors_at, self.origin)
+
+    def beginning(self, pulls: Array, weight: Array) -> Expansion:
+        """The errors around the constants of `start`, or a slower host where that explains more."""
+        slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
+        return least_of(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
+
+    @property
+    def logarithms(self) -> tuple[Array, Array]:
+        """(N,) log of predicted / measured under the constants of `start`, and its slopes (N, C)."""
+        return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
+
+    def of(self, rows: Sequence[int]) -> TimedCases:
+        """Some of the cases; what is known of all is known of them."""
+        some = copy(self)
+        some.cases = tuple(self.cases[row] for row in rows)
+        some._times, some._measured = self._times.of(rows), self._measured[list(rows)]
+        if "at_start" in vars(self):
+            vars(some)["at_start"] = self.at_start.of(list(rows))
+        return some
+
+    def values_at(self, points: Array) -> dict[str, Array]:
+        """Constants by name at (..., C) points, with the digits that a profile's file has."""
+        rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
+        return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
+
+    def profile_at(self, point: Array) -> HardwareProfile:
+        """`start` with other constants."""
+        values = {name: float(value) for name, value in self.values_at(point).items()}
+        return self.start.model_copy(update=values)
+
+    def errors_at(self, points: Array) -> Array:
+        """(K, N) errors at (K, C) points, in units of `_HUBER`."""
+        seconds = self._times.under(self.start, self.values_at(points), len(points))
+        return np.asarray(np.log(seconds / self._measured) / _HUBER)
+
+
+def fit_step_times(
+    start: HardwareProfile,
+    cases: Sequence[Case] | TimedCases,
+    constants: Sequence[str] = CONSTANTS,
+    *,
+    weight_of_a_run: float | None = None,
+    around: Expansion | None = None,
+    on_round: Callable[[int, float], None] | None = None,
+) -> StepTimeFit:
+    """Move `constants` of `start` so that timed `cases` come out right; `on_round` is called after every step.
+
+    Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
+    `around`, by default at the constants of `start`.
+    """
+    timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases, constants)
+    pulls = pulls_of(timed.constants)
+    weight = _weights(timed.cases)
+    if weight_of_a_run is not None:
+        weight = np.full(len(timed.cases), weight_of_a_run)
+    ceiling = np.log([_ceiling(name) for name in timed.constants])
+
+    def heard(round_: int, errors: Array) -> None:
+        if on_round is not None:
+            on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
+
+    shrunk = shrink(
+        timed.errors_at,
+        timed.origin,
+        pulls,
+        weight,
+        ceiling=ceiling,
+        around=around or timed.beginning(pulls, weight),
+        on_round=heard,
+    )
+    names = [case.row.row_id for case in timed.cases]
+    errors = np.expm1(_HUBER * shrunk.around.errors)
+    residuals = dict(zip(names, errors.tolist(), strict=True))
+    moved = timed.profile_at(shrunk.point)
+    return StepTimeFit(
+        profile=start.model_copy(update={name: getattr(moved, name) for name in timed.constants}),
+        residuals=residuals,
+        sources={case.row.row_id: case.row.source for case in timed.cases},
+        constants=_intervals(timed.constants, shrunk, weight, pulls, names),
+        around=shrunk.around,
+        pair_error=pair_error(timed.cases, residuals),
+        scenarios=scenarios_of(
+            timed.constants,
+            np.asarray(np.linalg.inv(shrunk.curvature), dtype=np.float64),
+            _HUBER * shrunk.around.slopes,
+            _HUBER * shrunk.around.errors,
+            [case.row.source for case in timed.cases],
+            pulls,
+        ),
+        timed=timed_runs(timed.cases, residuals),
+    )
+
+
+def fitted_profile(
+    fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
+) -> HardwareProfile:
+    """The fitted profile with its claims: runs, remaining error, and where it was tried, the error on unseen sources
+    and how far intervals have to reach there."""
+    runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
+    return fit.profile.model_copy(
+        update={
+            "median_error": round(fit.median_error, 4),
+            "validated_runs": len(fit.residuals),
+            "unseen_error": None if unseen_error is None else round(unseen_error, 4),
+            "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
+            "scenarios": fit.scenarios if reach is None else fit.scenarios.model_copy(update=asdict(reach)),
+            "timed": fit.timed,
+            "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
+        }
+    )
+
+
+_CEILING = 1.1
+"""Largest value of a fitted share: a little above the best that was measured, never much."""
+_OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficiency")
+"""Shares of what a kernel reached alone, which none in a step exceeds."""
+
+
+def measured_seconds(case: Case) -> float:
+    """Step seconds that the case's row was published with."""
+    seconds = timed_seconds(case.row)
+    assert seconds is not None, f"{case.row.row_id} has no step time"
+    return seconds
+
+
+def _ceiling(name: str) -> float:
+    """Largest value that a constant may take; a profile beyond it could not be read again."""
+    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
+    return min(float(most), ceiling) if name.endswith("efficiency") else float(most)
+
+
+def _weights(cases: Sequence[Case]) -> Array:
+    """(N,): 1/√n for each of n rows of a source."""
+    rows: Mapping[str, int] = Counter(case.row.source for case in cases)
+    return np.array([rows[case.row.source] ** -0.5 for case in cases])
+
+
+def pulls_of(constants: Sequence[str]) -> Array:
+    """(C,) how far each constant may be from where it starts, as a logarithm."""
+    return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
+
+
+def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+    """The profile with some constants multiplied, none beyond the most that a fit allows or that it had."""
+    moved = {}
+    for name, factor in factors.items():
+        before = getattr(profile, name)
+        moved[name] = min(float(f"{before * factor:.4g}"), max(before, _ceiling(name)))
+    return profile.model_copy(update=moved)
+
+
+def _intervals(
+    constants: Sequence[str],
+    shrunk: Shrinkage,
+    weight: Array,
+    pulls: Array,
+    names: Sequence[str],
+) -> dict[str, Interval]:
+    """90 % interval of each constant from the curvature, and the runs with the largest influence on it."""
+    covariance = np.linalg.inv(shrunk.curvature)
+    spread = _Z90 * np.sqrt(np.diag(covariance))
+    influence = np.abs(covariance @ (shrunk.around.slopes * weight[:, None]).T)
+    intervals = {}
+    for index, name in enumerate(constants):
+        strongest = np.argsort(influence[index])[::-1][:3]
+        low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
+        moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
+        told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
+        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, told=told)
+    return intervals

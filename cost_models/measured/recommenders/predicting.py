@@ -1,0 +1,99 @@
+"""Predictions of published runs of recommenders, beside what was measured.
+
+MLPerf's clock runs through evaluations: 89.1 M samples after every twentieth of an epoch of 4195 M, forward only. Each
+sample trained brings 0.425 evaluated ones, at the forward part of a step: lookup, forward exchange, dense network.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cost_models.measured.recommenders.runs import RecommenderRun
+from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.priced import STAGES
+from cost_models.recommender.prices.dense import dense_seconds
+
+EVALUATED = 89_137_319 / (4_195_197_692 / 20)
+"""Samples evaluated for each that MLPerf trains on (HugeCTR 25.03, samples/dlrm/train.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderPrediction:
+    """One run, predicted."""
+
+    run: RecommenderRun
+    estimate: RecommenderEstimate
+    seconds: float
+    """Of a step, with MLPerf's evaluations."""
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the step time."""
+        return self.seconds / self.run.seconds - 1 if self.run.seconds else None
+
+    @property
+    def training_error(self) -> float | None:
+        """The same without evaluations."""
+        measured = self.run.training_seconds
+        return self.estimate.step_seconds / measured - 1 if measured else None
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative error of the first GPU's memory."""
+        measured = self.run.memory_bytes
+        return float(self.estimate.device_bytes[0]) / measured - 1 if measured else None
+
+    @property
+    def exchange_share(self) -> float:
+        """Of the step: vectors and gradients of tables between GPUs."""
+        parts = self.estimate.stages
+        return (parts[STAGES.forward_exchange] + parts[STAGES.backward_exchange]) / parts.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderScore:
+    """How far off the runs of one framework on one GPU are."""
+
+    framework: str
+    gpu: str
+    runs: int
+    median_error: float
+    worst_error: float
+    median_memory_error: float | None
+    out_of_memory: tuple[int, int]
+    """Runs that ran out of memory, and those of them that were predicted to."""
+
+
+def predict(run: RecommenderRun) -> RecommenderPrediction:
+    """A run's step as its question prices it."""
+    found = estimate(run.question, run.sharding)
+    seconds = found.step_seconds
+    if run.training_seconds is not None:
+        forward = found.stages[STAGES.lookup] + found.stages[STAGES.forward_exchange]
+        seconds += EVALUATED * (forward + dense_seconds(run.question).forward)
+    return RecommenderPrediction(run=run, estimate=found, seconds=seconds)
+
+
+def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
+    """Medians by framework and GPU."""
+    groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
+    for one in predictions:
+        groups.setdefault((one.run.framework, one.run.gpu), []).append(one)
+    return tuple(_score(*key, group) for key, group in groups.items())
+
+
+def _score(framework: str, gpu: str, group: list[RecommenderPrediction]) -> RecommenderScore:
+    times = [abs(one.error) for one in group if one.error is not None]
+    memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
+    full = [one for one in group if one.run.out_of_memory]
+    return RecommenderScore(
+        framework=framework,
+        gpu=gpu,
+        runs=len(times),
+        median_error=statistics.median(times) if times else 0.0,
+        worst_error=max(times, default=0.0),
+        median_memory_error=statistics.median(memory) if memory else None,
+        out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
+    )

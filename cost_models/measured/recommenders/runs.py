@@ -1,0 +1,194 @@
+"""Published runs of recommenders: what was trained on what, as questions, and what was measured.
+
+MLPerf         DLRM-DCNv2 with HugeCTR; the sharding is that of HugeCTR's planner for NVIDIA's configurations
+SOK            DLRM with SparseOperationKit: rows of all tables over all GPUs; `compress` asks for a row once
+Wide & Deep    HugeCTR 2.2, whose vocabulary is that of every GPU, and OneFlow 0.2, whose is that of all GPUs;
+               blank layers: 7 where the vocabulary grows, else 2 (DLPerf's descriptions of its tests)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.measured.runs.tables import parse_table, read_table
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import Links
+from cost_models.specs.recommender.sharding import Sharding, parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+
+_COLUMNS = ("row_id", "source_cite", "model", "framework", "gpu", "num_gpus", "global_batch", "step_time_s")
+FOLDER = files("cost_models") / "data" / "published_recommenders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderRun:
+    """One published run."""
+
+    row: str
+    framework: str
+    gpu: str
+    question: RecommenderQuestion
+    sharding: Sharding
+    seconds: float | None
+    """Measured seconds of a step; of MLPerf with its evaluations."""
+    training_seconds: float | None
+    """The same without evaluations, where they are apart."""
+    memory_bytes: float | None
+    """Bytes of the first GPU's memory in use."""
+    out_of_memory: bool
+
+
+def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
+    """The runs of a table in the shipped one's columns; default: the shipped one. Raises InputError."""
+    text = read_table(path) if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
+    place = str(path or "recommender_runs.csv")
+    rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
+    return tuple(_run(row.cells, place) for row in rows)
+
+
+def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
+    try:
+        case = _case(row)
+        if case is None:
+            raise ValueError(f"nobody says how `{row['framework']}` shards `{row['model']}`")
+        framework, question, sharding = case
+        return RecommenderRun(
+            row=row["row_id"],
+            framework=framework,
+            gpu=question.cluster.gpu.name,
+            question=question,
+            sharding=parse_sharding(sharding, question.model.num_tables),
+            seconds=_number(row, "step_time_s"),
+            training_seconds=_number(row, "step_time_ex_eval_s"),
+            memory_bytes=(megabytes := _number(row, "peak_memory_mb")) and megabytes * 2**20,
+            out_of_memory=row.get("oom") == "1",
+        )
+    except KeyError as error:
+        raise InputError(f"{place}: {row['row_id']}: nothing is known of {error}") from None
+    except ValueError as error:
+        raise InputError(f"{place}: {row['row_id']}: {printable(str(error))}") from None
+
+
+def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
+    """Framework, question and sharding of a row."""
+    if "DCNv2" in row["model"]:
+        return ("MLPerf HugeCTR", *_mlperf(row))
+    if "SparseOperationKit" in row["framework"]:
+        return ("SparseOperationKit", *_sok(row))
+    if row["model"].startswith("Wide"):
+        return (row["framework"], *_wide_and_deep(row))
+    return None
+
+
+def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    gpus = int(row["num_gpus"])
+    shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
+    training = _training(row, precision="fp16", optimizer="adagrad", dense_optimizer="adagrad")
+    nodes = max(1, gpus // 8)
+    known = {int(key): text for key, text in shardings.items()}
+    return _question("dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, training, "hugectr"), known[nodes]
+
+
+def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    amp = "amp" in row.get("precision", "")
+    training = _training(row, precision="fp16" if amp else "fp32", exchange_dtype="fp32")
+    question = _question("dlrm", _GPUS[row["gpu"]], 1, 8, training, "sok")
+    facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
+    if "(custom interact op)" not in row["source_cite"]:
+        facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
+    return _with(question, facts), "table:0-25=row"
+
+
+_PLAIN_INTERACTION = 28.0
+"""Times more that TensorFlow's own operators read and write what enters the interaction: fitted to eight runs."""
+
+
+def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
+    layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
+    here = min(gpus, int(row["gpus_per_node"]))
+    question = _question(
+        "wide-deep-2x1024",
+        "dgx-v100-16gb",
+        gpus // here,
+        here,
+        _training(row, precision="fp32", optimizer="adam", dense_optimizer="adam"),
+        "hugectr-2020" if hugectr else "oneflow",
+    )
+    all_rows = rows * gpus if hugectr else rows
+    model = question.model.model_copy(
+        update={
+            "tables": tuple(
+                one.model_copy(
+                    update={"rows": all_rows, "width": int(row["embedding_dim"]), "hashed": hugectr}
+                )
+                for one in question.model.tables
+            ),
+            "wide": tuple(
+                one.model_copy(update={"rows": all_rows, "hashed": hugectr}) for one in question.model.wide
+            ),
+            "top_mlp": (1024,) * layers + (1,),
+        }
+    )
+    if not hugectr and "README" in row["source_cite"]:
+        question = _with(question, _README_MEMORY)
+    return replace(question, model=model, cluster=_one_adapter(question.cluster)), (
+        "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
+    )
+
+
+_README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
+"""What OneFlow's README runs hold beyond those of the later report: 16 B an element of a table in place of 12 while the
+vocabulary doubles, and as much on each of several GPUs. Nobody says why; fitted to them."""
+
+_GPUS = {
+    "H100-SXM-80GB": "dgx-h100",
+    "H200-SXM-141GB": "hgx-h200",
+    "A100-SXM-80GB": "dgx-a100-80gb",
+    "V100-SXM2-32GB": "dgx-v100",
+}
+"""GPU as tables write it → cluster of the catalogue."""
+
+
+def _one_adapter(cluster: ClusterSpec) -> ClusterSpec:
+    """DLPerf's nodes: one adapter of 100 Gb/s, which all GPUs share."""
+    links = cluster.links
+    assert isinstance(links, Links)
+    assert links.inter_node is not None
+    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / cluster.gpus_per_node})
+    return cluster.model_copy(update={"rails": 1, "links": links.model_copy(update={"inter_node": network})})
+
+
+def _training(row: Mapping[str, str], **fields: Any) -> RecommenderTraining:
+    return RecommenderTraining(global_batch=int(row["global_batch"]), **fields)
+
+
+def _question(
+    model: str, cluster: str, nodes: int, gpus: int, training: RecommenderTraining, stack: str
+) -> RecommenderQuestion:
+    node = catalog.load_cluster(cluster)
+    return RecommenderQuestion(
+        model=catalog.load_recommender(model),
+        cluster=node.model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
+        training=training,
+        stack=catalog.load_stack(stack),
+        hardware=catalog.load_profile("datasheet-gpu"),
+    )
+
+
+def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
+    stack = question.stack.model_copy(update={"recommender": question.facts.model_copy(update=facts)})
+    return replace(question, stack=stack)
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    return float(row[name]) if row.get(name) else None

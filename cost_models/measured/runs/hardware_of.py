@@ -1,0 +1,164 @@
+"""The GPU, node and network that a row ran on, from what its author wrote."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.files import catalog
+from cost_models.files.local import LOCAL
+from cost_models.measured.runs.gpu_figures import as_printed
+from cost_models.measured.runs.network_of import adapters, network_bits
+from cost_models.measured.runs.notes import Notes
+from cost_models.measured.runs.row import Row
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.links import Links, LinkSpec
+
+_GPUS: tuple[tuple[str, str], ...] = (
+    (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),
+    (r"a6000", "rtx-a6000"),
+    (r"l40s", "l40s"),
+    (r"\bl40\b", "l40"),
+    (r"a5000", "rtx-a5000"),
+    (r"\ba30\b", "a30"),
+    (r"5090", "rtx-5090"),
+    (r"4090", "rtx-4090"),
+    (r"3090", "rtx-3090"),
+    (r"\ba40\b", "a40"),
+    (r"\ba10g?\b", "a10g"),
+    (r"\bl4\b", "l4"),
+    (r"\bt4\b", "t4"),
+    (r"gb300", "gb300"),
+    (r"gb200", "gb200"),
+    (r"b300", "b300"),
+    (r"b200", "b200"),
+    (r"gh200|grace.?hopper", "gh200"),
+    (r"h200", "h200"),
+    (r"h20\b", "h20"),
+    (r"h800", "h800"),
+    (r"h100.*pcie|pcie.*h100", "h100-pcie"),
+    (r"h100.*nvl", "h100-nvl"),
+    (r"h100|hopper", "h100-sxm"),
+    (r"a800.*pcie", "a100-pcie-80gb"),
+    (r"a800", "a800-sxm-80gb"),
+    (r"a100.*pcie.*40|a100.*40.*pcie", "a100-pcie-40gb"),
+    (r"a100.*pcie", "a100-pcie-80gb"),
+    (r"a100.*40|p4d\b", "a100-sxm-40gb"),
+    (r"a100|ampere", "a100-sxm-80gb"),
+    (r"v100.*16", "v100-16gb"),
+    (r"v100|volta", "v100-32gb"),
+    (r"mi35[05]", "mi355x"),
+    (r"mi325", "mi325x"),
+    (r"mi300", "mi300x"),
+    (r"mi250", "mi250x-gcd"),
+)
+"""Pattern in a table → GPU in the catalogue; the first pattern found counts."""
+
+_NETWORKS: tuple[tuple[str, str], ...] = (
+    (r"roce", "roce"),
+    (r"\befa\b|ethernet|\btcp", "ethernet"),
+    (r"infiniband|\bib\b|\b[hnx]dr\b|\bedr\b|omni", "infiniband"),
+)
+"""Pattern in a table → kind of network in the catalogue's clusters; the first pattern found counts."""
+
+_BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
+"""Number of a node's GPUs before their name: `8 x H100 SXM5`."""
+_USUAL_BOX = 8
+_PCIE_LATENCY = "5 us"
+_UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
+"""Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
+_LARGEST_BOX = 16
+"""Most GPUs of a single machine; a catalogue node with more is a rack."""
+
+
+def gpu_of(row: Row) -> str | None:
+    """Catalogue name of the row's GPU; None where it names none that is known."""
+    words = row.text("gpu").lower()
+    return next((name for pattern, name in _GPUS if re.search(pattern, words)), None)
+
+
+def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
+    """The catalogue's cluster of that GPU, with the row's node size and network where given."""
+    words = row.text("interconnect")
+    cluster = _catalogued(gpu, words)
+    per_node = row.count("gpus_per_node")
+    if per_node is None and (box := _BOX.match(row.text("gpu"))):
+        per_node = int(box[1])
+    if per_node is None:
+        per_node = cluster.gpus_per_node
+        notes.assume(f"{per_node} GPUs a node")
+    if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
+        per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
+    per_node = min(per_node, num_gpus)
+    network = network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
+    links = cluster.links
+    if network is not None and links.inter_node is not None:
+        inter = links.inter_node.model_copy(update={"bandwidth": network / 8})
+        links = links.with_inter_node(inter)
+    elif num_gpus > per_node and links.inter_node is not None:
+        notes.assume(f"network of {links.inter_node.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+    by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
+    if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
+        links = links.with_intra_node(_through_host(cluster.gpu))
+    if num_gpus > per_node and links.inter_node is None:
+        notes.assume(f"network of {_UNNAMED_NETWORK.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+        links = links.with_inter_node(_UNNAMED_NETWORK)
+    return cluster.model_copy(
+        update={
+            "gpu": as_printed(cluster.gpu, row.text("gpu"), notes),
+            "gpus_per_node": per_node,
+            "nodes": -(-num_gpus // per_node),
+            "links": links,
+            "rails": _rails(words, per_node),
+        }
+    )
+
+
+def _rails(words: str, per_node: int) -> int | None:
+    """Adapters that the GPUs of a node share evenly, where the row counts them."""
+    count = adapters(words)
+    return count if count and per_node % count == 0 else None
+
+
+def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
+    """GPUs that a job of several racks has in each: all of them, or sixteen of eighteen trays where those divide it.
+
+    Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
+    """
+    even = 1 << (rack.bit_length() - 1)
+    if num_gpus <= rack or num_gpus % rack == 0 or num_gpus % even:
+        return rack
+    notes.assume(f"{even} of a rack's {rack} GPUs")
+    return even
+
+
+def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster with fp32 products in TF32: at half the bf16 rate, as in datasheets since Ampere."""
+    wide = cluster.gpu.peak.get("bf16")
+    if wide is None:
+        return cluster
+    gpu = cluster.gpu.model_copy(update={"peak": {**cluster.gpu.peak, "fp32": wide / 2}})
+    return cluster.model_copy(update={"gpu": gpu})
+
+
+def _catalogued(gpu: str, words: str) -> ClusterSpec:
+    """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
+    specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
+    # a row names a node and a network, no levels
+    having = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
+    wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
+    if not having:
+        spec = catalog.load_gpu(gpu)
+        links = Links(intra_node=_through_host(spec))
+        return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
+    return next((spec for spec in having if _network_kind(spec) == wanted), having[0])
+
+
+def _through_host(gpu: GpuSpec) -> LinkSpec:
+    """The cluster with PCIe switches between its cards, where they have nothing faster."""
+    assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
+    bandwidth = f"{gpu.host_bandwidth!r} B/s"
+    return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})
+
+
+def _network_kind(cluster: ClusterSpec) -> str:
+    return cluster.links.inter_node.kind if cluster.links.inter_node else ""

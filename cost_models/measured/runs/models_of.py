@@ -1,0 +1,184 @@
+"""The model that a row trained, from its shape or, where that is incomplete, from its name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cost_models.files import catalog
+from cost_models.measured.runs.experts_of import further_tokens
+from cost_models.measured.runs.notes import Notes, UnpredictableError
+from cost_models.measured.runs.row import Row
+from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
+from cost_models.specs.transformer import TransformerSpec
+
+_ACTIVATIONS = (
+    ("square", "squared-relu"),
+    ("swi", "silu"),
+    ("silu", "silu"),
+    ("gelu", "gelu"),
+    ("relu", "relu"),
+)
+_VOCABULARY = 50304
+"""Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
+_LONGEST_NAME = 80
+
+
+def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
+    """The model of the row.
+
+    Raises:
+        UnpredictableError: the row has neither a shape nor a name the catalogue knows.
+    """
+    layers, hidden = row.count("layers"), row.count("hidden")
+    known = _by_name(row.text("model_name"))
+    if layers is None or hidden is None:
+        if known is None:
+            raise UnpredictableError(
+                "`layers` or `hidden` is blank and the catalogue has no model of that name"
+            )
+        notes.assume(f"shape of the catalogue's {known.name}")
+        return known
+    if known is not None and (known.num_layers, known.hidden_size) == (layers, hidden):
+        row = _completed(row, known, notes)
+    kind = row.text("ffn_kind").lower()
+    gated = bool(re.search(r"glu", kind)) if kind else _looks_gated(row, hidden)
+    activation = next((name for word, name in _ACTIVATIONS if word in kind), "gelu")
+    heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
+    if row.count("heads") is None:
+        notes.assume(f"{heads} heads")
+    fields: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", row.text("model_name") or row.row_id)[:_LONGEST_NAME].strip(
+            "._-"
+        )
+        or "model",
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": row.count("kv_heads") or heads,
+        "head_dim": row.count("head_dim") or max(1, hidden // heads),
+        "ffn_hidden_size": row.count("ffn_hidden") or _usual_ffn(hidden, gated=gated, notes=notes),
+        "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
+        "vocab_multiple": VOCABULARY_UNIT if stack.pads_vocabulary else 1,
+        "gated_mlp": gated,
+        "activation": activation,
+        "max_positions": row.count("seq_len") or 2048,
+        "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
+    }
+    if re.search(r"\bptb\b|parallel (transformer )?block", words := row.text("framework").lower()):
+        fields["parallel_block"] = True
+    if re.search(r"\bswa\b|sliding", words):
+        fields["attention_window"] = max(1, (row.count("seq_len") or 2048) // 2)
+        notes.assume("attention over a window of half the sequence")
+    if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
+        norm = "rmsnorm" if gated else "layernorm"
+        fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
+    if (experts := row.count("moe_experts") or 1) > 1:
+        fields |= _mixture(row, experts, notes)
+        fields["further_tokens"] = further_tokens(row)
+    if known is not None and (known.hidden_size, known.num_heads) == (hidden, heads):  # blocks may be fewer
+        fields |= {name: getattr(known, name) for name in _UNTABLED}
+        if known.latent_attention is not None:  # tables say the width of its values, or nothing
+            fields |= {"head_dim": known.head_dim, "num_kv_heads": known.num_kv_heads}
+        if fields.get("num_experts") == known.num_experts:
+            fields["expert_groups"] = known.expert_groups
+    return TransformerSpec.model_validate(fields)
+
+
+_UNTABLED = (
+    "latent_attention",
+    "shared_expert_ffn_hidden_size",
+    "qk_norm",
+    "attention_bias",
+    "attention_output_bias",
+    "mlp_bias",
+    "router_bias",
+    "attention_sinks",
+    "attention_window",
+    "window_kind",
+    "window_pattern",
+)
+"""Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
+
+
+def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
+    """The row with blank cells of the model's shape filled from the catalogue's model of that name and size."""
+    shape = {
+        "ffn_hidden": str(known.ffn_hidden_size),
+        "ffn_kind": "swiglu" if known.gated_mlp else known.activation,
+        "vocab": str(known.vocab_size),
+        "tied_embeddings": str(int(known.tied_embeddings)),
+    }
+    if row.count("heads") in (None, known.num_heads):
+        shape["heads"], shape["kv_heads"] = str(known.num_heads), str(known.num_kv_heads)
+        shape["head_dim"] = str(known.head_dim)
+    if known.has_experts:
+        shape["moe_experts"], shape["moe_top_k"] = str(known.num_experts), str(known.experts_per_token)
+        shape["moe_ffn_hidden"] = str(known.moe_ffn_hidden_size)
+    missing = {name: cell for name, cell in shape.items() if not row.text(name)}
+    if missing:
+        notes.assume(f"{', '.join(missing)} of the catalogue's {known.name}")
+    return Row({**row.cells, **missing})
+
+
+def _looks_gated(row: Row, hidden: int) -> bool:
+    """Whether the MLP has three matrices where the row does not say: by name, or as it is narrower than 3h."""
+    inner = row.count("ffn_hidden")
+    narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
+    return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
+
+
+_SPELLINGS = (
+    (r"\s*\([^)]*\)", ""),  # how it ran: (tokendrop), (4 layers), (w/o MTP)
+    (r"^.*/", ""),  # who published it
+    (r"^meta[- ]", ""),
+    (r"[-_ ](hf|base|instruct|chat|v0\.\d)\b", ""),
+    (r"qwen2\.5", "qwen2"),  # of one shape
+    (r"llama-?3\.3", "llama3.1"),
+    (r"llama-?3-405b", "llama3.1-405b"),
+)
+"""Pattern of parts of a model's name that do not matter to its shape → replacement."""
+
+
+def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
+    """Fields of an MoE model; experts are as wide as the MLP and in every block unless the row says otherwise."""
+    chosen = row.count("moe_top_k")
+    if chosen is None:
+        chosen = min(2, experts)
+        notes.assume(f"{chosen} experts a token")
+    fields: dict[str, Any] = {"num_experts": experts, "experts_per_token": min(chosen, experts)}
+    if width := row.count("moe_ffn_hidden"):
+        fields["moe_ffn_hidden_size"] = width
+    if blocks := row.count("moe_layers"):
+        fields["num_moe_layers"] = blocks
+    return fields
+
+
+def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
+    """Usual width of the MLP: 4h, or 8h/3 rounded up to 256 for three matrices."""
+    inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
+    notes.assume(f"MLP of {inner}")
+    return inner
+
+
+def _usual_vocabulary(notes: Notes) -> int:
+    notes.assume(f"vocabulary of {_VOCABULARY}")
+    return _VOCABULARY
+
+
+def _name(row: Row) -> str:
+    return row.text("model_name").lower()
+
+
+def _by_name(name: str) -> TransformerSpec | None:
+    """The catalogue's model of that name in any spelling; None where there is none."""
+    for spelling, usual in _SPELLINGS:
+        name = re.sub(spelling, usual, name.lower())
+    wanted = _letters(name)
+    found = next((known for known in catalog.names("models") if wanted and _letters(known) == wanted), None)
+    return catalog.load_model(found) if found else None
+
+
+def _letters(name: str) -> str:
+    """Key of a model's name in which `Llama 3.1 8B` and `llama-3.1-8b` agree; versions of one shape do too."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,149 @@
+"""Precision, recomputation, ZeRO stage and shard group of a row: numbers, or the names trainers use."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.axes.recompute import Recompute
+from cost_models.measured.runs.notes import Notes
+from cost_models.measured.runs.row import Row
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.stack import STORES_SCORES, StackSpec
+
+_PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    (r"(fp|float)-?8|e4m3|e5m2", "fp8"),
+    (r"(fp|float)-?4|e2m1", "fp4"),
+    (r"bf-?16|bfloat", "bf16"),
+    (r"(fp|float|f)-?16|half", "fp16"),
+    (r"tf-?32|(fp|float|f)-?32|32-true|single|full precision", "fp32"),
+)
+"""Pattern in a table → precision of matrix products; the first pattern found counts."""
+_MIXED = re.compile(r"|mixed|amp|auto|o[12]")
+"""Pattern of 16-bit training that does not name the type."""
+
+NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
+"""Words of tables for something that was not used."""
+_SOME_BLOCKS = re.compile(
+    r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
+)
+_SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
+_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:]+(?P<names>[a-z_, ]+)")
+"""Words for what of a block was recomputed, by name."""
+_CHEAP = re.compile(r"norm|\bact\b|moe_act")
+
+_ZERO_STAGES: tuple[tuple[str, int], ...] = (
+    (r"(zero|stage|os)[- _]*([0-3])\b", -1),
+    (r"_hybrid_shard_zero2|grad_op|os\+g\b", 2),
+    (r"no[-_ ]shard|\bddp\b|replicat|no[-_ ]?zero", 0),
+    (r"full[-_ ]shard|hybrid|fsdp|hsdp|os\+g\+p", 3),
+    (r"distributed[-_ ]optim|dist[-_ ]opt", 1),
+)
+"""Pattern of a trainer's ZeRO stage → the stage (-1: the number in the words); the first pattern found counts."""
+_REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
+"""Names of frameworks that mean plain data parallelism."""
+
+
+def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
+    """The row's precision of matrix products, where its GPU has it."""
+    words = row.text("precision").lower()
+    found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
+    if found is None and not _MIXED.fullmatch(words):
+        notes.assume(f"bf16: precision `{_short(words)}` is not known")
+    wanted = found or "bf16"
+    if wanted not in cluster.gpu.peak:
+        instead: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
+        if wanted == "fp4" and "fp8" in cluster.gpu.peak:
+            instead = "fp8"
+        notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
+        return instead
+    if not words:
+        notes.assume(f"{wanted} (precision blank)")
+    return wanted
+
+
+def multiplies_tf32(row: Row) -> bool:
+    """Whether the row's fp32 products run on tensor cores."""
+    return re.search(r"tf-?32", row.text("precision").lower()) is not None
+
+
+def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
+    """The row's recompute policy; where blank, what the stack's users did."""
+    words = row.text("recompute").lower()
+    if not words:
+        usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
+        notes.assume(f"recompute {usual} (blank)")
+        return usual
+    if NOTHING.fullmatch(words):
+        return "none"
+    if _SOME_BLOCKS.search(words):
+        notes.assume(f"recompute full in every block: `{_short(words)}` names some")
+        return "full"
+    if _SELECTIVE.search(words):
+        if spared := _cheaper_than_core(row, stack):
+            notes.assume(f"recompute none: {_short(spared)} cost little beside the attention core")
+            return "none"
+        return "selective"
+    return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
+
+
+def states_recompute(row: Row, stack: StackSpec) -> bool:
+    """Whether the row says what was recomputed, in words of which nothing was left out."""
+    return bool(row.text("recompute")) and not _cheaper_than_core(row, stack)
+
+
+def _cheaper_than_core(row: Row, stack: StackSpec) -> str:
+    """Modules that a Megatron recomputed in place of the attention core (`--recompute-modules`); else empty."""
+    named = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
+    if stack.selective_drops != "core" or named is None or re.search(r"core|attn|attention", named["names"]):
+        return ""
+    return named["names"].strip() if _CHEAP.search(named["names"]) else ""
+
+
+def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
+    """The row's ZeRO stage over its replicas; where nobody says, what the stack does."""
+    words = row.text("zero_stage").lower()
+    stage = row.number("zero_stage")
+    stated = int(stage) if stage is not None and 0 <= stage <= 3 else _named_stage(words)
+    if replicas == 1:
+        return 0
+    if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
+        notes.assume(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
+        return 2
+    if stated is not None:
+        return stated
+    if _REPLICATES.search(row.text("framework").lower()):
+        notes.assume("ZeRO-0: data-parallel replicas")
+        return 0
+    usual = stack.usual_zero_stage
+    notes.assume(f"ZeRO-{usual}, as {stack.name} usually runs")
+    return usual
+
+
+def _named_stage(words: str) -> int | None:
+    if words and re.fullmatch(r"none|off|no|false|disabled?", words):
+        return 0
+    for pattern, stage in _ZERO_STAGES:
+        if match := re.search(pattern, words):
+            return int(match[2]) if stage < 0 else stage
+    return None
+
+
+def shards_in_a_node(row: Row) -> bool:
+    """Whether ZeRO shards in groups that replicate one another, and the row does not say how large a group is."""
+    if row.count("hybrid_shard") not in (None, 1):
+        return False
+    stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
+    return stated or (row.flag("hybrid_shard") is None and names_hybrid(row.text("zero_stage")))
+
+
+def names_hybrid(words: str) -> bool:
+    """Whether the words mean sharding in groups that replicate one another."""
+    return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
+
+
+def _short(words: str) -> str:
+    clean = "".join(letter if letter.isprintable() else "?" for letter in words)
+    return clean if len(clean) <= _LONGEST else clean[:_LONGEST] + "…"
+
+
+_LONGEST = 30

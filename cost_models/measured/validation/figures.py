@@ -1,0 +1,155 @@
+"""What papers state beside their tables of runs (ablations, MFU, days), predicted by the shipped profiles.
+
+A point is a row of a shipped table with other cells; in a ladder it also has all that the points before it changed, and
+the microbatch of the first. Nothing here is fitted: a point that is missed is shown with its residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from cost_models.axes.layout import Layout
+from cost_models.base import Spec
+from cost_models.files import catalog
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.measured.runs.cases import read_case
+from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
+
+Quantity = Literal["mfu", "days"]
+_DAY = 86400.0
+
+
+class PointSpec(Spec):
+    """One figure of a paper."""
+
+    name: str
+    published: float
+    """MFU in percent, or days."""
+    row: str | None = None
+    """Row of a shipped table; default: the group's."""
+    cells: dict[str, str] = Field(default_factory=dict)
+    model: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
+    stack: str | None = None
+    """Stack whose `fields` it takes."""
+    fields: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    tokens: float | None = None
+    """Tokens of the whole training, for days."""
+
+
+class FiguresSpec(Spec):
+    """Figures of one kind from one place."""
+
+    title: str
+    source: str
+    quantity: Quantity
+    within: float
+    """How near a prediction should come: points of MFU, percent of days."""
+    ladder: bool = False
+    """Each point has what those before it have."""
+    profile: str | None = None
+    """Of all points; default: each row's own."""
+    row: str | None = None
+    cells: dict[str, str] = Field(default_factory=dict)
+    points: Annotated[tuple[PointSpec, ...], Field(strict=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A published figure and its prediction."""
+
+    name: str
+    published: float
+    predicted: float
+    off: float
+    """Points of MFU; percent of days."""
+    profile: str
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A group of them."""
+
+    name: str
+    title: str
+    source: str
+    quantity: Quantity
+    within: float
+    ladder: bool
+    points: tuple[Figure, ...] = field(default=())
+
+    @property
+    def met(self) -> int:
+        """How many came as near as they should."""
+        return sum(abs(point.off) <= self.within for point in self.points)
+
+
+@cache
+def published_figures() -> tuple[Figures, ...]:
+    """Every group that is shipped, predicted."""
+    file = files("cost_models") / "data" / "published" / "figures.yaml"
+    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"published/{file.name}")
+    assert not document.problems, document.problems
+    groups = {name: FiguresSpec.model_validate(group) for name, group in document.value.items()}
+    return tuple(
+        Figures(
+            name=name,
+            title=group.title,
+            source=group.source,
+            quantity=group.quantity,
+            within=group.within,
+            ladder=group.ladder,
+            points=tuple(_predicted(group)),
+        )
+        for name, group in groups.items()
+    )
+
+
+def _predicted(group: FiguresSpec) -> Iterator[Figure]:
+    rows = {row.row_id: row for row in shipped_rows()}
+    before: tuple[Question, Layout] | None = None
+    for point in group.points:
+        if before is None or not group.ladder:
+            row = rows[point.row or group.row or ""]
+            case = read_case(Row({**row.cells, **group.cells, **point.cells}), profile=group.profile)
+            before = case.question, case.layout
+        question, layout = _changed(before[0], point), before[1]
+        before = question, layout
+        found = estimate(question, layout)
+        if group.quantity == "mfu":
+            predicted = 100 * found.mfu
+            off = predicted - point.published
+        else:
+            steps = (point.tokens or 0.0) / question.training.tokens_per_step
+            predicted = steps * found.step_seconds / _DAY
+            off = 100 * (predicted / point.published - 1)
+        yield Figure(
+            name=point.name,
+            published=point.published,
+            predicted=predicted,
+            off=off,
+            profile=question.hardware.name,
+            layout=str(layout.model_copy(update={"layers": ()})),
+        )
+
+
+def _changed(question: Question, point: PointSpec) -> Question:
+    """The question with what a point changes."""
+    other = catalog.load_stack(point.stack) if point.stack else question.stack
+    taken = {name: getattr(other, name) for name in point.fields}
+    return replace(
+        question,
+        model=question.model.model_copy(update=point.model),
+        training=question.training.model_copy(update=point.training),
+        stack=question.stack.model_copy(update=taken),
+    )

@@ -1,0 +1,83 @@
+"""Predicting published rows: one prediction each, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cost_models.documents import printable
+from cost_models.errors import InputError
+from cost_models.estimate import Estimate, Verdict
+from cost_models.measured.runs.cases import Case, read_case
+from cost_models.measured.runs.notes import UnpredictableError
+from cost_models.measured.runs.policies_of import states_recompute
+from cost_models.measured.runs.row import Row
+from cost_models.measured.validation.peak_as_measured import peak_bytes
+from cost_models.pipeline.estimating import estimate
+from cost_models.specs.hardware import HardwareProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The prediction of one row; where `skipped` gives a reason, everything else is empty."""
+
+    row: Row
+    case: Case | None = None
+    step_seconds: float | None = None
+    peak_bytes: float | None = None
+    """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
+    fits: bool | None = None
+    """None also where the row does not say what was recomputed, and it fits only if more was than is assumed."""
+    fits_probability: float | None = None
+    """Chance that it fits."""
+    verdict: Verdict | None = None
+    """Whether it fits, `tight` where the error of peaks leaves that open; None where nothing was predicted."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Seconds of the step by part."""
+    assumptions: tuple[str, ...] = ()
+    trust: str = ""
+    skipped: str = ""
+    anchor: bool = False
+    """True for a row whose measured step time calibrates the rest of its sweep, so that it has no prediction."""
+
+
+def predict(
+    rows: Iterable[Row], *, stack: str | None = None, profile: str | HardwareProfile | None = None
+) -> Iterator[Prediction]:
+    """Predict rows one by one, in order; a row that cannot be predicted is skipped with its reason, never an error."""
+    for row in rows:
+        try:
+            case = read_case(row, stack=stack, profile=profile)
+            priced = estimate(case.question, case.layout)
+        except (UnpredictableError, InputError) as reason:
+            yield Prediction(row=row, skipped=printable(str(reason).splitlines()[0]))
+            continue
+        if _cannot_be_undivided(case, priced):
+            yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
+            continue
+        yield _prediction(case, priced)
+
+
+def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
+    """Whether a row leaves all its degrees blank, while weights, gradients and states alone fill an undivided GPU."""
+    if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
+        return False
+    memory = dict(priced.rank_memory[priced.fullest_rank])
+    return sum(memory.get(part, 0.0) for part in ("weights", "gradients", "optimizer")) > priced.memory_limit
+
+
+def _prediction(case: Case, priced: Estimate) -> Prediction:
+    # whoever recomputed more than is assumed had more room
+    known = priced.fits or states_recompute(case.row, case.question.stack)
+    return Prediction(
+        row=case.row,
+        case=case,
+        step_seconds=priced.step_seconds if case.sized else None,
+        peak_bytes=peak_bytes(case, priced),
+        fits=priced.fits if known else None,
+        fits_probability=priced.fits_probability if known else None,
+        verdict=priced.verdict if known else None,
+        parts=dict(priced.time) if case.sized else {},
+        assumptions=case.assumptions,
+        trust=str(priced.trust),
+    )

@@ -1,0 +1,105 @@
+"""Step times of many cases under one profile after another, as fitting and cross-validation evaluate them.
+
+Profiles that differ in a few constants are evaluated together: a constant is then a column, one value for each row of
+layouts, which formulas of numpy operations do not tell from a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import WORTH_IT
+from cost_models.measured.runs.cases import Case
+from cost_models.pipeline.costs import time_costs
+from cost_models.pipeline.pipeline import Pipeline
+from cost_models.pipeline.placed import Placed, place
+from cost_models.question import Question
+from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Cases that share everything but the layout, priced as columns of one evaluation."""
+
+    question: Question
+    columns: LayoutColumns
+    placed: tuple[Placed, ...]
+    rows: tuple[int, ...]
+
+    def part(self, which: slice) -> _Group:
+        """Some of its cases."""
+        return _Group(self.question, self.columns.rows(which), self.placed[which], self.rows[which])
+
+    def kept(self, place_of: Mapping[int, int]) -> _Group:
+        """Those of its cases that have a place, which is their row from now on."""
+        which = [index for index, row in enumerate(self.rows) if row in place_of]
+        return _Group(
+            self.question,
+            self.columns.rows(np.array(which, dtype=np.int64)),
+            tuple(self.placed[index] for index in which),
+            tuple(place_of[self.rows[index]] for index in which),
+        )
+
+
+class StepTimes:
+    """Cases prepared for repeated evaluation."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        together: dict[tuple[str, ...], list[int]] = {}
+        for index, case in enumerate(cases):
+            question = case.question
+            shared = (question.model, question.cluster, question.training, question.stack)
+            together.setdefault(tuple(map(repr, shared)), []).append(index)
+        self._groups = tuple(_group([cases[i] for i in rows], rows) for rows in together.values())
+        self._count = len(cases)
+
+    def of(self, rows: Sequence[int]) -> StepTimes:
+        """Some of the cases, in the order of `rows`."""
+        place_of = {row: place for place, row in enumerate(rows)}
+        some = copy(self)
+        found = (group.kept(place_of) for group in self._groups)
+        some._groups = tuple(group for group in found if group.rows)
+        some._count = len(rows)
+        return some
+
+    def seconds(self, profile: HardwareProfile) -> Array:
+        """(N,) predicted step seconds of the cases, all under `profile`."""
+        seconds: Array = self.under(profile, {}, 1)[0]
+        return seconds
+
+    def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
+        """(K, N) predicted step seconds under `count` profiles K that differ in `constants`, by name (K,)."""
+        seconds = np.empty((count, self._count))
+        most = max(1, (WORTH_IT - 1) // count)
+        for group in self._groups:
+            for start in range(0, len(group.rows), most):
+                some = group.part(slice(start, start + most))
+                seconds[:, some.rows] = _seconds(some, profile, constants, count)
+        return seconds
+
+
+def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
+    """(K, n) step seconds of the cases of a group."""
+    rows = len(group.rows)
+    columns = {name: np.repeat(values, rows) for name, values in constants.items()}
+    question = replace(group.question, hardware=profile.model_copy(update=columns))
+    costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count)))
+    found = np.empty((count, rows))
+    for index, placed in enumerate(group.placed):
+        prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(index, count * rows, rows)]
+        found[:, index] = Pipeline.step_seconds_of_each(prices, placed.blocks)
+    return found
+
+
+def _group(cases: Sequence[Case], rows: Sequence[int]) -> _Group:
+    question = cases[0].question
+    placed = tuple(place(case.layout, question) for case in cases)
+    return _Group(question, LayoutColumns.of([one.layout for one in placed]), placed, tuple(rows))

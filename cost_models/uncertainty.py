@@ -1,0 +1,125 @@
+"""How far to trust predictions: whether a gain is real, and how close timed runs come to a layout.
+
+Two predicted times of one question err together, so what counts is the error of their ratio. On one axis in which two
+layouts differ its median is the profile's `pair_error` e, on n axes e·√n; the median of a normal error being 0.6745 of
+its deviation, a predicted ratio r = exp(g) is above one with the chance Φ(0.6745 · g / (e·√n)). The median error of a
+profile is that of all its runs; a layout may be like none of them, so runs near it are looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from cost_models.axes.differing import COMPARED, axes_that_differ, axis_value
+from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.words import Number
+from cost_models.question import Question
+from cost_models.specs.hardware import TimedRuns
+
+CLEAR = 2 / 3
+"""Chance from which a gain on paper decides between a simpler and a faster layout."""
+USUAL_PAIR_ERROR = 0.06
+"""The error of pairs where a profile has none of its own: that of 668 runs of seven sources on A100."""
+_NORMAL = NormalDist()
+_MEDIAN = _NORMAL.inv_cdf(0.75)
+"""Median of the absolute value of a standard normal."""
+
+
+def pair_error_of(question: Question) -> float:
+    """Median error of the ratio of two times of a question, on one axis in which layouts differ."""
+    return question.hardware.pair_error or USUAL_PAIR_ERROR
+
+
+def deviation(one: Layout, other: Layout, pair_error: float) -> float:
+    """Standard deviation of the logarithm of the ratio of two layouts' times."""
+    return deviation_on(max(1, len(axes_that_differ(one, other))), pair_error)
+
+
+def deviation_on(axes: int, pair_error: float) -> float:
+    """Standard deviation of the logarithm of such a ratio on so many axes."""
+    return pair_error / _MEDIAN * math.sqrt(axes)
+
+
+def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
+    """Chance that the ratio of two layouts' times, predicted as exp(`log_ratio`), is above one."""
+    return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))
+
+
+def half_width(share: float) -> float:
+    """Deviations to each side of a normal error that hold a share of all cases: 1.645 of nine in ten."""
+    return _NORMAL.inv_cdf((1 + share) / 2)
+
+
+_PLAINEST = Layout()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What timed runs say of one layout."""
+
+    nearest: TimedRuns
+    """The runs that leave fewest of its axes uncovered; of those under its stack, of its GPU, the most."""
+    uncovered: tuple[str, ...]
+    """Words of the layout that no run of the profile had, or any larger: "cp8"; "12,288 GPUs"."""
+    beyond_nearest: tuple[str, ...]
+    """The same of the nearest runs alone."""
+
+
+def timed_under(question: Question) -> tuple[TimedRuns, ...]:
+    """The timed runs that say most about a question: under its own stack, else all that its profile rests on."""
+    timed = question.hardware.timed
+    return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
+
+
+def coverage_of(question: Question, layout: Layout) -> Coverage | None:
+    """What the timed runs of the question's profile say of a layout; None where it has none."""
+    timed = question.hardware.timed
+    if not timed:
+        return None
+    missing = {place: _uncovered(layout, (runs,)) for place, runs in enumerate(timed)}
+
+    def distance(place: int) -> tuple[int, bool, bool, int]:
+        runs = timed[place]
+        return (
+            len(missing[place]),
+            runs.stack != question.stack.name,
+            runs.gpu != question.cluster.gpu.name,
+            -runs.runs,
+        )
+
+    nearest = min(range(len(timed)), key=distance)
+    return Coverage(
+        nearest=timed[nearest], uncovered=_uncovered(layout, timed), beyond_nearest=missing[nearest]
+    )
+
+
+def uncovered_facts(question: Question, layout: Layout) -> int:
+    """How many facts of a step no timed run of its profile had: values of axes, its GPU, its stack; 0 where nobody
+    says what was timed."""
+    timed = question.hardware.timed
+    if not timed:
+        return 0
+    other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
+    other_stack = question.stack.name not in {runs.stack for runs in timed}
+    return len(_uncovered(layout, timed)) + other_gpu + other_stack
+
+
+def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
+    """Words of what a layout has and none of these runs: a degree larger than any, a name that none has."""
+    words = []
+    for name in COMPARED:
+        own, plain = axis_value(name, layout), axis_value(name, _PLAINEST)
+        known = {value for runs in timed for value in runs.used(name)}
+        if own == plain or own in known:
+            continue
+        if isinstance(AXES[name].word, Number) and own.isdecimal():
+            if int(own) <= max((int(value) for value in known if value.isdecimal()), default=1):
+                continue
+            words.append(f"{name}{own}")
+        else:
+            words.append(name if own == "True" else f"{name}={own}")
+    if layout.num_gpus > max(runs.most_gpus for runs in timed):
+        words.append(f"{layout.num_gpus:,} GPUs")
+    return tuple(words)
