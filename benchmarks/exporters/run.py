@@ -15,8 +15,8 @@ from collections import Counter
 from benchmarks.exporters import compare, peers
 from benchmarks.exporters.draw import draw
 from benchmarks.exporters.targets import TARGETS, Read
-from planner.exporters.words import Asked, settings_of
-from planner.trainers import refusals
+from planner.formats.trainers import refusals
+from planner.formats.words import Asked, settings_of
 
 _SEED = 18
 _MOST = 4

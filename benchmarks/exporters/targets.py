@@ -9,9 +9,12 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.exporters import deepspeed, megatron, nemo, torchtitan
-from planner.exporters.transformer import Target
-from planner.exporters.words import Asked, Settings
+from planner.formats.deepspeed import writing as deepspeed
+from planner.formats.megatron import script as megatron
+from planner.formats.nemo import recipe as nemo
+from planner.formats.target import Target
+from planner.formats.torchtitan import writing as torchtitan
+from planner.formats.words import Asked, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,12 @@ from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.row import Row, read_rows
 from cost_models.pipeline.estimating import estimate
-from planner.importers.launches import launch_of
-from planner.importers.megatron import read_megatron
-from planner.importers.nemo import read_nemo
-from planner.importers.reading import Reading
-from planner.importers.torchtitan import read_torchtitan
-from planner.importers.torchtitan_recipes import read_recipe
+from planner.formats.megatron.launches import launch_of
+from planner.formats.megatron.reading import read_megatron
+from planner.formats.nemo.config_file import read_nemo
+from planner.formats.reading.run import Reading
+from planner.formats.torchtitan.reading import read_torchtitan
+from planner.formats.torchtitan.recipes import read_recipe
 
 HERE = Path(__file__).parent
 TABLES = Path("cost_models/data/published")

@@ -12,7 +12,7 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.tables import TableSpec
-from planner.exporters.torchrec import export_sharding
+from planner.formats.torchrec import export_sharding
 
 SMALL = {
     "whole": "table:0-3=whole@0,1,0,1",

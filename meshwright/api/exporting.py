@@ -16,10 +16,10 @@ from meshwright.families.recommender.imported import Imported
 from meshwright.families.transformer.importing import ask_import_of
 from meshwright.inputs.questions import Inputs
 from planner.any_plan import AnyPlan
-from planner.exporters.exporter import Exported
-from planner.exporters.registry import exporter_named
-from planner.exporters.torchrec import import_sharding
-from planner.importers.registry import reader_of
+from planner.formats.exporter import Exported
+from planner.formats.registry import exporter_named
+from planner.formats.sources import reader_of
+from planner.formats.torchrec import import_sharding
 from planner.plan_files import load_any_plan
 from planner.search.budget import Budget
 

@@ -27,7 +27,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.problems import Problems
-from planner.trainers import require_own_stack, trainer_named
+from planner.formats.trainers import require_own_stack, trainer_named
 
 MOST_HOST_MEMORY = 1e15
 """Bytes beyond which somebody mistook the unit."""

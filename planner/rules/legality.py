@@ -17,11 +17,11 @@ from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.units import counted
+from planner.formats.trainers import refusals
 from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES
 from planner.rules.pools import pool_objections
 from planner.rules.replicas import with_mean_batch
 from planner.rules.stack import STACK_RULES
-from planner.trainers import refusals
 
 
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:

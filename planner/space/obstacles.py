@@ -20,11 +20,11 @@ from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted
+from planner.formats.trainers import trainer_named
 from planner.placement.chunks import covers
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
 from planner.space.restrictions import Restrictions, settled
-from planner.trainers import trainer_named
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
 MOST_NAMED = 3

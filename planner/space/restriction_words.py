@@ -14,8 +14,8 @@ from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.changes import WORDS
+from planner.formats.trainers import trainer_named
 from planner.space.restrictions import AXES, CLOSED, Restrictions, names_of
-from planner.trainers import trainer_named
 
 MOST_WORDS = 1000
 """Of `--fix` and `--forbid` together."""

@@ -18,7 +18,7 @@ from cost_models.axes.words import Choice
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.trainers import rows_for
+from planner.formats.trainers import rows_for
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
 """What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
@@ -46,7 +46,7 @@ class Restrictions:
     max_memory: float | None = None
     """Bytes of one device a plan may fill, where that is less than the device allows."""
     trainer: str | None = None
-    """Whose rules a layout must obey (a name in `planner.trainers.TRAINERS`)."""
+    """Whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
         """(N,): which layouts keep to them, the trainer aside (`allowed_rows`); the way of context parallelism must be

@@ -39,7 +39,7 @@ def test_the_gpu_of_the_guide_is_a_gpu() -> None:
 def test_the_files_that_the_guides_name_are_there() -> None:
     for file in ("schedules/registry.py", "data/gpus"):
         assert (ROOT / "cost_models" / file).exists()
-    for file in ("registry.py", "transformer.py", "deepspeed.py"):
-        assert (ROOT / "planner" / "exporters" / file).is_file()
-    for folder in ("planner/trainers", "benchmarks/exporters", "tests/exporters", "cost_models/data/gpus"):
+    for file in ("registry.py", "target.py", "deepspeed/writing.py"):
+        assert (ROOT / "planner" / "formats" / file).is_file()
+    for folder in ("benchmarks/exporters", "tests/formats", "cost_models/data/gpus"):
         assert (ROOT / folder).is_dir()

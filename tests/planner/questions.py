@@ -26,9 +26,9 @@ from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from planner.formats.trainers import rows_for
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import Restrictions
-from planner.trainers import rows_for
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}

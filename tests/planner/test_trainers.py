@@ -13,9 +13,9 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import UnknownNameError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
+from planner.formats.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
 from planner.rules.legality import check
 from planner.space.layouts import enumerate_layouts, parse_restrictions
-from planner.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
 
 EXPERTS = MODEL.model_copy(
     update={"num_experts": 8, "experts_per_token": 2, "moe_ffn_hidden_size": 512, "ffn_hidden_size": 2048}

@@ -12,11 +12,11 @@ from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from planner.any_plan import AnyPlan
 from planner.explaining.completing import completed
+from planner.formats.trainers import trainer_named
 from planner.plan import Plan
 from planner.repricing import priced_again
 from planner.rules.legality import require_legal
 from planner.search.given_layout import place_layout
-from planner.trainers import trainer_named
 
 
 def compare(first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:

@@ -23,15 +23,15 @@ from meshwright.inputs.questions import (
     with_dropout_of,
     with_host_memory,
 )
-from planner.importers.bridge import read_bridge
-from planner.importers.deepspeed import read_deepspeed
-from planner.importers.launches import launch_of
-from planner.importers.megatron import read_megatron
-from planner.importers.nemo import read_nemo
-from planner.importers.reading import Reading
-from planner.importers.registry import is_command
-from planner.importers.torchtitan import read_torchtitan
-from planner.importers.torchtitan_recipes import read_recipe
+from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.megatron.launches import launch_of
+from planner.formats.megatron.reading import read_megatron
+from planner.formats.nemo.bridge import read_bridge
+from planner.formats.nemo.config_file import read_nemo
+from planner.formats.reading.run import Reading
+from planner.formats.sources import is_command
+from planner.formats.torchtitan.reading import read_torchtitan
+from planner.formats.torchtitan.recipes import read_recipe
 
 _SAID = {
     "model": "MODEL",

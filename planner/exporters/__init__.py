@@ -1,1 +1,0 @@
-"""Plans in the files of other trainers, written and read."""

@@ -1,0 +1,194 @@
+"""DeepSpeed: what its JSON says of layout, training job and software stack; the model is the program's own.
+
+Sources: DeepSpeed 0.19.8: deepspeed/runtime/config.py, runtime/constants.py, runtime/zero/config.py,
+runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload import Offload
+from cost_models.axes.words import EVERY
+from cost_models.errors import InputError, Problem
+from cost_models.files.catalog import load_stack
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats.reading.run import Reading
+from planner.formats.reading.settings import Settings, by_path
+
+STACK = "deepspeed"
+MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
+"""Keys one of which every such file has."""
+_ZERO = "zero_optimization"
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_BUCKET = 500_000_000
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "cpuadam": "adamw", "sgd": "sgd", "lamb": "lamb"}
+_SAYS_NOTHING = (
+    *(
+        "optimizer.params",
+        "optimizer.type",
+        "scheduler",
+        "gradient_clipping",
+        "steps_per_print",
+        "tensorboard",
+    ),
+    *("wall_clock_breakdown", "wandb", "csv_monitor", "dump_state", "flops_profiler", "prescale_gradients"),
+    *("data_parallel_size", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint"),
+    *("fp16.loss_scale", "fp16.initial_scale", "fp16.hysteresis", "fp16.min_loss", "fp16.auto_cast"),
+    *(
+        "activation_checkpointing",
+        f"{_ZERO}.contiguous_gradients",
+        f"{_ZERO}.reduce_scatter",
+        "pipeline.partition",
+    ),
+    *(f"{_ZERO}.allgather_partitions", f"{_ZERO}.stage3_gather_16bit", "expert_parallel.enabled"),
+    *(f"{_ZERO}.offload_optimizer.nvme_path", f"{_ZERO}.offload_optimizer.pin", f"{_ZERO}.offload_param.pin"),
+)
+
+
+def read_deepspeed(
+    document: Mapping[str, Any],
+    model: TransformerSpec,
+    *,
+    gpus: int,
+    sequence: int,
+    stack: str | None = None,
+) -> Reading:
+    """The run of a file, of a model on so many GPUs.
+
+    Raises:
+        InputError: settings contradict one another, or are the program's to fill in (`auto`).
+    """
+    said = Settings(dict(by_path(document)))
+    if auto := [path for path, value in said.values.items() if value == "auto" and path != "pipeline.stages"]:
+        problems = [Problem(path, "`auto` is filled in when the program starts") for path in auto]
+        raise InputError("the file leaves values to the program", problems=problems, hint="write them in")
+    assumed: list[str] = []
+    base = load_stack(stack or STACK)
+    layout = _layout(said, model, gpus, assumed)
+    training = _training(said, layout, sequence, base, assumed)
+    own = base.model_copy(update=_facts(said, layout, base))
+    if unread := said.unread(_SAYS_NOTHING):
+        assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
+    return Reading(model=model, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
+
+
+def _layout(said: Settings, model: TransformerSpec, gpus: int, assumed: list[str]) -> Layout:
+    tp, cp = said.whole("tensor_parallel.autotp_size", 1), said.whole("sequence_parallel_size", 1)
+    pp = 1 if said.get("pipeline.stages") == "auto" else said.whole("pipeline.stages", 1)
+    ep = said.whole("expert_parallel.autoep_size", 1)
+    if gpus < 1 or gpus % (tp * pp * cp):
+        raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
+    dp = gpus // (tp * pp * cp)
+    fields: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "ep": ep,
+        "mbs": _batches(said, dp)[1],
+        "zero": said.get(f"{_ZERO}.stage", 0),
+        "recompute": ("full" if _recomputes(said, pp, assumed) else "none",),
+        "offload": _offload(said, model.num_layers // pp),
+    }
+    if ep > 1 and (etp := said.whole("expert_parallel.expert_tensor_parallel_size", 1)) != tp:
+        fields["etp"] = etp
+    if not model.num_layers % pp:
+        fields["layers"] = (model.num_layers // pp,) * pp
+    return Layout(**fields)
+
+
+def _batches(said: Settings, dp: int) -> tuple[int, int, int]:
+    """Global batch, microbatch and accumulation: of three any two give the third (`_batch_assertion`)."""
+    batch, mbs, steps = (said.whole(name) for name in _BATCHES)
+    if batch is None and mbs is None:
+        raise InputError(f"the file has neither `{_BATCHES[0]}` nor `{_BATCHES[1]}`")
+    steps = steps or (1 if batch is None or mbs is None else max(1, batch // (mbs * dp)))
+    mbs = mbs or max(1, batch // (steps * dp))
+    batch = batch or mbs * steps * dp
+    if batch != mbs * steps * dp:
+        words = ", ".join(f"`{name}: {said.get(name)}`" for name in _BATCHES if said.get(name) is not None)
+        raise InputError(
+            f"{words} contradict one another with dp{dp}", hint="the first is the product of all others"
+        )
+    return batch, mbs, steps
+
+
+def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
+    if pp > 1:
+        return bool(said.get("pipeline.activation_checkpoint_interval", 0))
+    named = any(path.startswith("activation_checkpointing") for path in said.values)
+    what = "every block is recomputed" if named else "nothing is recomputed"
+    assumed.append(
+        f"{what}: the program decides, the file has {'an' if named else 'no'} `activation_checkpointing`"
+    )
+    return named
+
+
+def _offload(said: Settings, blocks: int) -> Offload:
+    optimizer = said.get(f"{_ZERO}.offload_optimizer.device", "none")
+    weights = said.get(f"{_ZERO}.offload_param.device", "none")
+    for device in (optimizer, weights):
+        if device not in ("none", None, "cpu", "nvme"):
+            raise InputError(f"`device: {device}` is not known here")
+    if weights == "nvme":
+        raise InputError("weights on a drive are not priced here", hint="`offload_param` to cpu is")
+    drive = EVERY if optimizer == "nvme" else 0
+    if weights == "cpu":
+        return Offload(streamed=EVERY, drive=drive)
+    if optimizer in ("none", None):
+        return Offload()
+    share = said.get(f"{_ZERO}.offload_optimizer.ratio", 1.0)
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise InputError(f"`ratio: {share}` is no share")
+    return Offload(states=EVERY if share >= 1 else round(share * blocks), drive=drive)
+
+
+def _training(
+    said: Settings, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
+) -> TrainingSpec:
+    kind = said.get("optimizer.type")
+    if kind is None:
+        assumed.append("AdamW: the file names no optimizer")
+    name = _OPTIMIZERS.get(str(kind or "adamw").lower())
+    if name is None:
+        raise InputError(f"`optimizer.type: {kind}` is not priced here", hint="Adam, AdamW, SGD and Lamb are")
+    narrow = [one for one in ("bf16", "fp16") if said.get(f"{one}.enabled")]
+    if len(narrow) > 1:
+        raise InputError("`bf16.enabled` contradicts `fp16.enabled`")
+    if not narrow:
+        assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
+    dtype = said.get("data_types.grad_accum_dtype")
+    gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
+    narrow_states = said.get("bf16.bf16_master_weights_and_grads") and said.get("bf16.bf16_optimizer_states")
+    fields: dict[str, Any] = {
+        "global_batch": _batches(said, layout.dp)[0],
+        "sequence_length": sequence,
+        "precision": narrow[0] if narrow else "fp32",
+        "optimizer": name,
+        "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
+        "state_dtype": "bf16" if narrow_states else "fp32",
+    }
+    return TrainingSpec(**fields)
+
+
+def _facts(said: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
+    """What the file switches in the software stack; ZeRO-3 overlaps unless told otherwise (zero/config.py)."""
+    if not layout.zero:
+        return {}
+    facts: dict[str, Any] = {"overlap_gradient_reduce": said.get(f"{_ZERO}.overlap_comm", layout.zero == 3)}
+    sizes = [said.whole(f"{_ZERO}.{kind}_bucket_size") for kind in ("reduce", "allgather")]
+    if any(sizes):
+        facts["collective_buffers"] = 2.0 * sum(size or _BUCKET for size in sizes)
+    if layout.zero == 3 and (group := said.whole(f"{_ZERO}.sub_group_size")):
+        facts["update_group"] = group
+    if layout.offload.drive:
+        place = f"{_ZERO}.offload_optimizer"
+        reads, writes = (said.get(f"{place}.pipeline_{one}", False) for one in ("read", "write"))
+        drive = {"buffers": said.whole(f"{place}.buffer_count", 4), "overlaps": bool(reads and writes)}
+        facts["drive"] = stack.drive.model_copy(update=drive)
+    return facts

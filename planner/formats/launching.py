@@ -1,0 +1,38 @@
+"""What starts processes in exported scripts: bash lines around argument lists that the library quotes."""
+
+from __future__ import annotations
+
+import shlex
+
+from planner.formats.words import Asked
+
+
+def head(comment: str) -> list[str]:
+    """First lines of a bash script."""
+    return ["#!/usr/bin/env bash", *(f"# {line}" for line in comment.splitlines()), "set -euo pipefail"]
+
+
+def several_nodes(asked: Asked) -> str:
+    """What else `torchrun_words` want to be set, of several nodes."""
+    return ", NODE_RANK and MASTER_ADDR on every node" if asked.question.cluster.nodes > 1 else ""
+
+
+def torchrun_by_hand(asked: Asked) -> str:
+    """How a person starts a module with torchrun."""
+    cluster = asked.question.cluster
+    nodes = f"--nnodes {cluster.nodes} --node-rank .. --master-addr .. " if cluster.nodes > 1 else ""
+    return f"torchrun {nodes}--nproc-per-node {cluster.gpus_per_node}"
+
+
+def torchrun_words(asked: Asked) -> list[str]:
+    """Lines that set `LAUNCH` to torchrun's own arguments; where there are several nodes they say who they are."""
+    cluster = asked.question.cluster
+    per_node, nodes = cluster.gpus_per_node, cluster.nodes
+    words = ["--nproc-per-node", str(per_node)]
+    if nodes == 1:
+        return [f"LAUNCH=({shlex.join(['--standalone', *words])})"]
+    return [
+        f"LAUNCH=({shlex.join(words)}",
+        f'  --nnodes "${{NNODES:-{nodes}}}" --node-rank "${{NODE_RANK:?which of the nodes this is}}"',
+        '  --master-addr "${MASTER_ADDR:?a host that all nodes reach}" --master-port "${MASTER_PORT:-29500}")',
+    ]

@@ -1,0 +1,167 @@
+"""The launch of a training in a script or a pasted command line: its arguments, and how many GPUs it starts on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cost_models.errors import InputError, Problem
+from planner.formats.megatron.other_launches import import_instead
+from planner.formats.reading.shell import Command, Script, read_script
+from planner.formats.reading.shell_effects import CALLS, SAYS
+from planner.formats.reading.shell_words import is_known, plain
+
+_PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_NODES = ("--nnodes", "--nodes", "-N")
+_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
+_KNOWN_PROGRAM = "pretrain_gpt.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A program with what starts it."""
+
+    before: tuple[str, ...]
+    """Words before the program: torchrun and its arguments, srun."""
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    assumptions: tuple[str, ...]
+
+    @property
+    def tokenizer(self) -> str | None:
+        """`--tokenizer-type`; that of GPT-2 where there is no word but its file of merges."""
+        usual = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
+        return _value(self.arguments, ("--tokenizer-type",)) or usual
+
+
+def launch_of(text: str, also: str = "") -> Launch:
+    """The one launch of Megatron-LM in a bash text; `also` are variables that it is started with (`SIZE=7b`), and
+    further arguments.
+
+    Raises:
+        InputError: there is none, there are several that differ, or the text cannot be read.
+    """
+    more = read_script(also)
+    started = more.environment | {
+        name: value for one in more.commands for name, value in one.environment.items()
+    }
+    script = read_script(text, started)
+    _require_heeded(text, script, started)
+    launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
+    if not launches:
+        others = (import_instead(one.words) for one in script.commands if one.words[0] not in SAYS)
+        if (other := next((one for one in others if one is not None), None)) is not None:
+            raise InputError(f"this starts {other[0]}, whose settings are in a file", hint=other[1])
+        last = script.commands[-1].words if script.commands else ()
+        if last[:1] == ("exit",):
+            raise InputError(
+                f"the script ends with `{plain(' '.join(last))}` before it starts a training",
+                hint=_missing(script),
+            )
+        raise InputError(
+            "nothing here starts `pretrain_gpt.py`", hint="paste the line that does, with its arguments"
+        )
+    if len(launches) > 1:
+        raise InputError(
+            f"{len(launches)} different commands start a training",
+            problems=[Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches],
+            hint="paste the one to import",
+        )
+    before, arguments = launches[0]
+    environment = next(one.environment for one in script.commands if _is_launch(one))
+    sbatch = tuple(word for line in _SBATCH.findall(text) for word in line.split())
+    sbatch += tuple(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
+    return Launch(
+        before=(*before, *sbatch),
+        arguments=(*arguments, *(word for one in more.commands for word in one.words)),
+        environment=environment,
+        assumptions=script.assumptions,
+    )
+
+
+def _missing(script: Script) -> str:
+    """What a script that starts nothing lacks."""
+    taken = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
+    if taken:
+        return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in taken)}"
+    return 'variables that it branches on go in front: --also "SIZE=7b"'
+
+
+def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
+    """Raises InputError where the script sets by itself, not from what it was, what it is started with."""
+    lost = [
+        name
+        for name, value in started.items()
+        if script.environment.get(name) != value
+        and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
+    ]
+    if lost:
+        problems = [
+            Problem(name, f"the script sets it to `{plain(script.environment.get(name, ''))}`")
+            for name in lost
+        ]
+        raise InputError(
+            "--also: the script sets variables by itself", problems=problems, hint="change them there"
+        )
+
+
+def _is_launch(command: Command) -> bool:
+    words = command.words
+    return words[0] not in SAYS and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
+
+
+def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Words before the program, and its arguments."""
+    words = command.words
+    for at, word in enumerate(words):
+        if _PROGRAM.match(word):
+            if not word.endswith(_KNOWN_PROGRAM):
+                name = plain(word).rpartition("/")[2]
+                raise InputError(f"`{name}` is not read here, only `{_KNOWN_PROGRAM}`")
+            return (*command.starter, *words[:at]), words[at + 1 :]
+    scripts = [at for at, word in enumerate(words) if word.endswith(".py")]
+    start = scripts[-1] + 1 if scripts else 0
+    return (*command.starter, *words[:start]), words[start:]
+
+
+def world_size(launch: Launch, gpus: int | None) -> int:
+    """GPUs that the launch says, or those that the user says.
+
+    Raises:
+        InputError: neither says them, or they contradict one another.
+    """
+    per_node = _number(launch.before, _PER_NODE)
+    nodes = _number(launch.before, _NODES)
+    torchrun = any(
+        plain(word).endswith(("torchrun", "torch.distributed.run", "launch")) for word in launch.before
+    )
+    alone = torchrun and _value(launch.before, _NODES) is None
+    if per_node is None or (nodes is None and not alone):
+        if gpus is None:
+            raise InputError("the command does not say on how many GPUs it runs", hint="--gpus says it")
+        return gpus
+    said = per_node * (nodes or 1)
+    if gpus is not None and gpus != said:
+        raise InputError(
+            f"the command starts on {said} GPUs, --gpus says {gpus}",
+            hint="leave out --gpus, or write the number of nodes into the command",
+        )
+    return said
+
+
+def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
+    value = _value(words, flags)
+    return int(value) if value is not None and value.isascii() and value.isdecimal() else None
+
+
+def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
+    """What follows the first of the flags that is there."""
+    for flag in flags:
+        for at, word in enumerate(words):
+            if word == flag and at + 1 < len(words):
+                return words[at + 1] if is_known(words[at + 1]) else "?"
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
+    return None

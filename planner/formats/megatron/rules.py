@@ -1,0 +1,129 @@
+"""Rules of Megatron-LM (Megatron Core): what its argument checks and its schedules refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
+from cost_models.axes.rule import Bools, Rule, Words
+from cost_models.question import Question
+from planner.formats.trainer import Trainer
+
+_SCHEDULES = ("1f1b", "interleaved")
+_ZERO_STAGES = (0, 1)
+
+
+def _schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
+        "leave out `schedule`",
+    )
+
+
+def _zero(question: Question, layout: Layout) -> Words:
+    what = f"Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`"
+    return Words(what, "write zero1")
+
+
+def _interleaved(question: Question, layout: Layout) -> Words:
+    microbatches = layout.microbatches(question.training.global_batch)
+    what = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
+    return Words(what, "choose dp and mbs so that pp divides them, or leave out `vpp`")
+
+
+def _experts_and_tensor(question: Question, layout: Layout) -> Words:
+    return Words(f"Megatron trains experts with tp{layout.tp} only with sequence parallelism", "write `sp`")
+
+
+def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
+    """Whether an axis of several ranks lies outside the pipeline in the order of axes."""
+    inside: Bools = (x.pp > 1) & (x.order != 0)
+    return inside
+
+
+def _experts_and_order(question: Question, layout: Layout) -> Words:
+    what = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
+    if question.model.has_experts:
+        copies = int(LayoutColumns.of([layout]).expert_replicas[0])
+        what = f"in `order={layout.order}` Megatron wants dp{layout.dp} copies of an expert, not {copies}"
+        return Words(what, "choose ep and etp so that ep x etp = tp x cp, or leave out `order`")
+    return Words(what, "use cp1, or leave out `order`")
+
+
+def _expert_copies(x: LayoutColumns) -> Bools:
+    """Whether the distributed optimizer's instances do not divide the ranks that hold the same experts."""
+    uneven: Bools = (x.shard != x.replicas) & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
+    return uneven
+
+
+def _instances(question: Question, layout: Layout) -> Words:
+    copies = int(LayoutColumns.of([layout]).expert_replicas[0])
+    instances = layout.data_ranks // layout.shard_group
+    what = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
+    return Words(f"{what}, which do not divide the {copies} ranks that hold the same experts")
+
+
+MEGATRON = Trainer(
+    name="Megatron",
+    stack="megatron-core",
+    other_stacks=(
+        "megatron-lm",
+        "megatron-2023",
+        "megatron-2022",
+        "megatron-2021",
+        "nemo",
+        "megascale",
+        "megatron-deepspeed",
+        "bigscience",
+        "stronghold",
+    ),
+    rules=(
+        Rule(
+            name="1F1B, or interleaved",
+            broken=lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in _SCHEDULES]),
+            sentence=_schedule,
+        ),
+        Rule(
+            name="the distributed optimizer shards optimizer states",
+            broken=lambda q, x: ~np.isin(x.zero, _ZERO_STAGES),
+            sentence=_zero,
+        ),
+        Rule(
+            name="interleaving takes microbatches in groups of pp",
+            broken=lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
+            sentence=_interleaved,
+        ),
+        Rule(
+            name="experts and tensor parallelism want sequence parallelism",
+            broken=lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
+            sentence=_experts_and_tensor,
+        ),
+        Rule(
+            name="data outside the pipeline are as many as copies of experts",
+            broken=lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
+            sentence=_experts_and_order,
+        ),
+        Rule(
+            name="optimizer instances divide the copies of experts",
+            broken=lambda q, x: q.model.has_experts & _expert_copies(x),
+            sentence=_instances,
+        ),
+    ),
+    counts_full=True,  # --recompute-method block --recompute-num-layers N
+    source=(
+        "NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py, "
+        "transformer/transformer_config.py, transformer/moe/moe_layer.py, pipeline_parallel/schedules.py"
+    ),
+)
+
+NEMO = replace(
+    MEGATRON,
+    name="NeMo",
+    stack="nemo",
+    other_stacks=("megatron-core", "megatron-lm"),
+    source=f"Megatron Bridge runs Megatron Core: {MEGATRON.source}",
+)

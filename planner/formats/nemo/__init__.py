@@ -1,0 +1,1 @@
+"""NeMo: its YAML of a GPT and recipes of Megatron Bridge."""

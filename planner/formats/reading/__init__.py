@@ -1,0 +1,1 @@
+"""Readers of bash, of Python and of nested settings, which execute nothing."""

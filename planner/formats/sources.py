@@ -1,0 +1,71 @@
+"""Whose file or command is to be imported: said, or told by its name and its words."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.pipes import is_pipe
+from cost_models.files.reading import read_document, read_text
+from planner.formats.deepspeed.reading import MARKS
+from planner.formats.nemo.bridge import MARK
+from planner.formats.torchrec import MOST_BYTES
+
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "torchrec")
+_SUFFIXES = {
+    ".json": "torchrec",
+    ".sh": "megatron",
+    ".bash": "megatron",
+    ".slurm": "megatron",
+    ".sbatch": "megatron",
+    ".py": "torchtitan",
+    ".toml": "torchtitan",
+    ".yaml": "nemo",
+    ".yml": "nemo",
+}
+_SEVERAL = (".json", ".py")
+"""Suffixes of several trainers' files, which their words tell apart."""
+
+
+def reader_of(source: str, said: str | None = None) -> str:
+    """The reader of a file, or of a command line.
+
+    Raises:
+        UnknownNameError: there is no such reader.
+        InputError: neither its name nor its words tell.
+    """
+    known = ", ".join(READERS)
+    if said is not None:
+        if said not in READERS:
+            raise UnknownNameError("trainer to import from", said, READERS, hint=f"there are {known}")
+        return said
+    if is_command(source):
+        return "megatron"
+    suffix = PurePath(source).suffix
+    if suffix in _SEVERAL and is_pipe(source):
+        raise InputError(
+            f"`{source}` is a pipe, which is read once: its words cannot tell whose it is",
+            hint=f"--from says it: {known}",
+        )
+    if suffix not in _SUFFIXES:
+        raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
+    if suffix == ".json" and _is_deepspeed(source):
+        return "deepspeed"
+    return "nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix]
+
+
+def _is_deepspeed(source: str) -> bool:
+    document = read_document(source, most_bytes=MOST_BYTES).value
+    return isinstance(document, dict) and bool(MARKS & document.keys())
+
+
+def _is_bridge(source: str) -> bool:
+    try:
+        return MARK in read_text(source)
+    except InputError:
+        return False
+
+
+def is_command(source: str) -> bool:
+    """Whether it is a command line itself, not the name of a file."""
+    return "\n" in source or " --" in source or source.startswith("--")

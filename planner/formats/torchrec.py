@@ -1,0 +1,258 @@
+"""TorchRec: a sharding as the plan that its `DistributedModelParallel` takes, in JSON, and back.
+
+    whole → table_wise      column → column_wise      row → row_wise      node-row → table_row_wise
+    copy → data_parallel    in host memory: kernel fused_uvm, cached: fused_uvm_caching with a load factor
+
+Every table has its `ParameterSharding`: sharding_type, compute_kernel, ranks, and as sharding_spec its shards with
+offsets, sizes and placement (torchrec/distributed/types.py of 1.8.0). Rows are cut as TorchRec cuts them: ⌈R / W⌉ for
+each rank as long as there are any (torchrec/distributed/sharding_plan.py), `column_wise` into slices of equal width.
+TorchRec itself has no file for plans: `executor.torchrec_plan` turns this one into its `ShardingPlan`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from cost_models.errors import InputError, Problem
+from cost_models.files.reading import read_document
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Form, Option, Placed, Sharding
+from planner.formats.exporter import Exported, Exporter
+
+VERSION = "1.8.0"
+MODULE = "embedding_bag_collection"
+"""Path of the tables' module in the wrapped model, where nobody says another."""
+
+_TYPES: dict[Form, str] = {
+    "whole": "table_wise",
+    "column": "column_wise",
+    "row": "row_wise",
+    "node-row": "table_row_wise",
+    "copy": "data_parallel",
+}
+MOST_BYTES = 2**28
+
+
+class ShardedTables(Protocol):
+    """What is asked of a plan: `planner.recommender.plan.RecommenderPlan` has it."""
+
+    @property
+    def model(self) -> RecommenderSpec: ...
+
+    @property
+    def cluster(self) -> ClusterSpec: ...
+
+    @property
+    def sharding(self) -> Sharding: ...
+
+
+def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -> Exported:
+    """The file, never in part. Raises InputError for tables that TorchRec cannot shard so; all of them at once."""
+    model, cluster = plan.model, plan.cluster
+    tables = list(zip(model.table_names, model.class_of_table, plan.sharding.tables, strict=True))
+    problems = [
+        Problem(f"table:{number}", f"`{placed.option}`: {what}")
+        for number, (_, _, placed) in enumerate(tables)
+        if (what := _not_in_torchrec(placed.option))
+    ]
+    names = Counter(map(_called, model.table_names))
+    problems += [
+        Problem(name, "is the name of two tables there") for name, times in names.items() if times > 1
+    ]
+    if problems:
+        raise InputError(
+            f"TorchRec {VERSION} cannot run this sharding",
+            problems=problems,
+            hint="plan again with --forbid hot, or with what it has: whole, column, row, node-row, copy",
+        )
+    fields = {
+        "torchrec": VERSION,
+        "world_size": cluster.num_gpus,
+        "local_world_size": cluster.gpus_per_node,
+        "plan": {
+            MODULE: {
+                _called(name): _parameter(
+                    model.classes[of].rows,
+                    model.classes[of].width,
+                    placed,
+                    cluster.num_gpus,
+                    cluster.gpus_per_node,
+                )
+                for name, of, placed in tables
+            }
+        },
+    }
+    remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
+    if dotted := next((name for name in model.table_names if "." in name), ""):
+        remarks.append(
+            f"table `{dotted}` is called `{_called(dotted)}` there, as names of modules have no dot"
+        )
+    if any(placed.option.cached for _, _, placed in tables):
+        remarks.append(
+            "`cached` is a load factor of TorchRec's cache, which keeps rows used last, not those used most"
+        )
+    return Exported(text=json.dumps(fields, indent=1) + "\n", remarks=tuple(remarks))
+
+
+def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding, int]:
+    """The sharding of a file, with its number of GPUs.
+
+    Raises:
+        InputError: it cannot be read, names other tables than the model, or shards them as nothing here does; all
+            problems at once.
+    """
+    document = read_document(path, most_bytes=MOST_BYTES)
+    value = document.value
+    problems: list[Problem] = []
+    try:
+        world, local = int(value["world_size"]), int(value["local_world_size"])
+        modules = value["plan"]
+        found = {name: one for module in modules.values() for name, one in module.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(
+            f"`{path}` is no sharding plan", hint="it has `world_size`, `local_world_size` and `plan`"
+        ) from None
+    if world < 1 or local < 1 or world % local:
+        raise InputError(f"`{path}` has {world} ranks in nodes of {local}")
+    placed: list[Placed] = []
+    for number, name in enumerate(model.table_names):
+        table = model.classes[model.class_of_table[number]]
+        said = name if name in found else _called(name)
+        if said not in found:
+            problems.append(Problem(name, "is a table of the model, and not of the plan"))
+            continue
+        try:
+            placed.append(_placed(found[said], table.rows, table.width, world, local))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            what = (
+                str(error) if type(error) is ValueError else "is not written as TorchRec's ParameterSharding"
+            )
+            problems.append(Problem(name, what))
+    known = {*model.table_names, *map(_called, model.table_names)}
+    problems += [
+        Problem(name, "is a table of the plan, and not of the model") for name in found.keys() - known
+    ]
+    if problems:
+        raise InputError(f"`{path}` does not shard `{model.name}`", problems=problems)
+    return Sharding(tuple(placed)), world
+
+
+def _called(name: str) -> str:
+    """The name of a table there: its tables are modules of torch, whose names have no dot."""
+    return name.replace(".", "_")
+
+
+def _not_in_torchrec(option: Option) -> str:
+    """Why TorchRec cannot shard a table so; nothing where it can."""
+    if option.hot:
+        return "it has no copies of the hot rows of a table that is sharded otherwise"
+    if option.form in ("row", "node-row") and option.shards > 1:
+        return "it cuts rows over all ranks, or over those of one node"
+    if option.tier == "host" and option.form == "copy":
+        return "its copies are on the device"
+    return ""
+
+
+def _parameter(rows: int, width: int, placed: Placed, world: int, local: int) -> dict[str, Any]:
+    """One table's ParameterSharding."""
+    option = placed.option
+    fields: dict[str, Any] = {
+        "sharding_type": _TYPES[option.form],
+        "compute_kernel": _kernel(option),
+        "ranks": _ranks(placed, world, local),
+        "sharding_spec": None,
+    }
+    if option.form != "copy":
+        fields["sharding_spec"] = {
+            "shards": [
+                {
+                    "shard_offsets": offsets,
+                    "shard_sizes": sizes,
+                    "placement": f"rank:{rank}/cuda:{rank % local}",
+                }
+                for rank, (offsets, sizes) in zip(
+                    fields["ranks"], _shards(rows, width, placed, world, local), strict=True
+                )
+            ]
+        }
+    if option.cached:
+        fields["cache_params"] = {"load_factor": option.cached}
+    return fields
+
+
+def _kernel(option: Option) -> str:
+    if option.form == "copy":
+        return "dense"
+    if option.tier == "device":
+        return "fused"
+    return "fused_uvm_caching" if option.cached else "fused_uvm"
+
+
+def _ranks(placed: Placed, world: int, local: int) -> list[int]:
+    if placed.option.form in ("row", "copy"):
+        return list(range(world))
+    if placed.option.form == "node-row":
+        return [placed.at[0] * local + one for one in range(local)]
+    return list(placed.at)
+
+
+def _shards(
+    rows: int, width: int, placed: Placed, world: int, local: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Offsets and sizes of each shard."""
+    form, slices = placed.option.form, placed.option.shards
+    if form in ("row", "node-row"):
+        ranks = world if form == "row" else local
+        block = -(-rows // ranks)
+        for one in range(ranks):
+            first = min(one * block, rows)
+            yield [first, 0], [min(block, rows - first), width]
+        return
+    for one in range(slices):
+        yield [0, one * (width // slices)], [rows, width // slices]
+
+
+def _placed(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> Placed:
+    """A table's option and places. Raises ValueError with the reason where nothing here shards so."""
+    form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
+    ranks = [int(rank) for rank in fields["ranks"] or ()]
+    if form is None and fields["sharding_type"] == "table_column_wise":
+        form = "column"
+    if form is None:
+        raise ValueError(f"`{fields['sharding_type']}` is no way to shard that is known here")
+    if any(not 0 <= rank < world for rank in ranks):
+        raise ValueError(f"has ranks beyond 0 to {world - 1}")
+    kernel = fields["compute_kernel"]
+    if kernel not in ("dense", "fused", "fused_uvm", "fused_uvm_caching"):
+        raise ValueError(f"kernel `{kernel}` is not known here")
+    if form == "column" and len(ranks) == 1:
+        form = "whole"
+    cached = (
+        (fields.get("cache_params") or {}).get("load_factor") or 0.2 if kernel == "fused_uvm_caching" else 0.0
+    )
+    option = Option(
+        form=form,
+        shards=len(ranks) if form == "column" else 1,
+        tier="host" if "uvm" in kernel and form != "copy" else "device",
+        cached=float(cached),
+    )
+    at = tuple(ranks) if form in ("whole", "column") else ()
+    if form == "node-row":
+        at = (ranks[0] // local,)
+    placed = Placed(option, at)
+    spec = fields.get("sharding_spec")
+    if spec is not None and form != "copy":
+        said = [(one["shard_offsets"], one["shard_sizes"]) for one in spec["shards"]]
+        if said != list(_shards(rows, width, placed, world, local)):
+            raise ValueError(f"has shards that are no equal cut of {rows:,} rows of {width}")
+    return placed
+
+
+EXPORTER = Exporter(
+    name="torchrec", plan_kind="recommender-plan", noun="shardings of recommenders", write=export_sharding
+)

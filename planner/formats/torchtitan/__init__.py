@@ -1,0 +1,1 @@
+"""torchtitan: recipes of its config registries and job files."""

@@ -1,0 +1,170 @@
+"""torchtitan's words for the shape of a transformer: one of its models, and where another differs from it.
+
+Source: torchtitan 0.3.0: torchtitan/models/{llama3,qwen3,deepseek_v3}/__init__.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from cost_models.files.catalog import load_model
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
+
+
+class Flavour(NamedTuple):
+    """A model of torchtitan."""
+
+    family: str
+    """Module of `torchtitan.models`."""
+    name: str
+    """As its `model_registry` calls it."""
+
+
+_SAME = {
+    "llama3.2-1b": Flavour("llama3", "1B"),
+    "llama3.2-3b": Flavour("llama3", "3B"),
+    "llama3.1-8b": Flavour("llama3", "8B"),
+    "llama3.1-70b": Flavour("llama3", "70B"),
+    "llama3.1-405b": Flavour("llama3", "405B"),
+    "qwen3-0.6b": Flavour("qwen3", "0.6B"),
+    "qwen3-1.7b": Flavour("qwen3", "1.7B"),
+    "qwen3-4b": Flavour("qwen3", "4B"),
+    "qwen3-8b": Flavour("qwen3", "8B"),
+    "qwen3-14b": Flavour("qwen3", "14B"),
+    "qwen3-32b": Flavour("qwen3", "32B"),
+    "qwen3-30b-a3b": Flavour("qwen3", "30B-A3B"),
+    "qwen3-235b-a22b": Flavour("qwen3", "235B-A22B"),
+    "deepseek-v2-lite": Flavour("deepseek_v3", "16B"),
+    "deepseek-v2": Flavour("deepseek_v3", "236B"),
+    "deepseek-v3": Flavour("deepseek_v3", "671B"),
+}
+"""Our name → theirs, of models of one shape."""
+_KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
+"""Ends of names that ask for a kernel, not for a shape."""
+_SHAPE = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "ffn_hidden_size",
+    "vocab_size",
+    "num_experts",
+    "moe_ffn_hidden_size",
+    "tied_embeddings",
+)
+"""What tells models apart."""
+_ELSEWHERE = frozenset(
+    {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
+)
+
+
+@cache
+def _models() -> dict[Flavour, TransformerSpec]:
+    known = {flavour: load_model(name) for name, flavour in _SAME.items()}
+    small = {
+        "name": "llama3-debugmodel",
+        "num_layers": 6,
+        "hidden_size": 256,
+        "num_heads": 16,
+        "num_kv_heads": 16,
+        "head_dim": 16,
+    }
+    debug = known[Flavour("llama3", "8B")].model_copy(
+        update={**small, "ffn_hidden_size": 768, "vocab_size": 2048}
+    )
+    return {**known, Flavour("llama3", "debugmodel"): debug}
+
+
+def model_of(flavour: Flavour) -> TransformerSpec | None:
+    """What we know of a model of theirs, whatever kernel its name asks for; None: we do not."""
+    plain = _KERNEL.sub("", flavour.name)
+    return next((known for one, known in _models().items() if one == (flavour.family, plain)), None)
+
+
+def flavours() -> tuple[Flavour, ...]:
+    """Their models that we know."""
+    return tuple(_models())
+
+
+def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
+    """Their model of the same shape, with what we know of it; None: they have none."""
+    for flavour, known in _models().items():
+        if all(getattr(model, name) == getattr(known, name) for name in _SHAPE):
+            return flavour, known
+    return None
+
+
+def _shape(name: str) -> Translate:
+    def word(asked: Asked) -> Word:
+        if flavour_of(asked.model) is not None:
+            return NOTHING
+        if name != "num_layers":
+            return NOTHING  # once is enough
+        return lacks("it has no model of this shape; its module `llama3` can be given one by hand")
+
+    return word
+
+
+def _detail(name: str) -> Translate:
+    def word(asked: Asked) -> Word:
+        found = flavour_of(asked.model)
+        if found is None or getattr(asked.model, name) == getattr(found[1], name):
+            return NOTHING
+        return lacks(f"its {found[0].family} {found[0].name} has `{getattr(found[1], name)}`")
+
+    return word
+
+
+def _rotary(asked: Asked) -> Word:
+    found = flavour_of(asked.model)
+    if found is None or found[0].family != "llama3":
+        return _detail("rotary")(asked)
+    ours, theirs = asked.model.rotary, found[1].rotary
+    if ours == theirs:
+        return NOTHING
+    if (
+        ours is not None
+        and theirs is not None
+        and ours.model_copy(update={"scaling": theirs.scaling}) == theirs
+    ):
+        return otherwise("its llama3 scales positions as Llama 3.1 does")
+    return _detail("rotary")(asked)
+
+
+def _name(asked: Asked) -> Word:
+    found = flavour_of(asked.model)
+    return NOTHING if found is None else says(model=tuple(found[0]))
+
+
+def _left_out(asked: Asked) -> Word:
+    found = flavour_of(asked.model)
+    if not asked.model.left_out or (found is not None and found[1].left_out == asked.model.left_out):
+        return NOTHING
+    return lacks(f"nobody read how: {', '.join(asked.model.left_out)}")
+
+
+MODEL: Mapping[str, Translate] = {
+    name: _shape(name) if name in _SHAPE else _detail(name)
+    for name in TransformerSpec.model_fields
+    if name not in _ELSEWHERE
+} | {
+    "kind": lambda asked: NOTHING,
+    "name": _name,
+    "source": lambda asked: NOTHING,
+    "changed": lambda asked: NOTHING,  # the other fields say what
+    "max_positions": lambda asked: NOTHING,  # its caches are as long as the sequence
+    "rotary": _rotary,
+    "left_out": _left_out,
+    "load_balance": lambda asked: (
+        otherwise("its routers have a bias for each expert, moved towards even loads")
+        if asked.model.has_experts and asked.model.load_balance
+        else NOTHING
+    ),
+    "vocab_multiple": lambda asked: (
+        NOTHING if asked.model.vocab_multiple == 1 else lacks("its vocabulary is not padded")
+    ),
+}

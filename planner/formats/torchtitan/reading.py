@@ -1,0 +1,202 @@
+"""torchtitan: what a recipe trains on so many GPUs, in our words.
+
+Sources: torchtitan 0.3.0 and its main branch of August 2026: torchtitan/config/configs.py, trainer.py,
+distributed/parallel_dims.py, distributed/pipeline_parallel.py; 0.1 and 0.2: torchtitan/config/job_config.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.axes.layout import Layout
+from cost_models.errors import InputError, Problem
+from cost_models.files.catalog import load_stack
+from cost_models.spec_problems import spec_error
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats.reading.python_values import Unknown
+from planner.formats.reading.run import Reading
+from planner.formats.reading.settings import Settings
+from planner.formats.torchtitan.flavours import Flavour, flavours, model_of
+from planner.formats.torchtitan.layout import layout_of, sequence_length
+from planner.formats.torchtitan.recipes import Recipe
+
+STACK = "torchtitan"
+_HIDES_INSIDE = "megatron-core"
+"""The software stack whose products hide as much of their communication."""
+_SAYS_NOTHING = (
+    *(
+        "job.",
+        "profiling.",
+        "profiler.",
+        "metrics.",
+        "checkpoint.",
+        "comm.",
+        "validation.",
+        "validator.",
+        "lr_scheduler.",
+    ),
+    *(
+        "dataloader.",
+        "tokenizer",
+        "loss",
+        "hf_assets_path",
+        "dump_folder",
+        "fault_tolerance.",
+        "memory_estimation.",
+    ),
+    *(
+        "optimizer",
+        "float8.",
+        "mx.",
+        "quantize.",
+        "model.",
+        "debug.",
+        "compile.backend",
+        "experimental.custom",
+    ),
+    *(
+        "training.max_norm",
+        "training.gc_",
+        "training.dataset",
+        "training.warmup",
+        "training.mixed_precision_reduce",
+    ),
+    *(
+        "training.disable_cuda_graphs",
+        "activation_checkpoint.early_stop",
+        "parallelism.context_parallel_load_balancer",
+    ),
+    *(
+        "parallelism.spmd_backend",
+        "parallelism.enable_compiled_autograd",
+        "parallelism.pipeline_parallel_schedule_csv",
+    ),
+)
+_TYPES = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+def read_torchtitan(
+    recipe: Recipe, *, gpus: int | None, stack: str | None = None, model: TransformerSpec | None = None
+) -> Reading:
+    """The run of a recipe on so many GPUs; a model that is named stands for a flavor that is not known here.
+
+    Raises:
+        InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
+    """
+    if gpus is None:
+        raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
+    assumed: list[str] = []
+    shape = _model(recipe, model, assumed)
+    said = _settings(recipe)
+    base = load_stack(stack or STACK)
+    layout, local = layout_of(said, recipe, shape, gpus, assumed)
+    training = _training(said, recipe, layout, local, assumed)
+    own = base.model_copy(update=_facts(said, recipe, base, assumed))
+    if unread := said.unread(_SAYS_NOTHING):
+        assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
+    return Reading(model=shape, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
+
+
+def _settings(recipe: Recipe) -> Settings:
+    """Raises InputError where only Python knows a setting that a step may depend on."""
+    hidden = [
+        Problem(f"`{path}`", f"only Python knows what `{value}` is")
+        for path, value in recipe.settings.items()
+        if isinstance(value, Unknown) and not path.startswith(_SAYS_NOTHING)
+    ]
+    if hidden:
+        path = hidden[0].where.strip("`")
+        raise InputError(
+            "the recipe computes settings", problems=hidden, hint=f'--also "--{path} VALUE" says it'
+        )
+    return Settings(recipe.settings)
+
+
+def _model(recipe: Recipe, named: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
+    if named is not None:
+        assumed.append(f"the model that is named, for `{recipe.flavour}` of {recipe.family}")
+        return named
+    if (known := model_of(Flavour(recipe.family, recipe.flavour))) is not None:
+        return known
+    listed = ", ".join(f"{one.family} {one.name}" for one in flavours())
+    raise InputError(
+        f"`{recipe.flavour}` of {recipe.family or 'an unknown family'} is not known here",
+        hint=f"name its model before the cluster; known are {listed}",
+    )
+
+
+def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assumed: list[str]) -> TrainingSpec:
+    length, usual = sequence_length(said), local * layout.dp
+    if (tokens := said.get("training.num_tokens_per_train_step", -1)) != -1:
+        batch = tokens // length if isinstance(tokens, int) else 0
+    else:
+        batch = said.get("training.global_batch_size", -1)
+        batch = usual if batch == -1 else batch
+    if not isinstance(batch, int) or batch < 1 or batch % usual:
+        raise InputError(
+            f"a global batch of {batch} sequences contradicts {local} on each of dp{layout.dp}",
+            hint="it is a multiple of their product",
+        )
+    if batch != usual and layout.pp > 1:
+        assumed.append(f"one pipeline a step, where the recipe fills and drains it {batch // usual} times")
+    steps = said.whole("training.steps")
+    fields: dict[str, Any] = {
+        "global_batch": batch,
+        "sequence_length": length,
+        "precision": _precision(said, recipe, assumed),
+        "dropout": 0.0,
+        **({"tokens": float(steps * batch * length)} if steps else {}),
+        "state_dtype": _type(said, "training.dtype", "float32"),
+    }
+    name = str(said.get("optimizer", said.get("optimizer.name", "AdamW")))
+    if name not in ("Adam", "AdamW"):
+        raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
+    try:
+        return TrainingSpec.model_validate(fields)
+    except ValidationError as error:
+        raise spec_error(error, TrainingSpec) from None
+
+
+def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
+    precision = _type(said, "training.mixed_precision_param", "bfloat16")
+    for name in recipe.converters:
+        low = name.lower()
+        if "float8" in low or "mxfp8" in low or low == "mx":
+            precision = "fp8"
+        elif "nvfp4" in low:
+            precision = "fp4"
+        else:
+            raise InputError(f"`{name}` changes the model in a way that is not priced here")
+        assumed.append(f"products of all blocks in {precision} (`{name}`)")
+    return precision
+
+
+def _type(said: Settings, path: str, usual: str) -> str:
+    if (name := str(said.get(path, usual))) not in _TYPES:
+        raise InputError(f"`{path}: {name}` is not known here")
+    return _TYPES[name]
+
+
+def _facts(said: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
+    """What the recipe switches in the software stack."""
+    parts = said.listed("compile.components") or ["model", "loss"]
+    enabled = bool(said.get("compile.enable", False))
+    facts: dict[str, Any] = {
+        "compiled": enabled and "model" in parts,
+        "compiles_loss": "loss" in parts,
+        "deterministic": bool(said.get("debug.deterministic", False)),
+    }
+    if facts["compiled"]:
+        facts |= base.when_compiled(loss="loss" in parts)
+    if said.get("compile.enable_async_tensor_parallel", False):
+        facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
+        assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")
+    if said.get("parallelism.disable_loss_parallel", False):
+        facts["loss_parallel"] = False
+    if recipe.attention == "flex":
+        assumed.append("FlexAttention is priced as FlashAttention")
+    return facts

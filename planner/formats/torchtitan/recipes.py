@@ -1,0 +1,244 @@
+"""A recipe of torchtitan as settings by path: a function of a config registry, or a job file in TOML; never executed.
+
+Sources: torchtitan 0.3.0 and its main branch of August 2026: torchtitan/config/configs.py, trainer.py,
+models/llama3/config_registry.py; 0.1 and 0.2: torchtitan/config/job_config.py, config_manager.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from planner.formats.reading.python_values import Built, Module, Unknown, built_by, module_of
+from planner.formats.reading.settings import by_path
+
+_FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
+_FLAT = ("Config", "default_adamw")
+"""Ends of the names of calls whose arguments are settings."""
+_MOVED = {
+    **{
+        f"training.{one}": f"parallelism.{one}"
+        for one in ("tensor_parallel_degree", "fsdp_reshard_after_forward")
+    },
+    **{
+        f"{part}.{one}": f"parallelism.{one}"
+        for part in ("training", "experimental")
+        for one in (
+            "data_parallel_replicate_degree",
+            "data_parallel_shard_degree",
+            "context_parallel_degree",
+            "context_parallel_rotate_method",
+            "pipeline_parallel_degree",
+            "pipeline_parallel_schedule",
+            "pipeline_parallel_microbatches",
+        )
+    },
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    "training.deterministic": "debug.deterministic",
+    "training.seed": "debug.seed",
+    "experimental.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
+    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
+    "memory_estimation.enabled": "debug.memory_estimation",
+}
+"""Path of an earlier release → today's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a file says."""
+
+    settings: Mapping[str, Any]
+    family: str
+    """Module of `torchtitan.models`."""
+    flavour: str
+    attention: str | None
+    """The kernel that its model is built with; None: it does not say."""
+    converters: tuple[str, ...] = ()
+    """What replaces modules of the model, as they are called there."""
+    by_operator: bool = True
+    """Whether selective recompute means operators where nobody says; earlier releases meant every other block."""
+
+
+def read_recipe(text: str, name: str, also: str = "") -> Recipe:
+    """The recipe of a file's text; `also` are arguments as torchtitan's command takes them.
+
+    Raises:
+        InputError: it is no recipe, or says a setting twice.
+    """
+    arguments = _arguments(also)
+    if PurePath(name).suffix == ".toml":
+        return _of_job_file(text, arguments)
+    return _of_registry(text, name, arguments)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """`--training.seq_len 8192 --compile.enable` by path."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--also: {str(error).lower()}") from None
+    found: dict[str, Any] = {}
+    while words:
+        flag, _, value = words.pop(0).partition("=")
+        if not re.fullmatch(r"--[A-Za-z_][\w.-]*", flag, re.ASCII):
+            raise InputError(f"--also: `{printable(flag)}` is no setting like `--training.seq_len 8192`")
+        values = [value] if value else []
+        while not value and words and not words[0].startswith("--"):
+            values.append(words.pop(0))
+        path = flag[2:].replace("-", "_")
+        part, _, last = path.rpartition(".")
+        if not values and last.startswith("no_"):
+            found[f"{part}.{last[3:]}"] = False
+        else:
+            said = [_literal(one) for one in values] or [True]
+            found[path] = said[0] if len(said) == 1 else said
+    return found
+
+
+def _literal(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text) if len(text) < 10_000 else text
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"no TOML: {str(error)[:200]}") from None
+    said = dict(by_path(document))
+    settings = _today(said) | _today(arguments)
+    converters = settings.pop("model.converters", ())
+    names = converters.split(",") if isinstance(converters, str) else converters
+    if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
+        names = [*names, "float8"]
+    family, flavour = settings.pop("model.name", None), settings.pop("model.flavor", None)
+    if not isinstance(family, str) or not isinstance(flavour, str):
+        raise InputError("no recipe of torchtitan: it lacks `[model]` with `name` and `flavor`")
+    return Recipe(
+        settings=settings,
+        family=family,
+        flavour=flavour,
+        attention=_kernel(settings.pop("model.attn_type", None)),
+        converters=tuple(str(one).strip() for one in names if str(one).strip()),
+        by_operator=False,
+    )
+
+
+def _today(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the paths of today. Raises InputError where two releases' words contradict one another."""
+    found: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    for path, value in said.items():
+        today = _MOVED.get(path, path)
+        if today in found and found[today] != value:
+            problem = Problem(f"`{path}: {printable(str(value))}`", f"contradicts `{words[today]}`")
+            raise InputError("a setting is said twice", problems=[problem])
+        found[today], words[today] = value, f"{path}: {printable(str(value))}"
+    return found
+
+
+def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
+    module = module_of(text)
+    function, config = _recipe_function(module, arguments.pop("config", None))
+    arguments.pop("module", None)
+    spec = config.fields.pop("model_spec", None)
+    if not isinstance(spec, Built) or not spec.name.endswith("model_registry"):
+        raise InputError(
+            f"`{function}` does not say its model by `model_registry(..)`: "
+            f"`{printable(spec.name if isinstance(spec, Built) else str(spec))}`"
+        )
+    given = [*spec.arguments, spec.fields.get("flavor")]
+    if not isinstance(given[0], str):
+        raise InputError(f"`{function}` does not say the flavor of its model: `{printable(str(given[0]))}`")
+    converters = [
+        *_converters(spec.fields.get("converters")),
+        *_converters(config.fields.pop("model_converters", ())),
+    ]
+    return Recipe(
+        settings=_today(dict(_flat(config))) | _today(arguments),
+        family=_family(module.sources.get(spec.name.split(".")[0], ""), name, function),
+        flavour=given[0],
+        attention=_kernel(spec.fields.get("attn_backend")),
+        converters=tuple(converters),
+    )
+
+
+def _recipe_function(module: Module, wanted: Any) -> tuple[str, Built]:
+    """The function that `--config` names, or the only one that builds a `Trainer.Config`."""
+    known = [
+        name
+        for name, node in module.functions.items()
+        if not node.args.args and any(isinstance(one, ast.Return) for one in ast.walk(node))
+    ]
+    if wanted is not None:
+        if wanted not in module.functions:
+            raise InputError(
+                f"`{printable(str(wanted))}` is no function of the file", hint=f"it has {', '.join(known)}"
+            )
+        known = [wanted]
+    recipes = {
+        name: built
+        for name in known
+        if isinstance(built := built_by(module, name), Built)
+        and ("model_spec" in built.fields or built.name.endswith("Trainer.Config"))
+    }
+    if not recipes:
+        hint = "a recipe is a function that returns a `Trainer.Config`"
+        raise InputError("the file has no recipe of torchtitan", hint=hint)
+    if len(recipes) > 1:
+        listed = ", ".join(f"`{name}`" for name in recipes)
+        raise InputError(
+            f"the file has {len(recipes)} recipes", hint=f'--also "--config NAME" takes one: {listed}'
+        )
+    return next(iter(recipes.items()))
+
+
+def _flat(built: Built, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in built.fields.items():
+        path = f"{before}{name}"
+        if path == "activation_checkpoint":
+            yield path, value.name.rpartition(".")[0] or value.name if isinstance(value, Built) else value
+        if isinstance(value, Built) and value.name and not value.name.endswith(_FLAT):
+            yield path, Unknown(f"{value.name}(..)")
+        elif isinstance(value, Built):
+            yield from _flat(value, f"{path}.")
+        elif path != "activation_checkpoint":
+            yield path, value
+
+
+def _converters(said: Any) -> Iterator[str]:
+    """Names of what a list of converters holds, or a container of one."""
+    if isinstance(said, Built):
+        yield from _converters(said.fields.get("converters", ()))
+    elif isinstance(said, list | tuple):
+        for one in said:
+            yield one.name.removesuffix(".Config") if isinstance(one, Built) else str(one)
+    elif isinstance(said, Unknown):
+        yield str(said)
+
+
+def _kernel(said: Any) -> str | None:
+    return said if isinstance(said, str) else None
+
+
+def _family(source: str, name: str, function: str) -> str:
+    """By the module that `model_registry` comes from; in torchtitan's own files by their folder or the function."""
+    places = [source.rpartition(".")[2], PurePath(name).parent.name]
+    for place in places:
+        if place in _FAMILIES:
+            return place
+    return next((one for one in _FAMILIES if function.startswith(one)), places[0])

@@ -1,0 +1,88 @@
+"""Trainers that a plan can be made for (`--for`): the rules of their argument checks, and the stack they run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import policies_in
+from cost_models.axes.rule import Bools, Words
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files import catalog
+from cost_models.question import Question
+from cost_models.specs.stack import StackSpec
+from planner.formats.deepspeed.rules import DEEPSPEED
+from planner.formats.megatron.rules import MEGATRON, NEMO
+from planner.formats.torchtitan.rules import TORCHTITAN
+from planner.formats.trainer import Trainer as Trainer
+
+TRAINERS: dict[str, Trainer] = {
+    "megatron": MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "deepspeed": DEEPSPEED,
+    "nemo": NEMO,
+}
+
+
+def trainer_named(name: str) -> Trainer:
+    """The trainer of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    if name not in TRAINERS:
+        raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
+    return TRAINERS[name]
+
+
+def require_own_stack(name: str, stack: StackSpec) -> None:
+    """Check that a trainer runs this stack; one whose name is not in the catalogue is the user's own.
+
+    Raises:
+        InputError: the stack is another trainer's.
+    """
+    trainer = trainer_named(name)
+    own = (trainer.stack, *trainer.other_stacks)
+    if stack.name in own or stack.name not in catalog.names("stacks"):
+        return
+    raise InputError(
+        f"`--for {name}` does not go with `--stack {stack.name}`, whose prices are of another trainer",
+        hint=f"stacks that go with `--for {name}`: {', '.join(own)}",
+    )
+
+
+def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): whether the trainer would start with each layout."""
+    allowed = np.ones(len(columns), dtype=np.bool_)
+    for rule in trainer_named(name).rules:
+        allowed &= ~rule.broken(question, columns)
+    return allowed
+
+
+def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
+    """Why the trainer refuses a layout: every rule it breaks, and recompute that the trainer cannot express."""
+    trainer, columns = trainer_named(name), LayoutColumns.of([layout])
+    broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
+    found = [rule.sentence(question, layout) for rule in broken]
+    if layout.replicas:
+        what = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
+        found.append(Words(what, "leave out `replicas`"))
+    if words := _recompute_refusal(trainer, layout):
+        found.append(words)
+    return found
+
+
+def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
+    """Why a trainer cannot express the recompute of a layout. No `Rule`, since those do not see single stages."""
+    if len(layout.recompute) > 1:
+        what = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
+        return Words(what, "write one policy, like `recompute=selective`")
+    mix = layout.recompute[0]
+    policies = set(policies_in(mix))
+    if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
+        return None
+    what = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
+    return Words(
+        what, "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
+    )

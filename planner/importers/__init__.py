@@ -1,1 +1,0 @@
-"""Commands and files of other trainers, read without running them: one reader a module."""

@@ -1,0 +1,108 @@
+"""Recipes of Megatron Bridge, read without running them: exports come back, what only Bridge knows is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from effort import number
+
+import meshwright as mw
+from benchmarks.exporters.draw import DENSE, MIXTURES, draw
+from cost_models.defaults import complete_question
+from cost_models.errors import InputError
+from cost_models.pipeline.estimating import estimate
+from meshwright.api.exporting import export
+from planner.formats.megatron.arguments import KINDS
+from planner.formats.nemo.bridge import read_bridge
+from planner.formats.sources import reader_of
+from planner.plan import make_plan
+
+RECIPE = """
+from megatron.bridge.recipes.gpt import vanilla_gpt_pretrain_config
+def plan():
+    config = vanilla_gpt_pretrain_config()
+    config.model.num_layers = 32
+    config.model.hidden_size = 4096
+    config.model.num_attention_heads = 32
+    config.model.seq_length = 4096
+    config.model.vocab_size = 50304
+    config.train.micro_batch_size = 1
+    config.train.global_batch_size = 64
+    {line}
+    return config
+"""
+
+
+def test_what_was_exported_comes_back() -> None:
+    """Random layouts that nobody picked: the same layout at the same price, but what Megatron Core cannot hide."""
+    for asked, layout in draw("nemo", number(21, 200), 7, "nemo", DENSE + MIXTURES):
+        before = estimate(asked, layout)
+        text = export(make_plan(asked, before), "nemo").text
+        reading = read_bridge(text, gpus=asked.cluster.num_gpus)
+        same = {"context": layout.context or asked.stack.context_parallel} if layout.cp > 1 else {}
+        assert str(reading.layout.model_copy(update=same)) == str(layout.model_copy(update=same))
+        assert reading.assumptions == ()
+        back = complete_question(reading.model, asked.cluster, reading.training, stack=reading.stack)
+        after = estimate(back, reading.layout)
+        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
+        if layout.sp or layout.tp == 1:
+            assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
+        assert export(make_plan(back, after), "nemo").text.replace("imported", asked.model.name) == text
+
+
+def test_overrides_and_what_is_left_out() -> None:
+    reading = read_bridge(
+        RECIPE.format(line="config.model.warp = 2"), gpus=16, also="train.global_batch_size=128"
+    )
+    assert (reading.layout.brief, reading.training.global_batch) == ("tp1 pp1 dp16 mbs1 zero0", 128)
+    assert (reading.training.precision, reading.training.dropout) == ("bf16", 0.1)
+    assert not reading.stack.overlap_gradient_reduce
+    assert reading.assumptions[0].endswith("not known here: `model.warp: 2`")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("config.model.num_layers = count()", ("model.num_layers", "count(..)")),
+        ("config.model.num_layers = COUNT", ("model.num_layers", "only Python knows")),
+        ("config.model.num_layers = 'many'", ("model.num_layers: many",)),
+        ("config.model = Llama3ModelProvider8B()", ("Llama3ModelProvider8B", "only Bridge")),
+        ("config.mixed_precision = 'int4_mixed'", ("int4_mixed",)),
+        ("config.model.activation_func = mish", ("mish",)),
+        ("config.model.moe_layer_freq = [[1]]", ("moe_layer_freq",)),
+        ("config = llama3_8b_pretrain_config()", ("llama3_8b_pretrain_config", "only Bridge")),
+        ("return 3", ("no recipe",)),
+        ("config.model.tensor_model_parallel_size = 3", ("16 GPUs", "tp3")),
+    ],
+)
+def test_what_is_wrong_is_named(line: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        read_bridge(RECIPE.format(line=line), gpus=16)
+    assert [one for one in named if one not in str(error.value)] == []
+
+
+@pytest.mark.parametrize(
+    "value", ["-1", "10**30", "1e400", "'x'", "[]", "{}", "[[1]]", "[1]", "float('nan')", "True"]
+)
+def test_nonsense_is_read_or_refused(value: str) -> None:
+    """Never another error, whatever a setting is."""
+    for name in (*KINDS, "num_moe_experts", "virtual_pipeline_model_parallel_size", "activation_func"):
+        try:
+            read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), gpus=16)
+        except InputError as error:
+            assert str(error)  # noqa: PT017
+
+
+def test_whose_recipe_it_is(tmp_path: Path) -> None:
+    recipe, other = tmp_path / "recipe.py", tmp_path / "other.py"
+    recipe.write_text(RECIPE.format(line="pass"))
+    other.write_text("from torchtitan.trainer import Trainer")
+    assert (reader_of(str(recipe)), reader_of(str(other)), reader_of("absent.py")) == (
+        "nemo",
+        "torchtitan",
+        "torchtitan",
+    )
+    assert mw.import_plan(recipe, None, "dgx-h100", gpus=16).estimate.layout.dp == 16
+    with pytest.raises(InputError, match="how many GPUs"):
+        mw.import_plan(recipe, None, "dgx-h100")

@@ -1,0 +1,111 @@
+"""DeepSpeed's JSON, read for a model that is named: what was exported comes back, what is odd is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import number
+
+import meshwright as mw
+from benchmarks.exporters.draw import DENSE, draw
+from cost_models.defaults import complete_question
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.catalog import load_model
+from cost_models.pipeline.estimating import estimate
+from meshwright.api.exporting import export
+from meshwright.cli.frame import main
+from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.reading.run import Reading
+from planner.formats.sources import reader_of
+from planner.plan import make_plan
+from planner.plan_files import load_any_plan
+
+BASE = {"train_batch_size": 32, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+
+
+def read(**more: Any) -> Reading:
+    return read_deepspeed(BASE | more, load_model("llama3.1-8b"), gpus=8, sequence=4096)
+
+
+def test_what_was_exported_comes_back() -> None:
+    """Random layouts that its file can say: the same layout at the same price, and the same file again."""
+    found = 0
+    for asked, layout in draw("deepspeed", number(16, 200), 3, "deepspeed", DENSE):
+        before = estimate(asked, layout)
+        try:
+            text = export(make_plan(asked, before), "deepspeed").text
+        except InfeasibleError:
+            continue
+        found += 1
+        length = asked.training.sequence_length
+        reading = read_deepspeed(json.loads(text), asked.model, gpus=asked.cluster.num_gpus, sequence=length)
+        same = {"context": None, "layers": layout.layers}
+        assert str(reading.layout) == str(layout.model_copy(update=same))
+        back = complete_question(asked.model, asked.cluster, reading.training, stack=reading.stack)
+        after = estimate(back, reading.layout)
+        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
+        if layout.zero:  # without, its file has no word for overlap
+            assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
+        assert export(make_plan(back, after), "deepspeed").text == text
+    assert found
+
+
+def test_two_batches_give_the_third() -> None:
+    assert read().layout.brief == "tp1 pp1 dp8 mbs4 zero2"
+    assert read(train_micro_batch_size_per_gpu=2).layout.mbs == 2
+    assert "nothing is recomputed" in read().assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (
+            {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4},
+            ("size: 32`", "steps: 4`", "dp8"),
+        ),
+        ({"fp16": {"enabled": True}}, ("bf16.enabled", "fp16.enabled")),
+        ({"train_batch_size": "auto"}, ("train_batch_size: `auto`",)),
+        ({"optimizer": {"type": "Muon"}}, ("Muon", "AdamW")),
+        ({"sequence_parallel_size": 3}, ("8 GPUs", "cp3")),
+        ({"train_batch_size": -1}, ("no whole number above zero",)),
+    ],
+)
+def test_contradictions_are_named(more: dict[str, Any], named: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        read(**more)
+    assert [one for one in named if one not in str(error.value)] == []
+
+
+def test_unknown_settings_are_listed() -> None:
+    said = read(frobnicate={"much": 3}, optimizer={"type": "AdamW", "params": {"lr": 1e-4}}).assumptions[0]
+    assert said.endswith("not known here: `frobnicate.much: 3`")
+
+
+def test_the_verb_tells_it_from_a_sharding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(
+        json.dumps(BASE | {"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": {"a": 1}})
+    )
+    assert reader_of(str(path)) == "deepspeed"
+    words = ("import", str(path), "llama3.1-8b", "dgx-h100", "--gpus", "8", "--sequence", "4K")
+    with pytest.raises(SystemExit) as left:
+        main((*words, "-o", str(tmp_path / "mine.yaml")))
+    assert left.value.code in (0, None)
+    assert "AdamW: the file names no optimizer" in capsys.readouterr().err
+    answer = mw.import_plan(path, "llama3.1-8b", "dgx-h100", gpus=8, sequence=4096)
+    assert str(load_any_plan(tmp_path / "mine.yaml").layout) == str(answer.estimate.layout)  # type: ignore[attr-defined, union-attr]
+    with pytest.raises(SystemExit) as left:
+        main(words[:4])
+    assert left.value.code == 2
+    assert "--sequence: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [b"", b"[[[", b"\xff\xfe\x00"])
+def test_a_json_that_cannot_be_read_is_nobodys(text: bytes, tmp_path: Path) -> None:
+    """It was taken for TorchRec's: a recommender was said to have no sequences."""
+    (tmp_path / "ds.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"ds\.json"):
+        reader_of(str(tmp_path / "ds.json"))

@@ -1,0 +1,149 @@
+"""NeMo's YAML, read without NeMo, and published commands of every reader priced beside their published steps."""
+
+from __future__ import annotations
+
+import statistics
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import meshwright as mw
+from benchmarks.importers.commands import nemo_file
+from benchmarks.importers.run import priced
+from cost_models.errors import InputError
+from meshwright.cli.frame import main
+from planner.formats.nemo.config_file import read_nemo
+from planner.formats.reading.run import Reading
+
+WORDS = "model.override_vocab_size=128256"
+
+
+def read(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> Reading:
+    file = nemo_file("llama3.1-70b")
+    return read_nemo(file | {"model": file["model"] | model}, gpus=gpus, also=also)
+
+
+def refused(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> str:
+    with pytest.raises(InputError) as error:
+        read(also, gpus=gpus, **model)
+    return str(error.value)
+
+
+@cache
+def lines() -> list[dict[str, str]]:
+    return priced()
+
+
+def test_published_commands_come_out_as_published() -> None:
+    """SC21's ten, MegaScale's baseline, DGX Cloud's files and torchtitan's recipes: read, then priced."""
+    sources = {line["source"] for line in lines()}
+    assert len(sources) == 4
+    for source in sources:
+        errors = [abs(float(line["error"])) for line in lines() if line["source"] == source]
+        assert statistics.median(errors) < 0.05, source
+        assert max(errors) < 0.08, source
+
+
+def test_results_are_those_that_are_committed() -> None:
+    text = (Path(mw.__file__).parents[1] / "benchmarks/importers/results.csv").read_text().splitlines()
+    assert len(text) == len(lines()) + 1
+    for line, row in zip(lines(), text[1:], strict=True):
+        assert f",{line['row']},{line['layout']}," in row
+
+
+def test_a_file_says_model_job_and_layout() -> None:
+    reading = read()
+    assert reading.layout.brief == "tp4 pp4 vpp5 cp2 dp2 mbs1 zero1 sp"
+    assert (reading.model.num_layers, reading.model.num_kv_heads, reading.model.gated_mlp) == (80, 8, True)
+    training = reading.training
+    assert (training.precision, training.gradient_dtype, training.dropout) == ("bf16", "bf16", 0.0)
+    assert (reading.stack.overlap_gradient_reduce, reading.stack.overlap_tensor_parallel > 0) == (True, True)
+    assert reading.assumptions == ()
+
+
+def test_overrides_and_what_is_left_out() -> None:
+    reading = read(
+        f"{WORDS} +model.fp8=True trainer.num_nodes=16 model.virtual_pipeline_model_parallel_size=null"
+    )
+    assert (reading.training.precision, reading.layout.vpp, reading.layout.num_gpus) == ("fp8", 1, 128)
+    gpt = read_nemo(nemo_file("gpt3-175b"))
+    assert (gpt.model.positions, gpt.model.norm, gpt.model.tied_embeddings) == ("learned", "layernorm", True)
+    assert gpt.model.vocab_multiple == 128  # 50,257 words are padded
+    assert any("50,257 words" in one for one in gpt.assumptions)
+
+
+def test_settings_that_are_not_known_are_listed() -> None:
+    reading = read(warp=9, defer_embedding_wgrad_compute=True, sharp=False, gc_interval=5)
+    assert reading.assumptions[0].endswith(
+        "not known here: `model.warp: 9`, `model.defer_embedding_wgrad_compute: True`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "also", "named"),
+    [
+        ({"num_layers": "eighty"}, WORDS, ("num_layers: eighty", "no value")),
+        ({"num_layers": True}, WORDS, ("num_layers: True",)),
+        ({"num_layers": "${layers}"}, WORDS, ("num_layers", "filled in when the program starts")),
+        ({"sequence_parallel": 1}, WORDS, ("sequence_parallel: 1",)),
+        ({"hidden_size": 10**40}, WORDS, ("hidden_size",)),
+        ({"activation": "mish"}, WORDS, ("mish",)),
+        ({"normalization": "batch"}, WORDS, ("batch",)),
+        ({"fsdp": True}, WORDS, ("fsdp",)),
+        ({"optim": {"name": "muon"}}, WORDS, ("muon", "Adam")),
+        ({}, "", ("vocabulary", "override_vocab_size")),
+        ({}, f"{WORDS} trainer.precision=int8", ("int8",)),
+        ({}, "model.fp8", ("no setting like",)),
+        ({}, "'", ("--also",)),
+        ({}, f"{WORDS} model.tensor_model_parallel_size=3", ("64 GPUs", "tp3")),
+    ],
+)
+def test_what_is_wrong_is_named(model: dict[str, Any], also: str, named: tuple[str, ...]) -> None:
+    said = refused(also, **model)
+    assert [one for one in named if one not in said] == []
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 10**30, 1e300, float("nan"), float("inf"), "x", [], {}, True, [[1]], ["a"]]
+)
+def test_nonsense_is_read_or_refused(value: Any) -> None:
+    """Never another error, whatever a setting is."""
+    file = nemo_file("llama3.1-70b")
+    for name in (
+        *file["model"],
+        "rotary_base",
+        "num_moe_experts",
+        "kv_channels",
+        "rampup_batch_size",
+        "precision",
+    ):
+        part = "trainer" if name == "precision" else "model"
+        try:
+            read_nemo(file | {part: file[part] | {name: value}}, also=WORDS)
+        except InputError as error:
+            assert str(error)  # noqa: PT017
+
+
+def test_gpus_that_contradict_the_file_are_both_named() -> None:
+    said = refused(gpus=8)
+    assert "for 64 GPUs, --gpus says 8" in said
+    assert "trainer.num_nodes=1" in said
+
+
+def test_a_file_becomes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, mine = tmp_path / "gpt.yaml", str(tmp_path / "mine.yaml")
+    file.write_text(yaml.safe_dump(nemo_file("llama3.1-8b")))
+    with pytest.raises(SystemExit) as left:
+        main(("import", str(file), "dgx-h100", "--also", WORDS, "-o", mine))
+    assert left.value.code == 0
+    assert "tp1 pp1 cp2 dp4 mbs1 zero1" in capsys.readouterr().out
+    assert (
+        mw.import_plan(file, None, "dgx-h100", also=WORDS).estimate.layout.brief
+        == "tp1 pp1 cp2 dp4 mbs1 zero1"
+    )
+    file.write_text("model: {num_layers: 3}")
+    with pytest.raises(InputError, match="no file of NeMo"):
+        mw.import_plan(file, None, "dgx-h100")

@@ -1,0 +1,370 @@
+"""Recipes of torchtitan, read without running them: exports come back, Llama 3's own are read, what is odd is named."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from effort import number
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshwright as mw
+from benchmarks.exporters.draw import draw
+from benchmarks.exporters.targets import TARGETS
+from cost_models.defaults import complete_question
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.pipeline.estimating import estimate
+from meshwright.api.exporting import export
+from meshwright.cli.frame import main
+from planner.formats.reading.run import Reading
+from planner.formats.torchtitan.reading import read_torchtitan
+from planner.formats.torchtitan.recipes import read_recipe
+from planner.plan import make_plan
+from planner.plan_files import load_any_plan
+
+
+def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:
+    return read_torchtitan(read_recipe(textwrap.dedent(text), name, also), gpus=gpus)
+
+
+def refused(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> str:
+    with pytest.raises(InputError) as error:
+        read(text, gpus, also=also, name=name)
+    return str(error.value)
+
+
+def test_what_was_exported_comes_back() -> None:
+    """Random layouts that nobody picked: the same layout at the same price, which is exported as the same module."""
+    found = 0
+    for asked, layout in draw("torchtitan", number(24, 200), 5, "torchtitan", TARGETS["torchtitan"].models):
+        before = estimate(asked, layout)
+        try:
+            text = export(make_plan(asked, before), "torchtitan").text
+        except InfeasibleError:
+            continue
+        found += 1
+        reading = read(text, asked.cluster.num_gpus)
+        assert reading.layout == layout.model_copy(update={"context": None})
+        back = complete_question(reading.model, asked.cluster, reading.training, stack=reading.stack)
+        assert (back.model.num_layers, back.training) == (asked.model.num_layers, asked.training)
+        after = estimate(back, reading.layout)
+        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
+        assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
+        assert export(make_plan(back, after), "torchtitan").text == text
+    assert found
+
+
+REGISTRY = """
+    from torchtitan.models.llama3 import model_registry
+    from torchtitan.trainer import Trainer
+    SEQUENCE = 8192
+
+    def base(local=1, **more):
+        training = TrainingConfig(local_batch_size=local, seq_len=SEQUENCE, steps=1_000)
+        return Trainer.Config(optimizer=default_adamw(lr=3e-4), training=training, **more)
+
+    def llama3_8b() -> Trainer.Config:
+        return base(model_spec=model_registry("8B"), activation_checkpoint=SelectiveAC.Config())
+
+    def llama3_70b():
+        spec = model_registry("70B")
+        mesh = ParallelismConfig(tensor_parallel_degree=8)
+        return base(8, model_spec=spec, parallelism=mesh, activation_checkpoint=FullAC.Config())
+
+    def llama3_405b():
+        compiled = CompileConfig(enable=True, enable_async_tensor_parallel=True)
+        fp8 = [Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled=compiled.enable)]
+        config = base(2, model_spec=model_registry("405B", converters=fp8), compile=compiled)
+        config.activation_checkpoint = FullAC.Config()
+        config.parallelism.tensor_parallel_degree = 8
+        config.training.steps = 3 * config.training.steps
+        return config
+"""
+"""Figures of torchtitan's own recipes of Llama 3 (models/llama3/config_registry.py), put together in another way."""
+JOB = """
+    [model]
+    name = "llama3"
+    flavor = "{flavor}"
+    converters = "{converters}"
+    [training]
+    batch_size = {batch}
+    seq_len = 8192
+    steps = 1000
+    compile = {compiled}
+    [parallelism]
+    data_parallel_shard_degree = -1
+    tensor_parallel_degree = {tp}
+    enable_async_tensor_parallel = {compiled}
+    [activation_checkpoint]
+    mode = "{mode}"
+    selective_ac_option = "op"
+"""
+"""The same of releases before 0.3 (models/llama3/train_configs)."""
+RECIPES = {
+    "8b": (64, "tp1 pp1 dp64 mbs1 zero3 recompute=selective", ("8B", "", 1, 1, "false", "selective")),
+    "70b": (256, "tp8 pp1 dp32 mbs8 zero3 sp recompute=full", ("70B", "", 8, 8, "false", "full")),
+    "405b": (128, "tp8 pp1 dp16 mbs2 zero3 sp recompute=full", ("405B", "float8", 2, 8, "true", "full")),
+}
+
+
+@pytest.mark.parametrize("size", RECIPES)
+def test_llama_3_as_torchtitan_trains_it(size: str) -> None:
+    gpus, brief, (flavor, converters, batch, tp, compiled, mode) = RECIPES[size]
+    reading = read(REGISTRY, gpus, also=f"--config llama3_{size}")
+    job = JOB.format(flavor=flavor, converters=converters, batch=batch, tp=tp, compiled=compiled, mode=mode)
+    earlier = read(job, gpus, name="job.toml")
+    for one in (reading, earlier):
+        assert one.layout.brief == brief
+        assert one.model.name == f"llama3.1-{size}"
+        assert one.training.global_batch == one.layout.dp * one.layout.mbs
+        assert one.training.precision == ("fp8" if size == "405b" else "bf16")
+        assert one.stack.compiled == (size == "405b")
+        assert (one.stack.overlap_tensor_parallel > 0) == (size == "405b")
+    steps = 3000 if size == "405b" else 1000
+    assert reading.training.tokens == steps * reading.training.tokens_per_step
+
+
+SMALL = """
+    def plan():
+        config = Trainer.Config(model_spec=model_registry("8B"))
+        config.training.local_batch_size = 4
+        config.training.seq_len = 4096
+        {line}
+        return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "also", "brief"),
+    [
+        ("config.activation_checkpoint = None", "", "tp1 pp1 dp8 mbs4 zero3"),
+        ("", "--activation_checkpoint.mode none", "tp1 pp1 dp8 mbs4 zero3"),
+        (
+            "config.parallelism.data_parallel_replicate_degree = 4",
+            "",
+            "tp1 pp1 dp8 mbs4 zero3 shard2 recompute=selective",
+        ),
+        (
+            "config.parallelism.data_parallel_replicate_degree = 8",
+            "",
+            "tp1 pp1 dp8 mbs4 zero0 recompute=selective",
+        ),
+        (
+            "config.parallelism = ParallelismConfig(pipeline_parallel_degree=2)",
+            "",
+            "tp1 pp2 dp4 mbs1 zero3 recompute=selective",
+        ),
+        ("pass", "--training.local_batch_size=2", "tp1 pp1 dp8 mbs2 zero3 recompute=selective"),
+        (
+            "if config.training.seq_len > 4000: config.training.local_batch_size = 1",
+            "",
+            "tp1 pp1 dp8 mbs1 zero3 recompute=selective",
+        ),
+    ],
+)
+def test_what_a_recipe_says_and_leaves_out(line: str, also: str, brief: str) -> None:
+    source = SMALL.replace(
+        "Trainer.Config(", "Trainer.Config(training=TrainingConfig(), parallelism=ParallelismConfig(), "
+    )
+    source = "from torchtitan.models.llama3 import model_registry\n" + textwrap.dedent(source)
+    assert read(source.format(line=line or "pass"), also=also).layout.brief == brief
+
+
+def test_tokens_of_a_rank_are_sequences() -> None:
+    """The words after 0.3: tokens of a microbatch and of a step."""
+    line = "config.training = TrainingConfig(num_tokens_per_microbatch_per_dp_rank=3 * 8192, max_context_length=8192)"
+    reading = read(_source(line))
+    assert (reading.layout.mbs, reading.training.sequence_length, reading.training.global_batch) == (
+        3,
+        8192,
+        24,
+    )
+    line = line.replace("Config(", "Config(num_tokens_per_train_step=48 * 8192, ")
+    assert read(_source(line)).training.global_batch == 48
+    assert "no whole sequences" in refused(_source(line.replace("3 * 8192", "3 * 8192 + 1")))
+
+
+def _source(line: str) -> str:
+    return "from torchtitan.models.llama3 import model_registry\n" + textwrap.dedent(SMALL).format(line=line)
+
+
+@given(
+    blocks=st.sampled_from(("8B", "70B", "405B")),
+    pp=st.sampled_from((2, 4, 8)),
+    first=st.integers(0, 2),
+    last=st.integers(0, 2),
+    interleaved=st.booleans(),
+)
+@settings(max_examples=20, deadline=None)
+def test_stages_that_nobody_names_share_blocks_and_ends(
+    blocks: str, pp: int, first: int, last: int, interleaved: bool
+) -> None:
+    """All blocks once, stages that differ by one where each end counts as so many blocks."""
+    said = {"first": first, "last": last}
+    words = ", ".join(f"pipeline_parallel_{end}_stage_less_layers={count}" for end, count in said.items())
+    schedule = "Interleaved1F1B" if interleaved else "1F1B"
+    mesh = (
+        f"ParallelismConfig(pipeline_parallel_degree={pp}, pipeline_parallel_schedule='{schedule}', {words})"
+    )
+    reading = read(_source(f"config.parallelism = {mesh}").replace("8B", blocks), 64)
+    layers = list(reading.layout.layers)
+    assert (sum(layers), len(layers)) == (reading.model.num_layers, pp * (1 + interleaved))
+    layers[0] += first
+    layers[-1] += last
+    assert max(layers) - min(layers) <= 1
+
+
+def test_settings_that_are_not_known_are_listed() -> None:
+    reading = read(
+        _source("config.parallelism.warp_degree = 3; config.metrics.log_freq = 1"), also="--new.thing 5"
+    )
+    assert reading.assumptions[0].endswith("not known here: `parallelism.warp_degree: 3`, `new.thing: 5`")
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "named"),
+    [
+        (
+            "config.training.seq_len = read_length()",
+            8,
+            ("seq_len", "read_length(..)", '--also "--training.seq_len'),
+        ),
+        ("config.training = usual_training()", 8, ("`training`", "usual_training(..)")),
+        ("config.training.seq_len = LENGTHS[0]", 8, ("seq_len", "LENGTHS[0]")),
+        (
+            "for n in (1, 2): config.training.local_batch_size = n",
+            8,
+            ("local_batch_size", "only Python knows"),
+        ),
+        ("if here(): config.training.local_batch_size = 2", 8, ("local_batch_size", "only Python knows")),
+        ("config.parallelism.tensor_parallel_degree = 3", 8, ("8 GPUs", "= 3")),
+        (
+            "config.parallelism.data_parallel_shard_degree = 4",
+            16,
+            ("16 GPUs", "data_parallel_shard_degree: 4"),
+        ),
+        ("config.training.global_batch_size = 12", 8, ("12 sequences", "4 on each of dp8")),
+        ("config.training.seq_len = 'long'", 8, ("training.seq_len: long", "no whole number")),
+        ("config.activation_checkpoint = MemoryBudgetAC.Config()", 8, ("MemoryBudgetAC", "not priced")),
+        ("config.optimizer = default_muon(lr=1.0)", 8, ("default_muon", "Adam and AdamW")),
+        ("config.optimizer.name = 'Muon'", 8, ("Muon", "Adam and AdamW")),
+        ("config.model_spec = model_registry('9B')", 8, ("`9B` of llama3", "llama3 8B")),
+        ("config.model_spec = mine()", 8, ("model_registry(..)", "mine")),
+        (
+            "config.model_spec = model_registry('8B', converters=[LoRAConverter.Config()])",
+            8,
+            ("LoRAConverter",),
+        ),
+        ("return config if here() else None", 8, ("no recipe",)),
+        ("", None, ("how many GPUs", "--gpus")),
+    ],
+)
+def test_what_is_wrong_is_named(line: str, gpus: int | None, named: tuple[str, ...]) -> None:
+    said = refused(_source(line or "pass"), gpus)
+    assert [one for one in named if one not in said] == []
+
+
+PATHS = [
+    *(f"training.{one}" for one in ("local_batch_size", "seq_len", "global_batch_size", "steps", "dtype")),
+    *(
+        "training.mixed_precision_param",
+        "training.num_tokens_per_train_step",
+        "optimizer",
+        "compile.components",
+    ),
+    *("activation_checkpoint", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"),
+    *(
+        f"parallelism.{one}_degree"
+        for one in ("data_parallel_shard", "pipeline_parallel", "context_parallel")
+    ),
+    *(
+        f"parallelism.pipeline_parallel_{one}"
+        for one in ("schedule", "layers_per_stage", "first_stage_less_layers")
+    ),
+    *(f"parallelism.{one}" for one in ("module_fqns_per_model_part", "fsdp_reshard_after_forward")),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nonsense_is_read_or_refused(path: str) -> None:
+    """Never another error, whatever a setting is."""
+    for value in (
+        "-1",
+        "0",
+        "10**30",
+        "1e400",
+        "'x'",
+        "[]",
+        "{}",
+        "None",
+        "True",
+        "[[1]]",
+        "1.5",
+        "float('nan')",
+    ):
+        line = f"config.parallelism.pipeline_parallel_degree = 2; config.{path} = {value}"
+        for source, also in ((_source(line), ""), (_source(line.partition(";")[0]), f'--{path} "{value}"')):
+            try:
+                assert read(source, also=also).layout.num_gpus == 8
+            except InputError as error:
+                assert str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("def plan(:", "recipe.py", "no Python"),
+        ("x = 1", "recipe.py", "no recipe"),
+        (REGISTRY, "recipe.py", '--also "--config NAME" takes one: `llama3_8b`'),
+        ("def a(): return b()\ndef b(): return a()", "recipe.py", "calls itself"),
+        ("x = " + "(" * 5000, "recipe.py", "no Python"),
+        ("x = " + "-" * 50_000 + "1", "recipe.py", "deep"),
+        (
+            "def a0(): return 1\n"
+            + "\n".join(f"def a{n}(): return [{f'a{n - 1}(), ' * 9}]" for n in range(1, 12)),
+            "recipe.py",
+            "too much",
+        ),
+        ("[model", "job.toml", "no TOML"),
+        ("[training]\nseq_len = 1", "job.toml", "lacks `[model]`"),
+        (
+            "[model]\nname='llama3'\nflavor='8B'\n[training]\ncompile=true\n[compile]\nenable=false",
+            "job.toml",
+            "`compile.enable: False`: contradicts `training.compile: True`",
+        ),
+    ],
+)
+def test_texts_that_are_no_recipe(text: str, name: str, says: str) -> None:
+    assert says in refused(text, name=name)
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    touch = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    read(
+        f"{touch}\nX = {touch}\n" + _source(f"{touch}; config.dump_folder = {touch}"),
+        also="--dump_folder __import__('os')",
+    )
+    assert not mark.exists()
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    return int(left.value.code or 0)
+
+
+def test_a_recipe_becomes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, mine = tmp_path / "recipe.py", str(tmp_path / "mine.yaml")
+    recipe.write_text(textwrap.dedent(REGISTRY))
+    words = ("import", str(recipe), "dgx-h100", "--gpus", "16", "--also", "--config llama3_8b", "-o", mine)
+    assert run(*words) == 0
+    capsys.readouterr()
+    answer = mw.import_plan(recipe, None, "dgx-h100", gpus=16, also="--config llama3_8b")
+    assert str(load_any_plan(mine).layout) == str(answer.estimate.layout)  # type: ignore[attr-defined]
+    assert run("compare", mine, mine) == 0
+    assert run(*words[:2], "llama3.2-1b", *words[2:]) == 0  # a model that is named comes first
+    assert "the model that is named, for `8B` of llama3" in capsys.readouterr().err
+    assert run(*words[:3], "--gpus", "16", "--sequence", "4K") == 2

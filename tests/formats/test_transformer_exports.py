@@ -1,0 +1,226 @@
+"""Plans in trainers' own files: every field is said or named, rules are the trainer's, whose own parser reads them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import number
+
+from benchmarks.exporters import compare, peers
+from benchmarks.exporters.draw import draw, question
+from benchmarks.exporters.targets import TARGETS, Read
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.catalog import load_stack
+from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.stack import StackSpec
+from meshwright.api.exporting import export
+from meshwright.cli.frame import main
+from planner.formats.registry import EXPORTERS
+from planner.formats.stack_facts import ABOUT_STACKS, FACTS
+from planner.formats.trainers import TRAINERS, refusals
+from planner.formats.words import Asked, every_field, settings_of
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
+
+
+def plan_of(target: str, layout: str) -> Plan:
+    """A plan of llama3.1-8b on as many GPUs as the layout has, for the target's own stack."""
+    read = parse_layout(layout)
+    asked = question("llama3.1-8b", TARGETS[target].stack, gpus=read.num_gpus)
+    return make_plan(asked, estimate(asked, read))
+
+
+def run(*words: str) -> None:
+    """The command line, which must end well."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code in (0, None)
+
+
+USUAL = {
+    "megatron": "tp2 pp2 dp2 mbs1 zero1 sp layers=16*2",
+    "torchtitan": "tp2 pp2 dp2 mbs1 zero3 sp layers=16*2",
+    "nemo": "tp2 pp2 dp2 mbs1 zero1 sp layers=16*2",
+    "deepspeed": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",
+}
+
+
+def test_every_exporter_of_transformers_is_tested() -> None:
+    assert {*TARGETS, "torchrun", "slurm"} == {
+        name for name, one in EXPORTERS.items() if one.plan_kind == "plan"
+    }
+    assert set(TARGETS) == set(USUAL)
+
+
+def test_a_field_of_a_stack_is_a_fact_or_says_nothing_of_a_run() -> None:
+    """A new field has to be put into one of the two."""
+    assert set(StackSpec.model_fields) == FACTS | ABOUT_STACKS
+    assert not FACTS & ABOUT_STACKS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_field_of_a_plan_is_said_or_named(name: str) -> None:
+    words = set(TARGETS[name].target.words)
+    asked_for = set(every_field())
+    assert words <= asked_for
+    assert asked_for - words <= {f"stack.{fact}" for fact in FACTS}
+    exported = export(plan_of(name, USUAL[name]), name)
+    assert [one.field for one in exported.fields] == list(every_field())
+    assert not [one for one in exported.fields if one.word.lacking]
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name in TRAINERS])
+def test_what_is_exported_is_what_for_allows(name: str) -> None:
+    """Legal layouts of the stack that the trainer refuses are not written, with the words of `--for`."""
+    one = TARGETS[name]
+    refused = 0
+    for asked, layout in draw(one.stack, number(30, 200), 7, None, one.models):
+        words = refusals(name, asked, layout)
+        if not words:
+            one.target.require_allowed(Asked(asked, layout))
+            continue
+        refused += 1
+        with pytest.raises(InfeasibleError) as error:
+            one.target.require_allowed(Asked(asked, layout))
+        assert [problem.what for problem in error.value.problems] == [each.what for each in words]
+    assert refused
+
+
+def read_all(
+    name: str, drawn: list[tuple[Question, Layout]]
+) -> list[tuple[Question, Layout, dict[str, Any], Any]]:
+    """Those of the drawn that the target has all words for, with its settings and what its parser made of them."""
+    one: Read = TARGETS[name]
+    translated = [one.target.translations(Asked(*each)) for each in drawn]
+    said = [not any(field.word.lacking for field in fields) for fields in translated]
+    drawn = list(compress(drawn, said))
+    assert 2 * len(drawn) > len(said)
+    settings = [settings_of(fields) for fields in compress(translated, said)]
+    cases = [one.case(Asked(*each), said) for each, said in zip(drawn, settings, strict=True)]
+    answers = peers.read_back(one.peer, cases)
+    return [(*each, said, answer) for each, said, answer in zip(drawn, settings, answers, strict=True)]
+
+
+@pytest.mark.parametrize("name", [name for name, one in TARGETS.items() if one.peer])
+def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
+    one = TARGETS[name]
+    if why := peers.lacking(one.peer):
+        pytest.skip(why)
+    drawn = list(draw(one.stack, number(16, 200), 1, name if name in TRAINERS else None, one.models))
+    for asked, layout, settings, answer in read_all(name, drawn):
+        assert "values" in answer, (str(layout), answer)
+        assert one.read(answer["values"], asked) == {
+            key: value for key, value in compare.planned(asked, layout).items() if key not in one.unread
+        }, str(layout)
+        for key, value in settings.items() if one.same_names else ():
+            said = answer["values"].get(key, "nothing")
+            assert said == (list(value) if isinstance(value, tuple) else value), (key, str(layout))
+
+
+def test_other_words_and_their_difference_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
+    run("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(tmp_path / "run.sh"))
+    told = capsys.readouterr().err
+    assert "note: training.optimizer `adamw` is `optimizer adam` there" in told
+    assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
+    words = shlex.split((tmp_path / "run.sh").read_text("utf-8"), comments=True)
+    assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
+
+
+def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
+    run("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "--json")
+    record = json.loads(capsys.readouterr().out)
+    verdicts = {one["field"]: one["verdict"] for one in record["fields"]}
+    assert list(verdicts) == list(every_field())
+    assert verdicts["layout.tp"] == "expressed"
+    assert verdicts["training.optimizer"] == "otherwise"
+
+
+def test_what_a_layout_says_of_overlap_is_said_instead_of_what_the_stack_always_does() -> None:
+    words = "tp2 pp2 vpp2 dp2 mbs1 zero1 sp layers=8*4"
+    said = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap")
+    expected = {
+        "": (True, True, None, True),
+        "none": (None, None, False, None),
+        "tp,pp": (None, None, None, True),
+    }
+    for overlap, values in expected.items():
+        own = f"{words} overlap={overlap}" if overlap else words
+        settings = settings_of(export(plan_of("megatron", own), "megatron").fields)
+        assert tuple(settings.get(name) for name in said) == values
+
+
+@pytest.mark.parametrize(("own", "said"), [(1, 128), (64, 64), (256, 256)])
+def test_a_vocabulary_is_padded_as_it_was_priced(own: int, said: int) -> None:
+    """A plan of old says 1 and leaves it to the stack; what a model says itself goes before that."""
+    plan = plan_of("megatron", "tp1 dp8 mbs1")
+    assert plan.question.stack.pads_vocabulary
+    padded = plan.model_copy(update={"model": plan.model.model_copy(update={"vocab_multiple": own})})
+    assert f"--make-vocab-size-divisible-by {said}\n" in export(padded, "megatron").text
+
+
+def test_uneven_stages_are_a_layout_of_the_pipeline() -> None:
+    text = export(plan_of("megatron", "pp2 vpp2 dp1 mbs1 layers=7,9,9,7"), "megatron").text
+    assert f"--pipeline-model-parallel-layout '{'E' + 't' * 7}|{'t' * 9}|{'t' * 9}|{'t' * 7 + 'L'}'" in text
+
+
+def test_what_a_trainer_has_no_words_for_is_left_out_only_if_asked() -> None:
+    plan = plan_of("megatron", USUAL["megatron"])
+    odd = plan.model_copy(update={"model": plan.model.model_copy(update={"logit_scale": 0.5})})
+    with pytest.raises(InfeasibleError, match="cannot say one thing") as error:
+        export(odd, "megatron")
+    assert [str(one) for one in error.value.problems] == [
+        "model.logit_scale: `0.5`: it does not scale logits"
+    ]
+    assert "not written: model.logit_scale" in " ".join(export(odd, "megatron", partly=True).remarks)
+
+
+def test_a_plan_of_another_trainer_is_one_of_other_prices() -> None:
+    plan = plan_of("megatron", USUAL["megatron"])
+    other = plan.model_copy(update={"stack": load_stack("meshwright")})
+    with pytest.raises(InfeasibleError, match="cannot say") as error:
+        export(other, "megatron")
+    assert "prices are of another trainer" in str(error.value)
+    assert error.value.hint == "plan again with --for megatron, or --partly writes the rest"
+
+
+def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
+    """A plan's name that holds shell stays in a comment."""
+    plan = plan_of("megatron", USUAL["megatron"])
+    text = EXPORTERS["megatron"].write(plan, "a\nrm -rf $HOME #.yaml", False).text
+    assert next(line for line in text.splitlines() if "rm -rf" in line).startswith("# ")
+
+
+def test_shardings_and_transformers_have_exporters_of_their_own() -> None:
+    with pytest.raises(InputError, match="`torchrec` takes shardings of recommenders, not a `plan`"):
+        export(plan_of("megatron", USUAL["megatron"]), "torchrec")
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_the_own_executor_is_started_with_the_plan(name: str, tmp_path: Path) -> None:
+    plan = plan_of("megatron", "tp8 pp2 dp1 mbs1 zero1 sp layers=16*2")
+    exported = EXPORTERS[name].write(plan, "my plan.yaml", False)
+    (tmp_path / "run.sh").write_text(exported.text, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
+    assert "meshwright run 'my plan.yaml'" in exported.text
+    assert ("--nnodes" if name == "torchrun" else "#SBATCH --nodes=2") in exported.text
+    assert "prices are of `megatron-core`" in exported.remarks[0]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_what_the_own_executor_cannot_run_is_not_started(name: str) -> None:
+    plan = plan_of("megatron", USUAL["megatron"])
+    narrow = plan.model_copy(update={"training": plan.training.model_copy(update={"precision": "fp16"})})
+    with pytest.raises(InfeasibleError, match="the executor trains in fp32, bf16 or fp8, not in fp16"):
+        EXPORTERS[name].write(narrow, "plan.yaml", False)
