@@ -67,7 +67,7 @@ class Unseen:
         yield "predicted by constants that were fitted to all the others. Errors are predicted / measured - 1. `held`:"
         yield "of the runs, how many measured steps lay in the interval that is meant to hold nine in ten; how far"
         yield "intervals reach was taken from all sources but the one that is judged"
-        yield "([decision 43](decisions/0043-how-far-intervals-reach.md))."
+        yield "([decision 43](decisions/0043-uncertainty.md))."
         yield ""
         yield f"Median of the {len(medians)} medians {_percent(float(np.median(medians)))}, the worst"
         yield f"{_percent(max(medians))}. Held: {_percent(float(np.mean(every)))} of {len(every):,} runs,"
@@ -95,7 +95,7 @@ class Unseen:
         yield "Of each sweep of one source, framework and GPU with more than so many timed rows, evenly spaced ones are"
         yield "given to `validate --anchors` or to `calibrate --from-runs`, and the others predicted: median errors"
         yield "without and with them, and of all rows together the 90th percentile"
-        yield "([decision 44](decisions/0044-what-few-rows-say.md))."
+        yield "([decision 44](decisions/0044-updates-from-runs.md))."
         yield ""
         yield from self._few_rows()
         yield ""

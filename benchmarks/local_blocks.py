@@ -4,7 +4,7 @@
 
 Blocks are written in plain torch.nn, GPT style and Llama style; clocks are thread CPU time. Parts are
 predicted with the profile's constants and curves from the table of
-docs/decisions/0004-what-eager-torch-runs.md.
+docs/decisions/0005-what-the-executor-runs-and-keeps.md.
 """
 
 from __future__ import annotations

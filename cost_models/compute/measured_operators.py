@@ -1,6 +1,6 @@
 """Seconds of what eager PyTorch runs besides matrix products, from measured curves, operator by operator.
 
-The list is that of docs/decisions/0004-what-eager-torch-runs.md. It stands in for bytes / bandwidth where a stack
+The list is that of docs/decisions/0005. It stands in for bytes / bandwidth where a stack
 does not fuse and the profile has curves, which is how a CPU is predicted within a few per cent.
 """
 

@@ -93,7 +93,7 @@ def _around_core(question: Question, core: Operator) -> _Moved:
 def _norm(question: Question, norm: Operator) -> _Moved:
     """A fused one reads and writes once and its backward pass reads two and writes one.
 
-    Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0004).
+    Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0005).
     """
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
