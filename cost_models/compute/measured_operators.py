@@ -1,7 +1,7 @@
 """Seconds of what eager PyTorch runs besides matrix products, from measured curves, operator by operator.
 
-The operators are listed in docs/decisions/0005. The curves replace bytes / bandwidth where a stack does not fuse and the
-profile has curves; they predict a CPU within a few per cent.
+The operators are listed in docs/decisions/0005. The curves replace bytes / bandwidth where a stack does not fuse and
+the profile has curves; they predict a CPU within a few per cent.
 """
 
 from __future__ import annotations
