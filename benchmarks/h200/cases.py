@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import Precision
 
 _LOSS_CHUNK = 2048

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from cost_models.axes.rule import Rule
 from cost_models.axes.words import Word
+from cost_models.question import Question
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
 Ints = npt.NDArray[np.int64]
 Terms = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either, multiplied
 from cost_models.axes.words import UNSAID, Choice, Number
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
-Context = Literal["ring", "all-gather", "all-to-all"]
-CONTEXTS: tuple[Context, ...] = get_args(Context)
-"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
-it, or by trading tokens for heads (Ulysses)."""
 USUAL_CONTEXT = UNSAID
 """In the column `context`: as the software stack does it."""
 
@@ -41,10 +38,8 @@ def _pieces(question: Question, x: LayoutColumns) -> Ints:
 
 
 def _sequence_divides(question: Question, layout: Layout) -> Words:
-    from cost_models.axes.columns import LayoutColumns  # which is made of these axes
-
-    length = question.training.sequence_length
-    pieces = layout.cp * int(_pieces(question, LayoutColumns.of([layout]))[0])
+    length, way = question.training.sequence_length, layout.context or question.stack.context_parallel
+    pieces = layout.cp * (1 if way == "all-to-all" else 2)
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from cost_models.axes.axis import Axis, Terms
 from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Number
+from cost_models.question import Question
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
 ZERO_STAGES = 4
 """ZeRO 0 to 3."""

@@ -9,11 +9,11 @@ import numpy as np
 from cost_models.axes.axis import Axis, Mesh, divisors
 from cost_models.axes.rule import Rule, Words, dividing, multiplied
 from cost_models.axes.words import Number
+from cost_models.question import Question
 from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
 
 def _experts_split(question: Question, layout: Layout) -> Words:

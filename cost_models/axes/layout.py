@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from cost_models.axes.axis import Axis
-from cost_models.axes.context import CONTEXT, CP, Context
+from cost_models.axes.context import CONTEXT, CP
 from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
 from cost_models.axes.expert import EP, ETP
 from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
-from cost_models.axes.order import DEFAULT_ORDER, ORDER, Order
-from cost_models.axes.overlap import OVERLAP, Overlap
-from cost_models.axes.pipeline import PP, SCHEDULE, VPP, Schedule
+from cost_models.axes.order import ORDER
+from cost_models.axes.overlap import OVERLAP
+from cost_models.axes.pipeline import PP, SCHEDULE, VPP
 from cost_models.axes.placement import LAYERS, POOLS, REPLICAS
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
 from cost_models.axes.tensor import SP, TP
@@ -25,6 +25,7 @@ from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
 from cost_models.documents import printable, show_key
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.spec_problems import spec_problems
+from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule
 
 
 class Layout(Spec):

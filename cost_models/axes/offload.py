@@ -24,12 +24,12 @@ import numpy as np
 from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import EVERY, Assigned, Counts
+from cost_models.question import Question
 from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
 
 class Offload(NamedTuple):

@@ -9,23 +9,20 @@ Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import Choice
+from cost_models.question import Question
+from cost_models.specs.choices import ORDERS, Order
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
-Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
-ORDERS: tuple[Order, ...] = get_args(Order)
-"""Megatron's default first."""
-DEFAULT_ORDER: Order = ORDERS[0]
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
 """Megatron's other one: each replica of the model on neighbouring ranks, as where it lies whole in one pool."""
 

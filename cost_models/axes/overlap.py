@@ -8,23 +8,20 @@ dp  gradients are reduced as they are complete, updated weights gathered as the 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import UNSAID, Subset
+from cost_models.question import Question
+from cost_models.specs.choices import OVERLAPS, Overlap
+from cost_models.specs.stack import StackSpec
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
-    from cost_models.specs.stack import StackSpec
-
-Overlap = Literal["tp", "pp", "dp"]
-OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
-"""Axes whose communication may run behind compute."""
 
 
 def said(columns: LayoutColumns) -> Bools:

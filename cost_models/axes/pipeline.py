@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.axis import Axis
 from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Choice, Number
+from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.schedules.registry import REGISTRY, schedule_named
+from cost_models.specs.choices import SCHEDULES, Schedule
 from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
 
-SCHEDULES = tuple(REGISTRY)
-"""Names of the schedules, by which columns of layouts number them."""
 ENDS = 2
 """Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
-if TYPE_CHECKING:
-    Schedule = str
-else:
-    Schedule = Literal[SCHEDULES]
 
 
 def goes_with(schedule: Schedule, vpp: int) -> bool:

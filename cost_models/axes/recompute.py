@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import AfterValidator
@@ -17,14 +17,12 @@ from cost_models.axes.axis import Axis, Ints
 from cost_models.axes.words import PerStage
 from cost_models.errors import InputError
 from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
 
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
 

@@ -10,12 +10,12 @@ import numpy as np
 from cost_models.axes.axis import Axis
 from cost_models.axes.rule import Rule, Words, dividing, multiplied
 from cost_models.axes.words import Number, Switch
+from cost_models.question import Question
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
-    from cost_models.question import Question
-    from cost_models.specs.transformer import TransformerSpec
 
 
 def _group_in_node(question: Question, layout: Layout) -> Words:

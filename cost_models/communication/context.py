@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.context import CONTEXTS, Context, context_ways
+from cost_models.axes.context import context_ways
 from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -38,6 +38,7 @@ from cost_models.communication.collectives import (
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, Context
 from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]

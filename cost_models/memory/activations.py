@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS, context_ways
+from cost_models.axes.context import context_ways
 from cost_models.operators.block import block_operators
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer_shape import Norm
 

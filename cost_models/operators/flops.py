@@ -26,9 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, blocks_by_policy
+from cost_models.axes.recompute import blocks_by_policy
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

@@ -27,12 +27,13 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, policy_of_blocks
+from cost_models.axes.recompute import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.placed import place
 from cost_models.pipeline.spans import PassSpans, pass_spans
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.actions import IDLE
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.tiers.channels import ADAM_BYTES, channel_seconds, link_rate, seconds_by_residency
 from cost_models.tiers.places import PARKED, STATES, STREAMED, Residency, residency_of_blocks
 from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.peak import RankMemory, columns_of
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.specs.choices import Schedule
 
 Floats = npt.NDArray[np.float64]
 Delay = Floats | float

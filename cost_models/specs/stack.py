@@ -6,12 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.axes.context import Context
-from cost_models.axes.order import DEFAULT_ORDER, Order
-from cost_models.axes.overlap import Overlap
-from cost_models.axes.pipeline import Schedule
-from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
+from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Recompute, Schedule
 from cost_models.specs.cluster import AttentionKernel, Precision
 from cost_models.specs.drives import DriveUse
 from cost_models.specs.recommender.constants import RecommenderStack

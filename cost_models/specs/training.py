@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.base import GpuCount, LargeInt, Spec
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import NARROW, Precision
 from cost_models.units import LARGEST
 

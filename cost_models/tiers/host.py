@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import offloads
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import gradients_wait, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.tiers.drive import buffer_bytes, drive_traffic
 from cost_models.tiers.residency import RESIDENT, held, of_fullest_rank, rest_is

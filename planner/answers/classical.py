@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from cost_models.axes.axis import divisors
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 

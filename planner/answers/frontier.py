@@ -11,12 +11,12 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.placement import even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.pareto import POINTS, Frontier, exact_frontier
 from planner.objectives import Objective
 from planner.placement.even_prices import BalancedPrices, Floats, balanced_prices

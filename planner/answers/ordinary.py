@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cost_models.axes.context import CONTEXTS
-from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.uncertainty import timed_under
 from planner.space.restrictions import Restrictions
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.base import MAX_GPUS
 from cost_models.confidence import EVEN, confident_share
 from cost_models.defaults import complete_question
@@ -24,6 +23,7 @@ from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, In
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec

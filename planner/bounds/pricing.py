@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import named_blocks
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.step import quick_bounds

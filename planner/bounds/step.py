@@ -28,8 +28,8 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
 from cost_models.schedules import schedule_named
+from cost_models.specs.choices import Schedule
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE

@@ -14,10 +14,10 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explaining.changes import (
     WEIGHT,
     Move,

@@ -10,12 +10,12 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.placement import even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
 from planner.explaining.explain import Origin, gain, overflows

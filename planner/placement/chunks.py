@@ -19,8 +19,9 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import ENDS, Schedule
+from cost_models.axes.pipeline import ENDS
 from cost_models.schedules import PLAIN, schedule_named
+from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
 
 TIMED_TOGETHER = 16

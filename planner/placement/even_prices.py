@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.pipeline.costs import stage_costs
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.shared_shape import Group
 
 Floats = npt.NDArray[np.float64]

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import mix_of, policies_in
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.specs.choices import Schedule
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
+from cost_models.specs.choices import Schedule
 from planner.placement.leaf import Bools, Floats
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms, total
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.replica_terms import (
@@ -34,6 +33,7 @@ from cost_models.pipeline.replica_terms import (
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion
 from cost_models.schedules import schedule_named
+from cost_models.specs.choices import Schedule
 from planner.placement.chunks import every_placement
 from planner.placement.leaf import TOLERANCE, Bools, Floats, Placement
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.axes.placement import even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import format_seconds
 from planner.answers.optimum import PROVEN
 from planner.objectives import Objective

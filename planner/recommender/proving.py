@@ -1,28 +1,85 @@
-"""The proof with places: the program of record, case by case."""
+"""One search, and its proof with places: the program of record, case by case."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cost_models.recommender.priced import Ints
+from planner.exact.ilp.solvers import SolverName
 from planner.recommender.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.ilp.places import PlacesProgram
-from planner.recommender.ilp.solving import solve
+from planner.recommender.ilp.solving import Interrupt, solve
 from planner.recommender.nothing_fits import no_room_for_all
-from planner.recommender.problem import Placement, Problem
-
-if TYPE_CHECKING:
-    from planner.recommender.searching import Search
+from planner.recommender.problem import Placement, Problem, use_of
 
 FLAT_PLACES = 20_000
 """Most variables of places."""
 FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
+
+
+Progress = Callable[[float, float, str], None]
+"""Called with (best objective, proven bound, what is done now)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """One search: the best placement so far, the bound proved so far, and what ends it."""
+
+    problem: Problem
+    solver: SolverName
+    deadline: float
+    interrupt: Interrupt
+    progress: Progress | None = None
+    best: Placement | None = None
+    value: float = math.inf
+    bound: float = 0.0
+    greedy_value: float = math.inf
+    flat: bool = False
+    """Whether places were in the program."""
+    left_open: bool = False
+    """Whether time or the user ended a part early."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value; 1 without a placement that fits."""
+        if self.best is None:
+            return 1.0
+        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
+
+    def stopped(self) -> bool:
+        """Whether the search has to end now."""
+        if self.interrupt.pressed or self.seconds_left <= 0:
+            self.left_open = True
+        return self.left_open
+
+    def say(self, doing: str) -> None:
+        """Tell whoever watches."""
+        if self.progress is not None:
+            self.progress(self.value, self.bound, doing)
+
+    def offer(self, placement: Placement) -> bool:
+        """Keep a placement if it fits and is the best so far; whether it fits."""
+        use = use_of(self.problem, placement)
+        if not use.fits:
+            return False
+        if (value := self.problem.value(use.load)) < self.value:
+            self.best, self.value = placement, value
+        return True
+
+    def prove(self, bound: float) -> None:
+        """Take note of a bound; no bound is above what was found."""
+        self.bound = max(self.bound, min(bound, self.value))
 
 
 def over_places(search: Search, kept: Ints, again: Callable[[Ints], None]) -> None:

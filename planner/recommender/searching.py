@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.errors import RunError
 from cost_models.recommender.priced import Array, Ints
-from planner.exact.ilp.solvers import SolverName
 from planner.recommender.cases import ROUNDED
 from planner.recommender.greedy import greedy, placed
 from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.solving import Interrupt, solve
+from planner.recommender.ilp.solving import solve
 from planner.recommender.local_search import improve
 from planner.recommender.nothing_fits import no_room_for_all
-from planner.recommender.problem import Placement, Problem, use_of
+from planner.recommender.problem import Placement
+from planner.recommender.proving import Progress as Progress
+from planner.recommender.proving import Search as Search
 from planner.recommender.proving import over_places
 from planner.recommender.state import State
 
@@ -36,64 +35,6 @@ PATIENCE = 12
 SEEDS = 4
 """Local searches where few distinct tables leave a gap of more than SMALL_GAP."""
 SMALL_GAP = 5e-3
-
-Progress = Callable[[float, float, str], None]
-"""Called with (best objective, proven bound, what is done now)."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Search:
-    """One search: the best placement so far, the bound proved so far, and what ends it."""
-
-    problem: Problem
-    solver: SolverName
-    deadline: float
-    interrupt: Interrupt
-    progress: Progress | None = None
-    best: Placement | None = None
-    value: float = math.inf
-    bound: float = 0.0
-    greedy_value: float = math.inf
-    flat: bool = False
-    """Whether places were in the program."""
-    left_open: bool = False
-    """Whether time or the user ended a part early."""
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the deadline."""
-        return self.deadline - time.monotonic()
-
-    @property
-    def gap(self) -> float:
-        """(value − bound) / value; 1 without a placement that fits."""
-        if self.best is None:
-            return 1.0
-        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
-
-    def stopped(self) -> bool:
-        """Whether the search has to end now."""
-        if self.interrupt.pressed or self.seconds_left <= 0:
-            self.left_open = True
-        return self.left_open
-
-    def say(self, doing: str) -> None:
-        """Tell whoever watches."""
-        if self.progress is not None:
-            self.progress(self.value, self.bound, doing)
-
-    def offer(self, placement: Placement) -> bool:
-        """Keep a placement if it fits and is the best so far; whether it fits."""
-        use = use_of(self.problem, placement)
-        if not use.fits:
-            return False
-        if (value := self.problem.value(use.load)) < self.value:
-            self.best, self.value = placement, value
-        return True
-
-    def prove(self, bound: float) -> None:
-        """Take note of a bound; no bound is above what was found."""
-        self.bound = max(self.bound, min(bound, self.value))
 
 
 def run(search: Search) -> None:

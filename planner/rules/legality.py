@@ -11,11 +11,11 @@ import numpy as np
 from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from cost_models.units import counted
 from planner.formats.trainers import refusals
 from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES

@@ -8,11 +8,11 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
-from cost_models.axes.overlap import OVERLAPS
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
+from cost_models.specs.choices import OVERLAPS
 from cost_models.specs.training import TrainingSpec
 from planner.rules.replicas import holds_replicas
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
+from cost_models.specs.choices import Schedule
 from planner.certificate import Certificate, Settled
 from planner.exact.best_placement import best_placement
 from planner.exact.ilp.record import Survivor, settle

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, blocks_by_policy, named_blocks, policies_in
+from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
 from planner.placement.chunks import chunk_sizes
 from planner.placement.heuristics import good_placement

@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from planner.bounds.boxes import most_held
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds

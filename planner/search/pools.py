@@ -15,13 +15,12 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
 from planner.bounds.pools_ideal import ideal_bounds
 from planner.placement.leaf import Bools, Floats, Leaf

@@ -13,9 +13,7 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.placement import MOST_REPLICAS, even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.estimate import fullest_pool
 from cost_models.memory.boundaries import boundary_bytes
@@ -24,6 +22,7 @@ from cost_models.pipeline.replica_terms import in_pools, replica_terms
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.placement.leaf import TOLERANCE, Bools, Floats
 from planner.placement.replica_leaf import ReplicaLeaf, start_up, summed_rates

@@ -11,9 +11,9 @@ import numpy as np
 from cost_models.axes.axis import Mesh, divisors
 from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
 from cost_models.axes.layout import AXES
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.words import Switch
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from planner.space.restrictions import Restrictions
 
 ONE_CHUNK = SCHEDULES.index("1f1b")

@@ -21,11 +21,12 @@ from cost_models import schedules
 from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
-from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
+from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from planner.placement.chunks import covers
 from planner.rules.host import HOST_RULES, needless_drives
 from planner.rules.legality import legal_rows

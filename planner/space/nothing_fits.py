@@ -9,14 +9,14 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.placement import even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes
 from planner.placement.leaf import Floats
 from planner.rules.stack import question_objections

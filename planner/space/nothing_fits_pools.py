@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import DoesNotFitError
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import format_bytes
 from planner.placement.leaf import Floats, Leaf
 from planner.placement.pool_shape import RankGroup

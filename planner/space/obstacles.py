@@ -10,15 +10,15 @@ import numpy as np
 
 from cost_models.axes.axis import divisors
 from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
+from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.units import counted
 from planner.formats.trainers import trainer_named
 from planner.placement.chunks import covers

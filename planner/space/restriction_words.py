@@ -10,10 +10,10 @@ import numpy as np
 
 from cost_models.axes.columns import COLUMNS
 from cost_models.axes.layout import AXES as LAYOUT_AXES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.changes import WORDS
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.formats.trainers import trainer_named
 from planner.space.restrictions import AXES, CLOSED, Restrictions, names_of
 

@@ -12,11 +12,12 @@ from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
 from cost_models.axes.context import context_ways
 from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, policies_in
+from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
 from planner.formats.trainers import rows_for
 

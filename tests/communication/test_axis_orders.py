@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import ORDERS, first_same, same_seats, same_seats_of
+from cost_models.axes.order import first_same, same_seats, same_seats_of
 from cost_models.communication.topology import Groups, axis_groups
+from cost_models.specs.choices import ORDERS
 from tests.communication.clusters import cluster
 
 Listed = np.ndarray[tuple[int, int], np.dtype[np.int64]]

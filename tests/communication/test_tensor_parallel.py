@@ -6,11 +6,11 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS, Context
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
@@ -24,6 +23,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, Context
 from cost_models.specs.training import TrainingSpec
 
 GPUS, BATCH, SEQUENCE = 64, 64, 8192

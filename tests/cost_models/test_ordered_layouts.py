@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import ORDERS, Order
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
+from cost_models.specs.choices import ORDERS, Order
 from cost_models.specs.training import TrainingSpec
 
 QUESTION = complete_question(

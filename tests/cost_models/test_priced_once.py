@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import codes_of
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.costs import as_priced, stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from planner.space.layouts import enumerate_layouts

@@ -9,7 +9,7 @@ import torch
 from processes import Processes
 from training import GPT, plan_for
 
-from cost_models.axes.context import CONTEXTS
+from cost_models.specs.choices import CONTEXTS
 from planner.plan import Plan
 
 SIDE_BY_SIDE = GPT | {"parallel_block": True}

@@ -16,7 +16,7 @@ from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, plan_for
 
-from cost_models.axes.context import CONTEXTS
+from cost_models.specs.choices import CONTEXTS
 from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import ORDERS, Order, ranks_inside
+from cost_models.axes.order import ranks_inside
+from cost_models.specs.choices import ORDERS, Order
 from executor.mesh import AXES, make_context_group, make_mesh, parameter_places, place_of, rank_places
 
 

@@ -15,7 +15,7 @@ from effort import number
 from processes import Processes
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
 
-from cost_models.axes.context import CONTEXTS
+from cost_models.specs.choices import CONTEXTS
 
 STEPS = number(2, 4)
 """The second has what the first update did."""

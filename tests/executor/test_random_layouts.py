@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from processes import Processes
 from training import Trained, plan_for, stray, train_weights
 
-from cost_models.axes.context import CONTEXTS
-from cost_models.axes.pipeline import SCHEDULES
+from cost_models.specs.choices import CONTEXTS, SCHEDULES
 
 RANKS, STEPS = 4, 2
 TOLERANCE, WAY_TOLERANCE = 1e-5, 1e-3

@@ -8,7 +8,6 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.axes.placement import even_layers
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -16,6 +15,7 @@ from cost_models.estimate import Estimate
 from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.answers.scaling import doublings, scaling_frame
 from planner.explaining.compare import compare, difference

@@ -7,11 +7,8 @@ from typing import Any
 from fuzz_values import NASTY_TEXT, quantities
 from hypothesis import strategies as st
 
-from cost_models.axes.context import CONTEXTS
-from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.files import catalog
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.objectives import OBJECTIVES
 
 AXES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")

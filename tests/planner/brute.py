@@ -18,17 +18,16 @@ from synthetic import POLICIES, every_placement, random_costs
 
 from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.axes.offload import USUAL_RING, Offload
-from cost_models.axes.order import ORDERS
-from cost_models.axes.overlap import OVERLAPS
-from cost_models.axes.pipeline import SCHEDULES, goes_with
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
+from cost_models.axes.pipeline import goes_with
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
+from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.leaf import Leaf
 from planner.rules.legality import legal_rows
 

@@ -6,10 +6,11 @@ from itertools import product
 
 from small import small_question
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, mix_of
+from cost_models.axes.recompute import mix_of
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.space.layouts import Restrictions, enumerate_layouts, parse_restrictions
 
 FEW = ("vpp=1", "mbs=1", "zero=1", "schedule=1f1b", "pp=1,2")

@@ -16,12 +16,10 @@ from brute import Everything, everything
 from small import every_axis
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
-from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.defaults import complete_question
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.placement.leaf import Leaf
 
 POLICIES = len(RECOMPUTE_POLICIES)

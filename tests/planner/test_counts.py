@@ -8,8 +8,8 @@ from brute import Everything, everything
 from effort import number
 from test_offload_search import OPEN, random_question
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import EVERY
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.pricing import Pricing
 from planner.search.opening import Pairs
 from planner.space.counts import Boxes

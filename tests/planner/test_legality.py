@@ -10,13 +10,13 @@ import pytest
 from small import MODEL, every_axis, small_question
 
 from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import SCHEDULES, goes_with
+from cost_models.axes.pipeline import goes_with
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.placement.chunks import covers
 from planner.rules.legality import check, legal_rows, require_legal

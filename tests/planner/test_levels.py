@@ -11,9 +11,9 @@ from brute import AXES, EVERY_POLICY, Everything
 from questions import base
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
 from planner.bounds.shapes import shape_bounds

@@ -11,11 +11,11 @@ from effort import number
 from questions import cluster_of, random_model, without_context
 from small import small_question
 
-from cost_models.axes.overlap import OVERLAPS
 from cost_models.axes.words import UNSAID
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.question import Question
+from cost_models.specs.choices import OVERLAPS
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts

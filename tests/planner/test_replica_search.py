@@ -14,11 +14,11 @@ from several_pools import mixed_question, pool
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.replica_terms import in_pools, replica_terms
 from cost_models.question import MixedQuestion
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explaining.why_not import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.replica_leaf import place_replicas

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from small import every_axis, small_question
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import ORDERS, first_same
-from cost_models.axes.pipeline import SCHEDULES
+from cost_models.axes.order import first_same
 from cost_models.errors import InputError
+from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
 from planner.space.layouts import enumerate_layouts, parse_restrictions
 from planner.space.restrictions import Restrictions, allowed_rows, settled

@@ -13,7 +13,6 @@ from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files import catalog
@@ -21,6 +20,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.question import MixedQuestion
+from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds
 from planner.exact.best_placement import best_placement

@@ -8,8 +8,8 @@ import numpy as np
 from brute import Everything, everything
 from questions import Query, cluster_of, without_context
 
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.space.layouts import parse_restrictions

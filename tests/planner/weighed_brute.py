@@ -14,13 +14,13 @@ import numpy as np
 from brute import POLICIES, Everything, _placements, everything, offloaded_by_number, with_at_least
 from questions import base
 
-from cost_models.axes.pipeline import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
 from cost_models.risk import RISKS, weigh
 from cost_models.schedules import PLAIN
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.hardware import Scenarios
 
 CONSTANTS = (

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules import (
     IDLE,
@@ -23,6 +22,7 @@ from cost_models.schedules import (
     rank_of_stage,
     stages_of_rank,
 )
+from cost_models.specs.choices import SCHEDULES
 
 SHAPES = [
     *(("gpipe", pp, 1, m) for pp in (1, 2, 5) for m in (1, 3, 8)),

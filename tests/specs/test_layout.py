@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import ORDERS
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import InputError
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES
 
 degrees = st.integers(1, 16)
 

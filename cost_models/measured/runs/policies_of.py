@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from cost_models.axes.recompute import Recompute
 from cost_models.measured.runs.notes import Notes
 from cost_models.measured.runs.row import Row
+from cost_models.specs.choices import Recompute
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 

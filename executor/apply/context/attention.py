@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cost_models.axes.context import Context
+from cost_models.specs.choices import Context
 from executor.apply.context.messages import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
 from executor.apply.context.tiles import Merged, Tile, tile_of_ring, tiles_of_whole, zigzag_places
 from executor.models.rotary import Turns

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.rule import Rule, Words
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
 
 _SCHEDULES = ("1f1b", "interleaved")

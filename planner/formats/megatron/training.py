@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.axes.overlap import Overlap
+from cost_models.specs.choices import Overlap
 from cost_models.specs.stack import VOCABULARY_UNIT
 from planner.formats.megatron.model import nothing
 from planner.formats.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says

@@ -1,0 +1,32 @@
+"""Names of what a layout chooses among, as stacks, training jobs and layouts write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from cost_models.schedules.registry import REGISTRY
+
+SCHEDULES = tuple(REGISTRY)
+"""Pipeline schedules, by which columns of layouts number them."""
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[SCHEDULES]
+
+Context = Literal["ring", "all-gather", "all-to-all"]
+CONTEXTS: tuple[Context, ...] = get_args(Context)
+"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
+it, or by trading tokens for heads (Ulysses)."""
+
+Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+"""Mesh axes from neighbouring ranks outwards, Megatron's default first."""
+DEFAULT_ORDER: Order = ORDERS[0]
+
+Overlap = Literal["tp", "pp", "dp"]
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+"""Axes whose communication may run behind compute."""
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
+"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
