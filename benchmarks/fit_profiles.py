@@ -22,7 +22,7 @@ from cost_models.measured.calibration.families import fit_families
 from cost_models.measured.calibration.saving import save_profile
 from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.measured.uncertainty.left_out import reach_in
+from cost_models.measured.validation.intervals import reach_in
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "cost_models" / "data" / "profiles"

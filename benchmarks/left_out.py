@@ -14,8 +14,8 @@ from few_rows import anchored, calibrated
 from cost_models.measured.calibration.families import ANY, blank_profile, errors_of, under_other_sources
 from cost_models.measured.calibration.step_time_fit import measured_seconds
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.uncertainty.left_out import LeftOutRun, Reach, held_by_source, reach_of
 from cost_models.measured.validation.choices import ChoiceScore, choice_scores
+from cost_models.measured.validation.intervals import LeftOutRun, Reach, held_by_source, reach_of
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.pipeline.under_scenarios import step_deviation
 from meshwright.render.runs.validation import CHOICE_HEADERS, choice_cells

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cost_models.files.whole import write_whole
-from cost_models.measured.runs.row import Row, read_rows
-from cost_models.measured.runs.stack_of import kernel_is_assumed
+from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.stack import kernel_is_assumed
 from cost_models.measured.validation.predicting import predict
 from meshwright.cli.output import as_csv
 

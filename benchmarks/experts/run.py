@@ -24,8 +24,7 @@ from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.notes import UnpredictableError
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question

@@ -26,7 +26,7 @@ from prices import cluster_of
 
 from cost_models.defaults import OWN_STACK
 from cost_models.files import catalog
-from cost_models.measured.calibration.table_fit import table_rates
+from cost_models.measured.calibration.microbenchmark_parts import table_rates
 from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES

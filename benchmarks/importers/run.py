@@ -19,7 +19,7 @@ from benchmarks.importers.commands import Published, commands
 from cost_models.defaults import complete_question
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.pipeline.estimating import estimate
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.reading import read_megatron

@@ -19,8 +19,7 @@ from statistics import median
 
 from cost_models.axes.offload import NOWHERE
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.notes import UnpredictableError
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
 from cost_models.pipeline.estimating import estimate
 from cost_models.tiers.channels import update_seconds
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.table_fit import CHANGE, LOOKUP, SUMS, moved_bytes
+from cost_models.measured.calibration.microbenchmark_parts import CHANGE, LOOKUP, SUMS, moved_bytes
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, pooled, row_gradients
 from executor.embeddings.updating import RowOptimizer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cost_models.measured.calibration.cross_validation import UnseenSource
+from cost_models.measured.calibration.families import UnseenSource
 from cost_models.measured.calibration.refitting import Refit, Selection
 from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.hardware import HardwareProfile

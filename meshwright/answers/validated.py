@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import UnknownNameError
 from cost_models.files.whole import write_whole
-from cost_models.measured.validation.chances import chance_ranges
 from cost_models.measured.validation.choices import ChoiceScore, choice_scores
 from cost_models.measured.validation.figures import Figures
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import SourceScore, score
+from cost_models.measured.validation.scores import SourceScore, chance_ranges, score
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.predictions import (

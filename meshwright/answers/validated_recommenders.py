@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cost_models.measured.recommenders.predicting import RecommenderPrediction, RecommenderScore, scores
+from cost_models.measured.validation.recommenders import RecommenderPrediction, RecommenderScore, scores
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped

@@ -11,13 +11,12 @@ from pathlib import Path
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
-from cost_models.measured.calibration.cross_validation import UnseenSource
-from cost_models.measured.calibration.cross_validation import cross_validate as leave_sources_out
-from cost_models.measured.calibration.families import Pair
+from cost_models.measured.calibration.families import Pair, UnseenSource
+from cost_models.measured.calibration.families import cross_validate as leave_sources_out
 from cost_models.measured.calibration.refining import ObservedRun, refine
 from cost_models.measured.calibration.refitting import Refit, Selection, refit, select_runs
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
 from executor.measure.observed_run import Machine, machine_of, observed_run

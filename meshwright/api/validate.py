@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cost_models.files import catalog
 from cost_models.measured.calibration.anchors import anchor
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.figures import published_figures
 from cost_models.measured.validation.predicting import Prediction, predict

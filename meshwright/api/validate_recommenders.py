@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_models.measured.recommenders.predicting import predict
-from cost_models.measured.recommenders.runs import read_runs
+from cost_models.measured.runs.recommenders import read_runs
+from cost_models.measured.validation.recommenders import predict
 from meshwright.answers.validated_recommenders import ValidatedRecommenders
 
 

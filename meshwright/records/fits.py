@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cost_models.measured.calibration.cross_validation import UnseenSource
+from cost_models.measured.calibration.families import UnseenSource
 from cost_models.measured.calibration.refitting import Refit
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 
 
 def refit_record(refit: Refit, file: Path | None) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from cost_models.curves import attention_head_seconds, curve_seconds, measured_c
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.measured.calibration.least_squares import relative_least_squares
 from cost_models.measured.calibration.measurements import Kind, Measurement, merge, quietest
 from cost_models.measured.calibration.microbenchmark_fit import (
     OPTIMIZER_BYTES,
     MicrobenchmarkFit,
     fit_microbenchmarks,
 )
-from cost_models.measured.calibration.robust import relative_least_squares
 from cost_models.specs.hardware import HardwareProfile
 
 PEAK, START_UP = 1e11, 4e-6

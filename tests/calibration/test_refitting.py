@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.measured.calibration.cross_validation import cross_validate
-from cost_models.measured.calibration.families import blank_profile
+from cost_models.measured.calibration.families import blank_profile, cross_validate
 from cost_models.measured.calibration.refitting import Selection, refit, select_runs
 from cost_models.measured.calibration.step_time_fit import (
     CONSTANTS,
@@ -20,7 +19,7 @@ from cost_models.measured.calibration.step_time_fit import (
     fitted_profile,
 )
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile

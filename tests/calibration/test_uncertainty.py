@@ -7,10 +7,9 @@ import pytest
 from cost_models.axes.differing import axes_that_differ
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
+from cost_models.measured.calibration.timed_runs import pair_error, timed_runs
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.uncertainty.pair_errors import pair_error
-from cost_models.measured.uncertainty.timed_runs import timed_runs
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from cost_models.files import catalog
 from cost_models.measured.calibration.families import ANY, pair_of
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.flags_of import is_doubtful
 from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.switches import is_doubtful
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.estimating import estimate

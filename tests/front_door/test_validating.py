@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from effort import number
 
-from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.runs.source_notes import source_notes
+from cost_models.measured.runs.shipped import shipped_rows, source_notes
 from cost_models.measured.validation.predicting import Prediction, predict
 from meshwright.cli.frame import main
 

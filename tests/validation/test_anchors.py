@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cost_models.measured.calibration.anchors import anchor, spread_positions
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import score, step_error

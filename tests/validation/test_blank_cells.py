@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.notes import UnpredictableError
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.pipeline.estimating import estimate
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.choices import choice_scores
 from cost_models.measured.validation.predicting import Prediction, predict

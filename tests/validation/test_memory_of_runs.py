@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction, predict
 
 LAST_RANK = "torch allocated_bytes.all.peak on LAST rank"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.runs.models_of import model_of
-from cost_models.measured.runs.notes import Notes, UnpredictableError
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.model import model_of
+from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
 from cost_models.specs.transformer import TransformerSpec
 
 

@@ -12,17 +12,16 @@ from cost_models.axes.words import EVERY
 from cost_models.files import catalog
 from cost_models.measured.calibration.families import fit_families, pair_of
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.flags_of import is_doubtful
-from cost_models.measured.runs.hardware_of import cluster_of
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.policies_of import (
+from cost_models.measured.runs.hardware import cluster_of
+from cost_models.measured.runs.policies import (
     multiplies_tf32,
     precision_of,
     recompute_of,
     states_recompute,
     zero_of,
 )
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.switches import is_doubtful
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.estimating import estimate
 

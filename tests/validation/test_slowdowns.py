@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.row import Row, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.tiers.channels import update_seconds
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "offload"

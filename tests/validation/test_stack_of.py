@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.row import Row
-from cost_models.measured.runs.stack_of import stack_of
+from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.stack import stack_of
 from cost_models.specs.stack import StackSpec
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.measured.calibration.anchors import anchor
-from cost_models.measured.runs.plausible import LARGEST_COUNTS
-from cost_models.measured.runs.row import Row, parse_rows, read_rows
+from cost_models.measured.runs.degrees import LARGEST_COUNTS
+from cost_models.measured.runs.rows import Row, parse_rows, read_rows
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import score
 

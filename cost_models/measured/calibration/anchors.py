@@ -15,14 +15,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.measured.calibration.offset import Offset, covariance_of, offset_of
+from cost_models.measured.calibration.few_runs import Offset, covariance_of, offset_of
+from cost_models.measured.calibration.moved_profile import moved_by_factors
 from cost_models.measured.calibration.step_time_fit import (
     CONSTANTS,
     TimedCases,
-    moved_by_factors,
 )
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.pipeline.estimating import estimate

@@ -7,7 +7,7 @@ stacks that nobody timed. Cross-validation leaves whole sources out of every fit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from cost_models.measured.calibration.step_time_fit import (
     measured_seconds,
 )
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.flags_of import is_doubtful
+from cost_models.measured.runs.switches import is_doubtful
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
@@ -168,3 +168,49 @@ def pair_of(case: Case) -> Pair:
     """The die and family of stacks that a case ran on."""
     stack = case.question.stack
     return die_of(case.question.cluster.gpu.name), stack.family or stack.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenSource:
+    """Median absolute relative errors of one source's step times under three kinds of profiles."""
+
+    source: str
+    runs: int
+    defaults: float
+    """Error under the documented defaults, which were fitted to nothing."""
+    left_out: float
+    """Error under profiles fitted to every other source."""
+    fitted: float
+    """Error under the profile that was fitted to this source too."""
+
+
+def cross_validate(
+    cases: Sequence[Case],
+    fitted_errors: Mapping[str, float],
+    *,
+    on_source: Callable[[str], None] | None = None,
+) -> tuple[UnseenSource, ...]:
+    """The errors of every source of `cases`, left out in turn; `fitted_errors` are those of the full fits, by run.
+
+    The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
+    runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
+    """
+    unseen = leave_sources_out(cases, fewest=1, on_source=on_source)
+    found = []
+    for source, errors in unseen.items():
+        members = [case for case in cases if case.row.source == source]
+        fitted = np.array([fitted_errors[case.row.row_id] for case in members])
+        found.append(
+            UnseenSource(
+                source=source,
+                runs=len(members),
+                defaults=_median(predict_with((), members)),
+                left_out=_median(errors),
+                fitted=_median(fitted),
+            )
+        )
+    return tuple(found)
+
+
+def _median(errors: npt.NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(errors)))

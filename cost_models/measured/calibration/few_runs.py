@@ -1,27 +1,147 @@
-"""A profile moved by a few runs of one cluster: no further than they agree, and never far from where it was.
+"""What a few timed runs of a cluster say of its others: a factor on its steps and factors of its profile's constants.
 
-With one to eight runs a fit that follows them closely takes their oddities for constants. So constants move to what
-`offset` makes of the runs: as the profile's scenarios vary, and with room for a factor of the cluster's own and for odd
-rows, neither of which is any constant of a profile, so they stay out of it.
+    log measured = log predicted(constants · e^δ) + γ + noise
+
+γ is what the cluster or its software has of its own and no constant has; δ varies as the profile's scenarios do. Two
+things are unsure besides: whether a row is ordinary or odd (misread, or of a mechanism that is missing), and whether
+the cluster is like others or far from them all. Every combination is followed as a Gaussian, row by row, and their
+mean counts, each weighted by how likely it makes the rows (a Gaussian sum filter, Alspach and Sorenson 1972): where
+rows disagree, none is believed in full. Of many rows only the likeliest combinations are followed. How wide all this is
+was seen where whole sources were left out of every fit, with one to five of their rows given.
+
+With one to eight runs a fit that follows them closely takes their oddities for constants. So a profile's constants move
+only by δ; the factor γ and odd rows stay out of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from cost_models.measured.calibration.offset import Offset, covariance_of, offset_of
+from cost_models.measured.calibration.moved_profile import moved_by_factors
 from cost_models.measured.calibration.step_time_fit import (
     Interval,
     StepTimeFit,
     TimedCases,
     fit_step_times,
-    moved_by_factors,
+    pulls_of,
 )
 from cost_models.measured.runs.cases import Case
 from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+
+_VARIANCE = 0.6
+"""Variance of δ as a share of the scenarios', which have stacks that were misread among them."""
+_OFFSET, _FAR_OFFSET = 0.03, 0.5
+"""Deviation of γ between clusters that are like others, and of one that is far."""
+_FAR = 0.01
+"""Share of clusters that are far."""
+_NOISE, _ODD_NOISE = 0.02, 0.5
+"""Deviation of an ordinary row from its neighbours, and of an odd one."""
+_ODD, _FAR_ODD = 0.4, 0.05
+"""Share of rows that are odd; on a cluster that is far rows agree, or nobody could tell that it is."""
+_MOST = 128
+"""Combinations that are followed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """What runs say of their cluster, as logarithms."""
+
+    step: float
+    """Added to every step time."""
+    constants: Array
+    """(C,) added to constants."""
+    told: Array
+    """(C,) share of the deviation of each constant that the runs take away."""
+    deviations: Array
+    """(C,) what is left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Combinations:
+    """What may be true of the cluster and of the rows so far."""
+
+    means: Array
+    """(H, 1 + C) of γ and δ."""
+    covariances: Array
+    """(H, 1 + C, 1 + C)."""
+    chances: Array
+    """(H,) logarithms of their weights."""
+    odd: Array
+    """(H,) share of rows that are odd."""
+
+    def after(self, term: Array, value: float) -> _Combinations:
+        """What may be true after one more row, ordinary or odd, whose γ and δ add up to `value` along `term`."""
+        along = self.covariances @ term
+        off = value - self.means @ term
+        both = []
+        for share, deviation in ((1 - self.odd, _NOISE), (self.odd, _ODD_NOISE)):
+            variance = along @ term + deviation**2
+            gain = along / variance[:, None]
+            both.append(
+                (
+                    self.means + gain * off[:, None],
+                    self.covariances - gain[:, :, None] * along[:, None, :],
+                    self.chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance)),
+                    self.odd,
+                )
+            )
+        means, covariances, chances, odd = (np.concatenate(pair) for pair in zip(*both, strict=True))
+        best = np.argsort(-chances, kind="stable")[:_MOST]
+        return _Combinations(means[best], covariances[best], chances[best], odd[best])
+
+    def moments(self) -> tuple[Array, Array]:
+        """(1 + C,) mean of all of them, and the deviations around it."""
+        weights = np.exp(self.chances - self.chances.max())
+        weights /= weights.sum()
+        mean = weights @ self.means
+        spread = np.diagonal(self.covariances, axis1=1, axis2=2) + (self.means - mean) ** 2
+        return mean, np.sqrt(np.maximum(weights @ spread, 0.0))
+
+
+def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: int = 0) -> Offset:
+    """The mean offset, from (K,) logarithms of predicted / measured and their slopes (K, C) in the constants.
+
+    `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
+    leaves less to say for these. Without errors the offset is zero.
+    """
+    found = _Combinations(
+        means=np.zeros((2, len(covariance) + 1)),
+        covariances=np.array([_joint(one**2, covariance, known_runs) for one in (_OFFSET, _FAR_OFFSET)]),
+        chances=np.log([1 - _FAR, _FAR]),
+        odd=np.array([_ODD, _FAR_ODD]),
+    )
+    _, before = found.moments()
+    for error, slope in zip(errors.tolist(), slopes, strict=True):
+        found = found.after(np.append(1.0, slope), -error)
+    mean, after = found.moments()
+    told = np.clip(1 - after / np.maximum(before, 1e-12), 0.0, 1.0)
+    return Offset(step=float(mean[0]), constants=mean[1:], told=told[1:], deviations=after[1:])
+
+
+def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
+    """(C, C) covariance of the constants' logarithms in the scenarios of a profile; of one that has none the pulls."""
+    told = profile.scenarios.by_constant if profile.scenarios is not None else {}
+    covariance = np.diag(pulls_of(constants) ** 2)
+    known = [place for place, name in enumerate(constants) if name in told]
+    if known:
+        logs = np.log([told[constants[place]] for place in known])
+        covariance[np.ix_(known, known)] = np.cov(logs, bias=True)
+    return covariance
+
+
+def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
+    """(1 + C, 1 + C) covariance of γ and δ: what is left once so many runs have said theirs of them."""
+    joint = np.zeros((len(covariance) + 1,) * 2)
+    joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
+    left = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
+    return np.asarray(joint * np.outer(left, left))
+
 
 FEW = 8
 """Most runs that count as few: of sources left out of every fit a close fit to fifteen predicted the rest better."""

@@ -26,22 +26,20 @@ from cost_models.breakdown import Breakdown
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
-from cost_models.measured.calibration.curve_fits import (
+from cost_models.measured.calibration.least_squares import relative_errors, relative_least_squares
+from cost_models.measured.calibration.measurements import Measurement, merge, select
+from cost_models.measured.calibration.microbenchmark_parts import (
+    action_host_seconds,
     attention_curves,
     collective_curves,
+    host_constants,
+    host_layer_seconds,
     operator_curves,
     rounded,
-)
-from cost_models.measured.calibration.host_fit import (
-    action_host_seconds,
-    host_layer_seconds,
     split_host_seconds,
+    table_rates,
     update_host_seconds,
 )
-from cost_models.measured.calibration.measurements import Measurement, merge, select
-from cost_models.measured.calibration.offload_fit import host_constants
-from cost_models.measured.calibration.robust import relative_errors, relative_least_squares
-from cost_models.measured.calibration.table_fit import table_rates
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 

@@ -6,7 +6,7 @@ peak of a datasheet is the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cost_models.specs.hardware import (
     AttentionCurve,
@@ -21,6 +21,11 @@ MOVED_BY = "; moved by "
 """Separates, in a profile's source, how it was measured from the runs that moved it."""
 _DIGITS = 6
 """Significant digits: enough that moving back gives the measured values, and short to read."""
+
+_CEILING = 1.1
+"""Largest value of a fitted share: a little above the best that was measured, never much."""
+_OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficiency")
+"""Shares of what a kernel reached alone, which none in a step exceeds."""
 
 
 def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
@@ -67,6 +72,22 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
     back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
     source = profile.source.partition(MOVED_BY)[0]
     return moved(profile, back).model_copy(update={"moved": None, "contention": 0.0, "source": source})
+
+
+def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+    """The profile with some constants multiplied, none beyond the most that a fit allows or that it had."""
+    values = {}
+    for name, factor in factors.items():
+        before = getattr(profile, name)
+        values[name] = min(float(f"{before * factor:.4g}"), max(before, ceiling_of(name)))
+    return profile.model_copy(update=values)
+
+
+def ceiling_of(name: str) -> float:
+    """Largest value that a constant may take; a profile beyond it could not be read again."""
+    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
+    return min(float(most), ceiling) if name.endswith("efficiency") else float(most)
 
 
 def _rises(profile: HardwareProfile, by: Moved) -> tuple[float, float]:

@@ -22,8 +22,8 @@ from cost_models.measured.calibration.step_time_fit import (
     measured_seconds,
 )
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.row import Row
-from cost_models.measured.uncertainty.left_out import reach_in
+from cost_models.measured.runs.rows import Row
+from cost_models.measured.validation.intervals import reach_in
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.step_times import StepTimes

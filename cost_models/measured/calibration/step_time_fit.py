@@ -19,12 +19,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.measured.calibration.shrinkage import Expansion, Shrinkage, expand, least_of, shrink
+from cost_models.measured.calibration.least_squares import Expansion, Shrinkage, expand, least_of, shrink
+from cost_models.measured.calibration.moved_profile import ceiling_of
+from cost_models.measured.calibration.scenarios import scenarios_of
+from cost_models.measured.calibration.timed_runs import pair_error, timed_runs
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.uncertainty.left_out import Reach
-from cost_models.measured.uncertainty.pair_errors import pair_error
-from cost_models.measured.uncertainty.scenarios import scenarios_of
-from cost_models.measured.uncertainty.timed_runs import timed_runs
+from cost_models.measured.validation.intervals import Reach
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
@@ -186,7 +186,7 @@ def fit_step_times(
     weight = _weights(timed.cases)
     if weight_of_a_run is not None:
         weight = np.full(len(timed.cases), weight_of_a_run)
-    ceiling = np.log([_ceiling(name) for name in timed.constants])
+    ceiling = np.log([ceiling_of(name) for name in timed.constants])
 
     def heard(round_: int, errors: Array) -> None:
         if on_round is not None:
@@ -243,24 +243,11 @@ def fitted_profile(
     )
 
 
-_CEILING = 1.1
-"""Largest value of a fitted share: a little above the best that was measured, never much."""
-_OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficiency")
-"""Shares of what a kernel reached alone, which none in a step exceeds."""
-
-
 def measured_seconds(case: Case) -> float:
     """Step seconds that the case's row was published with."""
     seconds = timed_seconds(case.row)
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
-
-
-def _ceiling(name: str) -> float:
-    """Largest value that a constant may take; a profile beyond it could not be read again."""
-    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
-    ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
-    return min(float(most), ceiling) if name.endswith("efficiency") else float(most)
 
 
 def _weights(cases: Sequence[Case]) -> Array:
@@ -272,15 +259,6 @@ def _weights(cases: Sequence[Case]) -> Array:
 def pulls_of(constants: Sequence[str]) -> Array:
     """(C,) how far each constant may be from where it starts, as a logarithm."""
     return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
-
-
-def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
-    """The profile with some constants multiplied, none beyond the most that a fit allows or that it had."""
-    moved = {}
-    for name, factor in factors.items():
-        before = getattr(profile, name)
-        moved[name] = min(float(f"{before * factor:.4g}"), max(before, _ceiling(name)))
-    return profile.model_copy(update=moved)
 
 
 def _intervals(

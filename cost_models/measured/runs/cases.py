@@ -11,25 +11,26 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.placement import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.measured.runs.degrees_of import Degrees, chunks_of, degrees_of
-from cost_models.measured.runs.experts_of import keeps_experts_whole
-from cost_models.measured.runs.flags_of import expert_tensor_parallel, training_changes
-from cost_models.measured.runs.hardware_of import cluster_of, gpu_of, on_tensor_cores
-from cost_models.measured.runs.host_update_of import with_host_update
-from cost_models.measured.runs.models_of import model_of
-from cost_models.measured.runs.notes import Notes, UnpredictableError
-from cost_models.measured.runs.offload_of import offload_of
-from cost_models.measured.runs.plausible import MAX_ACTIONS, check_counts
-from cost_models.measured.runs.policies_of import (
+from cost_models.measured.runs.degrees import MAX_ACTIONS, Degrees, check_counts, chunks_of, degrees_of
+from cost_models.measured.runs.hardware import cluster_of, gpu_of, on_tensor_cores
+from cost_models.measured.runs.model import model_of
+from cost_models.measured.runs.policies import (
     multiplies_tf32,
+    offload_of,
     precision_of,
     recompute_of,
     shards_in_a_node,
+    with_host_update,
     zero_of,
 )
-from cost_models.measured.runs.row import Row
-from cost_models.measured.runs.stack_of import month_of, stack_of
-from cost_models.measured.runs.states_of import state_changes
+from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.stack import month_of, stack_of
+from cost_models.measured.runs.switches import (
+    expert_tensor_parallel,
+    keeps_experts_whole,
+    state_changes,
+    training_changes,
+)
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.pipeline.estimating import estimate

@@ -19,7 +19,7 @@ from cost_models.base import Spec
 from cost_models.files import catalog
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question

@@ -1,4 +1,4 @@
-"""Accuracy of predictions: the error figures of each source of published rows.
+"""Accuracy of predictions: error figures of each source of published rows, and how often runs with a stated chance ran.
 
 Errors are predicted / measured − 1. A *sweep* is what one source ran under one nominal question: rows that agree in
 model, sequence length, number of GPUs, global batch, GPU and precision, and differ in layout.
@@ -10,8 +10,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
 
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction
 
 SWEEP_COLUMNS = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
@@ -251,3 +253,39 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+EDGES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
+"""Bounds of the ranges of P(fits)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChanceRange:
+    """The runs whose chance of fitting lay in one range."""
+
+    least: float
+    most: float
+    runs: int
+    said: float
+    """Mean of their chances."""
+    ran: float
+    """Share of them that ran."""
+
+
+def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
+    """Every range that has runs, the least likely first; runs of which nobody knows whether they ran do not count."""
+    known = [
+        (one.fits_probability, not one.row.flag("oom"))
+        for one in predictions
+        if one.fits_probability is not None
+        and (one.row.flag("oom") or measured_seconds(one.row) or measured_bytes(one.row))
+    ]
+    found = []
+    for least, most in pairwise(EDGES):
+        own = [
+            (chance, ran) for chance, ran in known if least <= chance and (chance < most or most == EDGES[-1])
+        ]
+        if own:
+            said, ran = (mean(column) for column in zip(*own, strict=True))
+            found.append(ChanceRange(least=least, most=most, runs=len(own), said=said, ran=ran))
+    return tuple(found)

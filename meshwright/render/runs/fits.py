@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cost_models.documents import printable
-from cost_models.measured.calibration.cross_validation import UnseenSource
+from cost_models.measured.calibration.families import UnseenSource
 from cost_models.measured.calibration.refitting import Refit, Selection, named_sources
 from cost_models.measured.calibration.step_time_fit import Interval
 from cost_models.units import counted

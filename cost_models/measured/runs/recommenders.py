@@ -18,7 +18,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.yaml_text import parse_yaml
-from cost_models.measured.runs.tables import parse_table, read_table
+from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import Links

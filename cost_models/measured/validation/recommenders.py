@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cost_models.measured.recommenders.runs import RecommenderRun
+from cost_models.measured.runs.recommenders import RecommenderRun
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import dense_seconds

@@ -1,4 +1,4 @@
-"""How well predictions tell two layouts of one question apart: errors of the ratio of their times.
+"""The timed runs that a profile rests on, and how well predictions tell two layouts of one question apart.
 
 What one cluster and one release share (clocks, fabric, kernels) cancels in the ratio of two times of one sweep, so its
 error is smaller than that of either. It grows with the square root of the number n of axes on which the layouts differ,
@@ -14,9 +14,11 @@ from itertools import combinations
 
 import numpy as np
 
-from cost_models.axes.differing import axes_that_differ
+from cost_models.axes.differing import COMPARED, axes_that_differ, axis_value
+from cost_models.axes.layout import Layout
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.scores import sweep_of
+from cost_models.specs.hardware import TimedRuns
 
 FEWEST_PAIRS = 10
 """Fewest pairs of runs that such an error is claimed from."""
@@ -42,3 +44,34 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
     order = np.argsort(sizes)
     below = np.cumsum(np.array(weights)[order])
     return float(np.array(sizes)[order][np.searchsorted(below, below[-1] / 2)])
+
+
+_PLAINEST = Layout()
+
+
+def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
+    """The runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
+    groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
+    for case in cases:
+        question = case.question
+        groups[(case.row.source, question.cluster.gpu.name, question.stack.name)].append(case)
+    return tuple(_of(*names, members, errors) for names, members in groups.items())
+
+
+def _of(source: str, gpu: str, stack: str, members: Sequence[Case], errors: Mapping[str, float]) -> TimedRuns:
+    gpus = [one.layout.num_gpus for one in members]
+    used = {}
+    for name in COMPARED:
+        values = {axis_value(name, one.layout) for one in members}
+        if values != {axis_value(name, _PLAINEST)}:
+            used[name] = " ".join(sorted(values, key=lambda text: (len(text), text)))
+    return TimedRuns(
+        source=source,
+        gpu=gpu,
+        stack=stack,
+        runs=len(members),
+        median_error=round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4),
+        fewest_gpus=min(gpus),
+        most_gpus=max(gpus),
+        axes=used,
+    )

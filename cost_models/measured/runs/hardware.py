@@ -1,17 +1,127 @@
-"""The GPU, node and network that a row ran on, from what its author wrote."""
+"""The GPU, node and network that a row ran on, from what its author wrote.
+
+The GPU cell may name memory, power limit and bandwidth of that very board, as `H100 SXM 96GB HBM2e (500W, 2.4TB/s)`.
+The bandwidth of a GPU's share of its node's network is given in bits or bytes, per GPU or per node.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.measured.runs.gpu_figures import as_printed
-from cost_models.measured.runs.network_of import adapters, network_bits
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Notes, Row
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.links import Links, LinkSpec
+from cost_models.units import GIB
+
+_MEMORY = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!\s*/\s*s)", re.IGNORECASE)
+_WATTS = re.compile(r"(?<![\d.])(\d{2,4})\s*w(?:atts?)?\b", re.IGNORECASE)
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*([tg])b\s*/\s*s", re.IGNORECASE)
+_REPORTED = 79.1 / 80
+"""GiB that the runtime reports for each GB of an H100's label."""
+_SAME_LABEL = 0.07
+"""Difference between label and catalogue within which a cell names the catalogue's own board."""
+_BOARDS = (0.5, 1.6)
+"""Least and most memory of a board relative to the catalogue's of its name; beyond, a cell counts several GPUs."""
+
+
+def as_printed(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
+    """The catalogue's GPU with what the cell's words say of memory, power limit and bandwidth."""
+    found: dict[str, Any] = {}
+    if label := _MEMORY.search(words):
+        memory = int(label[1]) * _REPORTED * GIB
+        ratio = memory / gpu.memory
+        if abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]:
+            found["memory"] = memory
+    if limit := _WATTS.search(words):
+        found["tdp_watts"] = int(limit[1])
+    if rate := _BANDWIDTH.search(words):
+        found["memory_bandwidth"] = float(rate[1]) * (1e12 if rate[2] in "tT" else 1e9)
+    changed = {name: value for name, value in found.items() if value != getattr(gpu, name)}
+    if not changed:
+        return gpu
+    notes.assume(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
+    return gpu.model_copy(update=changed)
+
+
+_RATE = r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<scale>[gGtT])"
+_UNIT = r"(?P<unit>[bB](?:(?:it|yte)s?)?)"
+_RAILS = re.compile(rf"(?P<rails>\d+)\s*[x×]\s*{_RATE}\s*{_UNIT}?")
+_SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!\s*memory)", re.IGNORECASE)
+_GENERATION = re.compile(
+    r"(?:(?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)", re.IGNORECASE
+)
+"""Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
+_OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
+_OMNI_PATH_BITS = 100e9
+_BUS = re.compile(
+    r"nv(?:link|switch)[^,;+]*?\d+(?:\.\d+)?\s*[GT]B/s|\d+(?:\.\d+)?\s*[GT]B/s[^,;+]*?nv(?:link|switch)",
+    re.IGNORECASE,
+)
+"""Words for the links inside a node."""
+_OTHER_NETWORK = re.compile(
+    r"manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band", re.IGNORECASE
+)
+_ADAPTER = re.compile(
+    r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni",
+    re.IGNORECASE,
+)
+"""Words for an adapter of the network, which may itself be said to sit on PCIe."""
+_EACH = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
+_ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
+_ONE_ADAPTER_BITS = 101e9
+_ADAPTER_BITS = 401e9
+"""Bits/s of the fastest adapter in the tables: a higher figure is a whole node's."""
+
+
+def network_bits(words: str, per_node: int) -> float | None:
+    """Bits/s of one GPU's share of its node's network; None where the words do not say.
+
+    A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
+    one of its box (Ethernet up to 100 Gb/s).
+    """
+    if match := _OMNI_PATH.search(words):
+        return int(match["rails"]) * _OMNI_PATH_BITS / per_node
+    outside = _computing(_BUS.sub("", words))
+    if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
+        return max(several) / per_node
+    if match := _SPEED.search(outside):
+        bits = _bits(match)
+        if _EACH.search(outside):
+            return bits
+        shared = re.search(r"node|instance|\befa\b", outside, re.IGNORECASE)
+        alone = _ONE_ADAPTER.search(outside) and bits < _ONE_ADAPTER_BITS
+        return bits / per_node if shared or alone or bits > _ADAPTER_BITS else bits
+    if match := _GENERATION.search(outside):
+        bits = float(match["rate"]) * 1e9
+        return bits * int(match["rails"]) / per_node if match["rails"] else bits
+    return None
+
+
+def adapters(words: str) -> int | None:
+    """Network adapters of a node, where the words count them: `4x100Gb RoCE per node`."""
+    match = _RAILS.search(_BUS.sub("", words))
+    return int(match["rails"]) if match else None
+
+
+def _computing(words: str) -> str:
+    """The words without those for networks that carry no collectives: management, storage, the host's own bus."""
+    parts = re.split(r"([,;+()])", words)
+    return "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
+
+
+def _is_bus(words: str) -> bool:
+    return "pcie" in words.lower() and not _ADAPTER.search(words)
+
+
+def _bits(match: re.Match[str]) -> float:
+    """A rate in bits/s: `GB` and `Gbyte` are bytes; `Gb`, `Gbit`, `GbE` and a bare `G` are bits."""
+    unit = match["unit"] or "b"
+    in_bytes = unit == "B" or unit.lower().startswith("byte")
+    return float(match["rate"]) * (1e12 if match["scale"] in "tT" else 1e9) * (8 if in_bytes else 1)
+
 
 _GPUS: tuple[tuple[str, str], ...] = (
     (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),

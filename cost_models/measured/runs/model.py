@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 from cost_models.files import catalog
-from cost_models.measured.runs.experts_of import further_tokens
-from cost_models.measured.runs.notes import Notes, UnpredictableError
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.switches import further_tokens
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
 

@@ -1,15 +1,27 @@
-"""Precision, recomputation, ZeRO stage and shard group of a row: numbers, or the names trainers use."""
+"""Policies of a row: precision, recomputation, ZeRO stage, shard group and offload.
+
+They are numbers, or the names trainers use. A row may also state how fast its host updates parameters.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.row import Row
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload import NOWHERE, USUAL_RING, Offload
+from cost_models.axes.words import EVERY
+from cost_models.documents import printable
+from cost_models.measured.runs.rows import Notes, Row
+from cost_models.question import Question
 from cost_models.specs.choices import Recompute
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
+from cost_models.tiers.channels import channel_seconds
 
+_UNIT = 1e-9
+"""Seconds of a parameter at which the rate that a log implies is computed."""
 _PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"(fp|float)-?8|e4m3|e5m2", "fp8"),
     (r"(fp|float)-?4|e2m1", "fp4"),
@@ -48,7 +60,7 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     words = row.text("precision").lower()
     found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
     if found is None and not _MIXED.fullmatch(words):
-        notes.assume(f"bf16: precision `{_short(words)}` is not known")
+        notes.assume(f"bf16: precision `{printable(words, 30)}` is not known")
     wanted = found or "bf16"
     if wanted not in cluster.gpu.peak:
         instead: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
@@ -76,11 +88,11 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     if NOTHING.fullmatch(words):
         return "none"
     if _SOME_BLOCKS.search(words):
-        notes.assume(f"recompute full in every block: `{_short(words)}` names some")
+        notes.assume(f"recompute full in every block: `{printable(words, 30)}` names some")
         return "full"
     if _SELECTIVE.search(words):
         if spared := _cheaper_than_core(row, stack):
-            notes.assume(f"recompute none: {_short(spared)} cost little beside the attention core")
+            notes.assume(f"recompute none: {printable(spared, 30)} cost little beside the attention core")
             return "none"
         return "selective"
     return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
@@ -141,9 +153,45 @@ def names_hybrid(words: str) -> bool:
     return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
 
 
-def _short(words: str) -> str:
-    clean = "".join(letter if letter.isprintable() else "?" for letter in words)
-    return clean if len(clean) <= _LONGEST else clean[:_LONGEST] + "…"
+def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
+    """The residency of a row's blocks, and the buffers of its ring; `blocks` are those of its model."""
+    words = row.text("offload").lower()
+    if not words or NOTHING.fullmatch(words):
+        return NOWHERE, USUAL_RING
+    if "window" in words:
+        window = min(row.count("window") or 1, blocks)
+        notes.assume(f"a ring of {window} blocks besides {window} that stay on the device")
+        return Offload(streamed=blocks - window), window
+    if ("activation" in words and "(" in words) or (
+        "see notes" in words and "activation" in row.text("notes").lower()
+    ):
+        notes.assume("activations of some operators in host memory count as on the device")
+        return NOWHERE, USUAL_RING
+    if "activation" in words:
+        notes.assume("activations in host memory")
+        return Offload(activations=EVERY), USUAL_RING
+    if "nvme" in words:
+        notes.assume("NVMe as fast as host memory")
+    whole = re.search(r"param|weight|model|nvme|infinity", words) or (
+        stack.usual_offload == "streamed" and not re.search("optim|state", words)
+    )
+    kept = "weights, gradients and optimizer states" if whole else "optimizer states"
+    notes.assume(f"{kept} in host memory, updated by the CPU")
+    return (Offload(streamed=EVERY) if whole else Offload(states=EVERY)), USUAL_RING
 
 
-_LONGEST = 30
+def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
+    """The question with the seconds a parameter that the row states; without such a cell as it is."""
+    stated = row.number("cpu_update_s")
+    if stated is None or stated <= 0:
+        return question
+    by_unit = channel_seconds(with_seconds(question, _UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
+    if by_unit == 0:
+        return question
+    notes.assume(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
+    return with_seconds(question, stated / by_unit)
+
+
+def with_seconds(question: Question, seconds: float) -> Question:
+    """The question on a host that updates a parameter in so long."""
+    return replace(question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds}))

@@ -6,11 +6,8 @@ import re
 from functools import cache
 
 from cost_models.files import catalog
-from cost_models.measured.runs.experts_of import expert_changes
-from cost_models.measured.runs.flags_of import stack_changes
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.row import Row
-from cost_models.measured.runs.states_of import has_narrow_moments
+from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.switches import expert_changes, has_narrow_moments, stack_changes
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.runs import hardware_of
-from cost_models.measured.runs.hardware_of import cluster_of, gpu_of
-from cost_models.measured.runs.notes import Notes
-from cost_models.measured.runs.row import Row
+from cost_models.measured.runs import hardware
+from cost_models.measured.runs.hardware import cluster_of, gpu_of
+from cost_models.measured.runs.rows import Notes, Row
 
 
-@pytest.mark.parametrize("gpu", sorted({name for _, name in hardware_of._GPUS}))
+@pytest.mark.parametrize("gpu", sorted({name for _, name in hardware._GPUS}))
 def test_every_gpu_that_tables_name_is_in_the_catalogue_with_a_cluster(gpu: str) -> None:
     assert gpu in catalog.names("gpus")
     small = cluster_of(Row({}), gpu, 1, Notes())

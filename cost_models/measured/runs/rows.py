@@ -1,0 +1,172 @@
+"""Rows of a table of published runs: cells as printed, read leniently, since no table is complete.
+
+Tables are CSV files as spreadsheets write them, with the columns of `docs/guides/validating.md`; any may be missing or
+blank, and unknown columns are ignored. What is assumed to predict a row is noted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from cost_models.errors import InputError, Problem
+from cost_models.files.pipes import read_raw
+from cost_models.units import MB
+
+MAX_BYTES = int(256 * MB)
+"""Largest table that is read, in bytes: a million rows."""
+_DELIMITERS = (",", ";", "\t")
+
+
+class TableRow(NamedTuple):
+    """One row: the line of the file where it ends, counted from 1, and its non-empty cells."""
+
+    line: int
+    cells: dict[str, str]
+
+
+def read_table(path: Path) -> str:
+    """The text of a CSV file: UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1.
+
+    Raises:
+        InputError: the file cannot be read, or is no text.
+    """
+    raw = read_raw(path, MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"`{path}` is larger than {MAX_BYTES // int(MB)} MB; it is no table of runs")
+    return _decoded(raw, path)
+
+
+def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
+    """Rows of cells by column in small letters, between commas, semicolons or tabs; `place` is the file in messages.
+
+    Raises:
+        InputError: it is no table, or a needed column is missing.
+    """
+    delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        columns = [column.strip().lower() for column in table.fieldnames or ()]
+        table.fieldnames = columns
+        rows = [
+            TableRow(
+                table.line_num, {key: cell for key, cell in row.items() if isinstance(cell, str) and cell}
+            )
+            for row in table
+        ]
+    except csv.Error as error:
+        raise InputError(
+            f"`{place}` is not a table", problems=[Problem(f"{place}:{table.line_num}", str(error))]
+        ) from None
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        named = ", ".join(f"`{column}`" for column in missing)
+        raise InputError(f"`{place}` has no column {named}", hint=hint)
+    return rows
+
+
+def _decoded(raw: bytes, path: Path) -> str:
+    """The text of a file's bytes."""
+    try:
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return raw.decode("utf-16")
+        if b"\0" not in raw:
+            try:
+                return raw.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                return raw.decode("latin-1")
+        where = raw.index(b"\0")
+    except UnicodeDecodeError as error:
+        where = error.start
+    raise InputError(
+        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {where} is no text")]
+    )
+
+
+class UnpredictableError(Exception):
+    """A row cannot be predicted; the message is the reason that readers need."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """Assumptions about one row, in the order they were made."""
+
+    assumed: list[str] = field(default_factory=list)
+
+    def assume(self, what: str) -> None:
+        """Note one assumption."""
+        self.assumed.append(what)
+
+
+NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
+"""Columns that a table of runs must have; their cells may be blank."""
+_COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
+_YES = frozenset({"1", "true", "yes", "y", "on"})
+_NO = frozenset({"0", "false", "no", "n", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: its cells by column name."""
+
+    cells: Mapping[str, str]
+
+    @property
+    def row_id(self) -> str:
+        """What the table calls the run."""
+        return self.text("row_id")
+
+    @property
+    def source(self) -> str:
+        """Short name of the run's publisher."""
+        return self.text("source_id")
+
+    def text(self, column: str) -> str:
+        """The cell without surrounding blanks; empty where there is none."""
+        return (self.cells.get(column) or "").strip()
+
+    def number(self, column: str) -> float | None:
+        """The cell as a finite number; None where it is none."""
+        try:
+            value = float(self.text(column).replace(",", ""))
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    def count(self, column: str) -> int | None:
+        """The cell as a positive whole number (`8.0` counts as 8); None where it is none."""
+        value = self.number(column)
+        return int(value) if value is not None and value >= 1 and value == int(value) else None
+
+    def flag(self, column: str) -> bool | None:
+        """The cell as yes or no; None where it says neither."""
+        word = self.text(column).lower().removesuffix(".0")
+        return True if word in _YES else False if word in _NO else None
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """The runs of a CSV file; rows without an id are numbered.
+
+    Raises:
+        InputError: the file cannot be read, or is no table of runs.
+    """
+    return parse_rows(read_table(path), path.stem, place=str(path))
+
+
+def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
+    """The runs of a CSV text; `name` stands in for a missing source, `place` is the file in error messages.
+
+    Raises:
+        InputError: it is no table of runs.
+    """
+    rows = parse_table(text, place=place, needed=NEEDED_COLUMNS, hint=_COLUMNS_HINT)
+    return tuple(
+        Row({"row_id": f"{name}-{number:04}", "source_id": name} | row.cells)
+        for number, row in enumerate(rows, start=1)
+    )
