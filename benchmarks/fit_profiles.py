@@ -18,8 +18,8 @@ import left_out
 import numpy as np
 
 from cost_models.files import catalog
+from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.families import fit_families
-from cost_models.measured.calibration.saving import save_profile
 from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.intervals import reach_in
@@ -45,7 +45,7 @@ def main() -> None:
             reach = before and reach_in(before)
             if unseen is not None:
                 claimed, reach = unseen.medians().get(name, claimed), unseen.reach
-            save_profile(fitted_profile(fit, unseen_error=claimed, reach=reach), FOLDER / f"{name}.yaml")
+            save_spec(fitted_profile(fit, unseen_error=claimed, reach=reach), FOLDER / f"{name}.yaml")
 
 
 def _show(name: str, fit: StepTimeFit) -> None:

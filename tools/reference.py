@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 import meshwright
 from cost_models.base import Spec
-from cost_models.files.schema import KINDS
+from cost_models.files.parsing import KINDS
 from cost_models.specs.transformer_shape import DERIVED_FIELDS
 from meshwright.cli.frame import app
 

@@ -22,7 +22,7 @@ from measuring import environment, leave_nothing, trained
 from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, tell, write_csv, write_json
 
-from cost_models.measured.calibration.saving import save_profile
+from cost_models.files.parsing import save_spec
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.cluster import ClusterSpec
 from executor.microbenchmarks.calibrate import fit_measurements, measure
@@ -55,7 +55,7 @@ def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
     precision = "fp32" if on_cpu else "bf16"
     rows = measure(1, device="cpu" if on_cpu else "cuda", precision=precision, quick=quick, on_progress=print)
     write_csv(out / "measurements.csv", [row.as_dict() for row in rows])
-    save_profile(fit_measurements(rows, cluster, precision).profile, out / PROFILE)
+    save_spec(fit_measurements(rows, cluster, precision).profile, out / PROFILE)
 
 
 def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:

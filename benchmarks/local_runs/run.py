@@ -23,10 +23,11 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.files.catalog import load_profile
-from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.models import resolve_model
+from cost_models.files.parsing import save_spec
 from cost_models.files.whole import write_whole
 from cost_models.measured.calibration.refining import quantities
-from cost_models.measured.calibration.saving import save_profile
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
@@ -89,7 +90,7 @@ def main() -> None:
 def _kept(path: Path, make: Callable[[], HardwareProfile]) -> HardwareProfile:
     """The profile of an earlier call, or one that is made and kept."""
     if not path.exists():
-        save_profile(make(), path)
+        save_spec(make(), path)
     return load_profile(str(path))
 
 

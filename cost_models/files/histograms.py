@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.pipes import is_pipe
+from cost_models.files.reading import is_pipe
 
 HEAD = 1024
 """Rows that are steps of their own, those used most."""

@@ -1,141 +1,35 @@
-"""Loading what the user names: a catalogue name, a file of ours, or a Hugging Face config → specs."""
+"""Loading a cluster or a training job by what the user names: a catalogue name, a file, or flags."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from cost_models.base import MAX_GPUS, Spec
-from cost_models.documents import Document, Key, printable
+from cost_models.base import MAX_GPUS
+from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem
-from cost_models.families import FAMILIES, RECOMMENDER, TRANSFORMER, Family
 from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
 from cost_models.files.names import (
-    is_hub_id,
     known_cluster,
-    known_model,
-    known_recommender,
+    names_a_file,
     unknown_cluster,
-    unknown_model,
 )
-from cost_models.files.parsing import check_kind, load_spec, parse_spec, validate
-from cost_models.files.pipes import is_pipe
+from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
-from cost_models.files.recommender_files import is_foreign_recommender
-from cost_models.files.schema import json_schema
-from cost_models.hugging_face.config import read_config
-from cost_models.hugging_face.dropout import Dropout, dropout_of
-from cost_models.hugging_face.windows import in_turns
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MAX_POOLS, MixedCluster
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, grouped
 
-__all__ = [
-    "LoadedModel",
-    "json_schema",
-    "load_spec",
-    "parse_spec",
-    "resolve_cluster",
-    "resolve_model",
-    "resolve_training",
-]
-
-M = TypeVar("M")
-
-HUGGING_FACE_FILE = "config.json"
-_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _POOLS = re.compile(r"[^:+]+:[0-9]{1,9}(\+[^:+]+:[0-9]{1,9})+", re.ASCII)
 """Pattern of several clusters with their numbers of GPUs: `dgx-a100-80gb:512+dgx-h100:512`."""
 _SIZED = re.compile(r"([^:+]+):([0-9]{1,9})", re.ASCII)
 """Pattern of one cluster with its number of GPUs: `dgx-h100:128`."""
-_FLAGS = {"sequence_length": "--sequence"}
-"""Field → its flag, where that is spelt otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model, with what was assumed about its shape."""
-
-    spec: TransformerSpec
-    assumptions: tuple[str, ...] = ()
-    """Assumed facts that the file does not say, and simplifications of its prices, in words."""
-    dropout: Dropout | None = None
-    """What its config says of training, which is no part of its shape."""
-
-
-def resolve_model(text: str | Document) -> LoadedModel:
-    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json, or of what
-    one of these holds.
-
-    Raises:
-        UnknownNameError: neither a known name nor a file.
-        InputError: a file that does not describe a model; all problems at once.
-    """
-    if isinstance(text, Document):
-        return _loaded(validate(text, TransformerSpec))
-    if text in catalog.names("models"):
-        return _loaded(catalog.load_model(text))
-    path = Path(text)
-    if is_file(path / HUGGING_FACE_FILE):
-        path = path / HUGGING_FACE_FILE
-    elif not is_file(path):
-        if known := known_model(text):
-            return _loaded(catalog.load_model(known), (f"`{printable(text)}` is {known} of the catalogue",))
-        if is_hub_id(text) or not _names_a_file(text):
-            raise unknown_model(text)
-    document = read_document(path)
-    if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
-        fields, assumptions = read_config(document)
-        loaded = _loaded(validate(fields, TransformerSpec), assumptions)
-        return replace(loaded, dropout=dropout_of(document.value))
-    return _loaded(validate(document, TransformerSpec))
-
-
-def read_once(model: M) -> M | Document:
-    """What a pipe holds, which gives it once; any other model as it is. Raises InputError where it cannot be read."""
-    return read_document(model) if isinstance(model, str) and is_pipe(model) else model
-
-
-def family_of_model(model: str | Spec | Document) -> Family:
-    """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
-    kind = getattr(model, "kind", None)
-    if isinstance(model, str):
-        kind = _kind_of(model)
-    if isinstance(model, Document):
-        kind = _kind_in(model)
-    return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
-
-
-def _kind_of(text: str) -> object:
-    """The kind that a file states or shows; of a name that is none, of the catalogue."""
-    if is_file(text):
-        with suppress(InputError):
-            return _kind_in(read_document(text))
-    return RECOMMENDER if known_recommender(text) and not known_model(text) else None
-
-
-def _kind_in(document: Document) -> object:
-    if is_foreign_recommender(document):
-        return RECOMMENDER
-    return document.value.get("kind") if isinstance(document.value, dict) else None
-
-
-def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
-    """The model with its assumptions and what its prices leave out."""
-    remarks = []
-    if 0 < spec.windowed_share < 1:
-        turns = in_turns(spec.window_pattern)
-        remarks.append(f"every block is the mean of those with a window and without ({turns}), for prices")
-    if spec.untrained:
-        remarks.append(f"a model without {', '.join(spec.untrained)}, for prices; `run` refuses it")
-    return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))
 
 
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:
@@ -162,7 +56,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     if (known := known_cluster(text)) and not is_file(text):
         cluster = catalog.load_cluster(known)
         return sized(cluster, gpus or cluster.num_gpus)
-    if not _names_a_file(text):
+    if not names_a_file(text):
         raise unknown_cluster(text, gpus)
     document = read_document(text)
     if isinstance(document.value, dict) and "pools" in document.value:
@@ -258,49 +152,6 @@ def _require_existing(gpus: int) -> None:
         raise InputError(f"{gpus:,} GPUs are more than there are", hint=f"{MAX_GPUS:,} are the most")
 
 
-def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
-    """The training job from a YAML file (`kind: training`), flags, or both; a flag that is None was not given.
-
-    Both may say `8K`, `4M tokens` and `15T` (`cost_models.files.amounts`).
-
-    Raises:
-        InputError: all problems of file and flags at once.
-    """
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in overrides.items()}
-    given = {name: value for name, value in given.items() if value is not None}
-    if path is None:
-        document = Document(
-            source="the training options", value=given, flags=_flags(TrainingSpec.model_fields)
-        )
-    else:
-        document = read_document(path)
-        check_kind(document, TrainingSpec)
-        document = replace(document, value=document.value | given, flags=_flags(given))
-    fields = document.value
-    return validate(
-        document,
-        TrainingSpec,
-        replace={
-            "sequence_length": read_sequence,
-            "global_batch": lambda text: read_batch(text, _sequence_of(fields)),
-            "tokens": lambda text: read_tokens(text) if isinstance(text, str) else text,
-        },
-    )
-
-
-def _sequence_of(fields: dict[str, Any]) -> Any:
-    """Tokens of a sequence; None where they cannot be read."""
-    try:
-        return read_sequence(fields.get("sequence_length"))
-    except ValueError:
-        return None
-
-
-def _flags(names: Any) -> dict[Key, str]:
-    """Field → its command-line flag."""
-    return {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in names}
-
-
 def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     """The cluster with `gpus` GPUs: whole nodes, or part of one. Raises InputError where it cannot have them."""
     _require_existing(gpus)
@@ -323,6 +174,29 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     return cluster.model_copy(update={"nodes": nodes})
 
 
-def _names_a_file(text: str) -> bool:
-    """Whether the text means a file: it exists, or it is written like one."""
-    return is_file(text) or "/" in text or "\\" in text or text.endswith(_FILE_SUFFIXES)
+def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
+    """The training job from a YAML file (`kind: training`), flags, or both; a flag that is None was not given.
+
+    Both may say `8K`, `4M tokens` and `15T` (`cost_models.files.amounts`).
+
+    Raises:
+        InputError: all problems of file and flags at once.
+    """
+    return load_job(
+        path,
+        TrainingSpec,
+        overrides,
+        lambda fields: {
+            "sequence_length": read_sequence,
+            "global_batch": lambda text: read_batch(text, _sequence_of(fields)),
+            "tokens": lambda text: read_tokens(text) if isinstance(text, str) else text,
+        },
+    )
+
+
+def _sequence_of(fields: Mapping[str, Any]) -> Any:
+    """Tokens of a sequence; None where they cannot be read."""
+    try:
+        return read_sequence(fields.get("sequence_length"))
+    except ValueError:
+        return None

@@ -8,6 +8,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
+from cost_models.files.reading import is_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILES = (".yaml", ".yml", ".json")
@@ -108,3 +109,8 @@ def _unsized_pools(text: str, gpus: int | None) -> InputError:
         f"`{printable(text)}` does not say how many GPUs each pool has",
         hint=f"write them with colons, without --gpus: {printable(sized)}",
     )
+
+
+def names_a_file(text: str) -> bool:
+    """Whether the text means a file: it exists, or it is written like one."""
+    return is_file(text) or "/" in text or "\\" in text or text.endswith(_FILES)

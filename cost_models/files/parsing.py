@@ -1,25 +1,41 @@
-"""Validating plain values as specs: complaints name file, line and field in the user's words."""
+"""Specs from plain values and from files, with problems in the user's words; their JSON schemas; specs as YAML."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import yaml
 from pydantic import ValidationError
 
 from cost_models.base import Spec
-from cost_models.documents import Document, printable
-from cost_models.errors import InputError, MeshwrightError, Problem
+from cost_models.documents import Document, Key, printable
+from cost_models.errors import InputError, MeshwrightError, Problem, UnknownNameError
 from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.spec_problems import spec_problems
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer_shape import DERIVED_FIELDS
 from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)
 
+_YAML_WIDTH = 100
+_FLAGS = {"sequence_length": "--sequence"}
+"""Field → its flag, where that is spelt otherwise."""
 Replacements = Mapping[str, Callable[[Any], Any]]
 """Field at the root → function from the file's value to the one that is validated, as a GPU's name to its fields."""
 
@@ -31,6 +47,35 @@ def load_spec(path: str | Path, spec_type: type[S], *, replace: Replacements | N
         InputError: the file cannot be read, or does not say what `spec_type` needs; all problems at once.
     """
     return validate(read_document(path), spec_type, replace=replace)
+
+
+def load_job(
+    path: str | None,
+    spec_type: type[S],
+    overrides: Mapping[str, Any],
+    replacements: Callable[[Mapping[str, Any]], Replacements],
+) -> S:
+    """A training job from a YAML file, flags (`overrides`; None was not given) or both.
+
+    `replacements` are made from all its fields, as one may depend on another.
+
+    Raises:
+        InputError: all problems of file and flags at once.
+    """
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in overrides.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    if path is None:
+        document = Document(source="the training options", value=given, flags=_flags(spec_type.model_fields))
+    else:
+        document = read_document(path)
+        check_kind(document, spec_type)
+        document = dataclasses.replace(document, value=document.value | given, flags=_flags(given))
+    return validate(document, spec_type, replace=replacements(document.value))
+
+
+def _flags(names: Iterable[str]) -> dict[Key, str]:
+    """Field → its command-line flag."""
+    return {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in names}
 
 
 def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replacements | None = None) -> S:
@@ -91,3 +136,42 @@ def _more_of_kind(given: object, wanted: str) -> str:
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
     """The error `4 problems in cluster.yaml`; `more` is the number of problems not listed."""
     return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)
+
+
+KINDS: dict[str, type[Spec]] = {
+    "transformer": TransformerSpec,
+    "cluster": ClusterSpec,
+    "pools": MixedCluster,
+    "recommender": RecommenderSpec,
+    "training": TrainingSpec,
+    "recommender-training": RecommenderTraining,
+    "stack": StackSpec,
+    "profile": HardwareProfile,
+    "operations": OperationsSpec,
+}
+"""Kind of file → its spec; `pools` is a cluster of several."""
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """The JSON schema of what people write: quantities are text with a unit, a cluster's GPU may be a name.
+
+    Raises:
+        UnknownNameError: no such kind of file.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError("kind of file", kind, KINDS, hint=f"kinds: {', '.join(KINDS)}")
+    schema = KINDS[kind].model_json_schema(mode="serialization")
+    required = [name for name in schema.get("required", []) if name not in DERIVED_FIELDS]
+    schema["required"] = required
+    if kind in ("cluster", "pools"):
+        cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
+        gpu = cluster["properties"]["gpu"]
+        inline = {"$ref": gpu.pop("$ref")}
+        gpu["anyOf"] = [{"type": "string"}, inline]
+    return schema
+
+
+def save_spec(spec: Spec, path: Path) -> None:
+    """Write a spec as YAML that `load_spec` reads, whole or not at all. Raises OSError, which names `path`."""
+    text = yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True), sort_keys=False, width=_YAML_WIDTH)
+    write_whole(path, text)

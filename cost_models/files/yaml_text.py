@@ -38,8 +38,10 @@ def parse_yaml(text: str, *, source: str) -> Document:
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = Problem(f"{source}{line}", f"not valid YAML: {printable(error.problem or str(error))}")
-        raise InputError(f"cannot read `{source}`", problems=[problem]) from None
+        what = f"not valid YAML: {printable(error.problem or str(error))}"
+        if "nesting depth" in what:  # libyaml reads ahead, and may stop before we do
+            what = f"nested more than {MAX_DEPTH} levels deep"
+        raise InputError(f"cannot read `{source}`", problems=[Problem(f"{source}{line}", what)]) from None
     except yaml.YAMLError:
         raise InputError(f"`{source}` holds characters that YAML does not allow") from None
     return Document(

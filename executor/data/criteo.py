@@ -20,7 +20,7 @@ import torch
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, first_of
-from cost_models.files.pipes import is_pipe
+from cost_models.files.reading import is_pipe
 from cost_models.specs.recommender.model import RecommenderSpec
 from executor.data.clicks import Clicks, Ints
 from executor.embeddings.bags import Bags

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import InputError, Problem
-from cost_models.files.leftovers import temporary_folder
-from cost_models.files.pipes import is_pipe
+from cost_models.files.reading import is_pipe
+from cost_models.files.whole import temporary_folder
 from executor.data import pairs as pairs_of_bytes
 from executor.data.pairs import BYTES
 from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header

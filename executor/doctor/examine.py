@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cost_models.errors import HostError
-from cost_models.files.leftovers import temporary_folder
+from cost_models.files.whole import temporary_folder
 from executor.doctor.readings import Examination
 from executor.microbenchmarks.workers import require_devices, result_of, run_workers
 

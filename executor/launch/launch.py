@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from cost_models.errors import UnknownNameError
-from cost_models.files.leftovers import temporary_folder
+from cost_models.files.whole import temporary_folder
 from executor.families import training_of
 from executor.launch.follower import OnNote, OnStep
 from executor.launch.nodes import Nodes, require_nodes

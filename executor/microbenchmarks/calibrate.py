@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 from cost_models.files import catalog
-from cost_models.files.leftovers import temporary_folder
+from cost_models.files.parsing import save_spec
+from cost_models.files.whole import temporary_folder
 from cost_models.measured.calibration.measurements import Measurement
 from cost_models.measured.calibration.microbenchmark_fit import MicrobenchmarkFit, fit_microbenchmarks
-from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.microbenchmarks.workers import Progress, require_devices, result_of, run_workers
@@ -51,7 +51,7 @@ def calibrate(
     )
     fit = fit_measurements(measurements, cluster, precision)
     if out is not None:
-        save_profile(fit.profile, out)
+        save_spec(fit.profile, out)
     return fit.profile
 
 

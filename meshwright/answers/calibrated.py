@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.refining import Refinement
-from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from executor.measure.observed_run import Machine
@@ -81,7 +81,7 @@ class Calibrated:
 
     def save(self, path: str | Path) -> None:
         """Write the profile, for `--profile`."""
-        save_profile(self.profile, Path(path))
+        save_spec(self.profile, Path(path))
 
     def __repr__(self) -> str:
         return str(runs_table(self.runs()))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.families import UnseenSource
 from cost_models.measured.calibration.refitting import Refit, Selection
-from cost_models.measured.calibration.saving import save_profile
 from cost_models.specs.hardware import HardwareProfile
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.fits import constant_rows, left_out_record, refit_record, unseen_record
@@ -70,4 +70,4 @@ class Fitted:
 def save_one(profile: HardwareProfile, file: Path) -> None:
     """Write a profile; the last folder of its path is made."""
     file.parent.mkdir(exist_ok=True)
-    save_profile(profile, file)
+    save_spec(profile, file)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import overload
 
 from cost_models.errors import InputError
-from cost_models.files.loading import read_once
-from cost_models.files.recommender_loading import resolve_recommender
+from cost_models.files.models import read_once
+from cost_models.files.recommenders import resolve_recommender
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.answers.estimated import Estimated

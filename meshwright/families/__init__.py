@@ -8,7 +8,7 @@ from typing import Any
 from cost_models.base import Spec
 from cost_models.documents import Document
 from cost_models.families import Family, family_of_plan_kind, part
-from cost_models.files.loading import family_of_model
+from cost_models.files.models import family_of_model
 from meshwright.families.verbs import Verbs
 from planner.any_plan import AnyPlan
 

@@ -13,7 +13,8 @@ from cost_models.defaults import assumed_dropout, assumed_padding, complete_ques
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.loading import LoadedModel, resolve_cluster, resolve_model, resolve_training
+from cost_models.files.loading import resolve_cluster, resolve_training
+from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
 from cost_models.specs.changes import changed
@@ -38,7 +39,7 @@ class Inputs:
     """What the user gave, by name, as a file or as a value; None where nothing was said."""
 
     model: str | TransformerSpec | RecommenderSpec | Document
-    """A document: what a pipe held (`cost_models.files.loading.read_once`)."""
+    """A document: what a pipe held (`cost_models.files.models.read_once`)."""
     cluster: str | ClusterSpec | MixedCluster
     gpus: int | None = None
     global_batch: int | str | None = None

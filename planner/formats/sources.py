@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.files.pipes import is_pipe
-from cost_models.files.reading import read_document, read_text
+from cost_models.files.reading import is_pipe, read_document, read_text
 from planner.formats.deepspeed.reading import MARKS
 from planner.formats.nemo.bridge import MARK
 from planner.formats.torchrec import MOST_BYTES

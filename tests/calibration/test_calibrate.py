@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from cost_models.errors import HostError
 from cost_models.files import catalog
+from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.saving import save_profile
 from executor.launch.environment import worker_environment
 from executor.measure.storages import StorageTracker
 from executor.microbenchmarks import worker
@@ -72,10 +72,10 @@ def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement])
 def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_path: Path) -> None:
     profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    save_profile(profile, first)
-    save_profile(profile, first)
+    save_spec(profile, first)
+    save_spec(profile, first)
     assert catalog.load_profile(str(first)) == profile
-    save_profile(catalog.load_profile(str(first)), second)
+    save_spec(catalog.load_profile(str(first)), second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.yaml", "second.yaml"]
 

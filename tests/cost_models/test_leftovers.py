@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.files.leftovers import AGE_SECONDS, sweep, temporary_folder
-from cost_models.files.whole import whole_file, write_whole
+from cost_models.files.whole import AGE_SECONDS, sweep, temporary_folder, whole_file, write_whole
 
 pytest.importorskip("fcntl")
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from cost_models.files.leftovers import temporary_folder
+from cost_models.files.whole import temporary_folder
 from cost_models.files.whole import whole_file
 
 place = Path(sys.argv[1])
@@ -104,7 +103,7 @@ def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.Monk
     left = tmp_path / ".plan.yaml.01234567.partial"
     left.write_text("perhaps somebody's")
     grow_old(left)
-    monkeypatch.setattr("cost_models.files.leftovers.fcntl", None)
+    monkeypatch.setattr("cost_models.files.whole.fcntl", None)
     write_whole(tmp_path / "plan.yaml", "new\n")
     assert left.exists()
     assert (tmp_path / "plan.yaml").read_text() == "new\n"

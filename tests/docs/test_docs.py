@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from cost_models.files import catalog
-from cost_models.files.loading import load_spec, resolve_cluster
-from cost_models.files.schema import KINDS
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.parsing import KINDS, load_spec
 from meshwright.cli.frame import app
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshwright
-from cost_models.files.schema import KINDS
+from cost_models.files.parsing import KINDS
 from meshwright.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]

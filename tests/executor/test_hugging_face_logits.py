@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from cost_models.files.loading import resolve_model
+from cost_models.files.models import resolve_model
 from executor.models.transformer import Transformer
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "hugging_face"

@@ -12,7 +12,8 @@ from cost_models.breakdown import Breakdown
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.files.loading import resolve_cluster, resolve_training
+from cost_models.files.models import resolve_model
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 from command_line import ASKED, Answer
 
-from cost_models.files import pipes
+from cost_models.files import reading as pipes
 from planner.plan_files import load_plan
 
 

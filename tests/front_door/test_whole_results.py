@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.measured.calibration.saving import save_profile
+from cost_models.files.parsing import save_spec
 from executor.emulate.one_rank import EmulationReport
 from executor.faults.stopping import write_stopped
 from executor.measure.any_report import save_report
@@ -30,7 +30,7 @@ LIMIT_BYTES = 8
 
 RESULTS: dict[str, Callable[[Path], object]] = {
     "plan.yaml": lambda path: save_plan(Plan.model_construct(certificate=None), path),
-    "profile.yaml": lambda path: save_profile(catalog.load_profile("datasheet-gpu"), path),
+    "profile.yaml": lambda path: save_spec(catalog.load_profile("datasheet-gpu"), path),
     "run-report.json": lambda path: save_report(RunReport.model_construct(), path),
     "emulation.json": lambda path: save_report(EmulationReport.model_construct(), path),
     "trace.json": lambda path: save_trace({"traceEvents": []}, path),

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.files.loading import load_spec, parse_spec, resolve_cluster, resolve_model, resolve_training
+from cost_models.files.loading import resolve_cluster, resolve_training
+from cost_models.files.models import resolve_model
+from cost_models.files.parsing import load_spec, parse_spec
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

@@ -13,7 +13,7 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
-from cost_models.files.loading import LoadedModel, resolve_model
+from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.attention import Rotary
 

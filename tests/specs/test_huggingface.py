@@ -10,7 +10,7 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.loading import LoadedModel, resolve_model
+from cost_models.files.models import LoadedModel, resolve_model
 
 LLAMA3_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

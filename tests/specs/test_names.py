@@ -6,7 +6,8 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.models import resolve_model
 from cost_models.files.names import known_cluster, known_model
 
 

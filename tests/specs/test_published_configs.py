@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from cost_models.files.loading import LoadedModel, resolve_model
+from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.operators.parameters import total_parameters
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "hugging_face"

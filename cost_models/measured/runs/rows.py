@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cost_models.errors import InputError, Problem
-from cost_models.files.pipes import read_raw
+from cost_models.files.reading import read_raw
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)

@@ -79,7 +79,7 @@ def calibrate(
 def _measure(processes: int | None, quick: bool, out: Path, output: Output) -> None:
     """Measure matrix products, memory and collectives between processes, and write the profile they fit."""
     from cost_models.files.catalog import local_cluster
-    from cost_models.measured.calibration.saving import save_profile
+    from cost_models.files.parsing import save_spec
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.answers.measured_profile import MeasuredProfile
     from meshwright.cli.progress import progress
@@ -88,7 +88,7 @@ def _measure(processes: int | None, quick: bool, out: Path, output: Output) -> N
     with progress(output) as reporter:
         cluster = local_cluster(processes)
         profile = calibrate(cluster.num_gpus, quick=quick, on_progress=reporter.say, cluster=cluster)
-    output.show(MeasuredProfile(profile=profile, file=out), files=[lambda: save_profile(profile, out)])
+    output.show(MeasuredProfile(profile=profile, file=out), files=[lambda: save_spec(profile, out)])
     output.note(f"Wrote {out}. Next: meshwright plan gpt2-tiny local --gpus 2 --profile {out}")
 
 

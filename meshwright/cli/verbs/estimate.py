@@ -36,7 +36,7 @@ def estimate(
     quiet: o.Quiet = False,
 ) -> None:
     """Price one layout, part by part."""
-    from cost_models.files.loading import read_once
+    from cost_models.files.models import read_once
     from meshwright.families import verbs_of_model
     from meshwright.families.options import require_options
     from meshwright.inputs.plan_inputs import given

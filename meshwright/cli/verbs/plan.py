@@ -100,7 +100,7 @@ def plan(
     """Find the best layout and prove it."""
     from dataclasses import asdict, replace
 
-    from cost_models.files.loading import read_once
+    from cost_models.files.models import read_once
     from meshwright.cli.largest import answer_largest
     from meshwright.cli.progress import searching
     from meshwright.cli.serving import ServingFlags, answer_serving

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
-from cost_models.files.recommender_loading import resolve_recommender, resolve_recommender_training
+from cost_models.files.recommenders import resolve_recommender, resolve_recommender_training
 from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion

@@ -9,7 +9,7 @@ from cost_models.defaults import assumed_dropout, complete_question
 from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.files.amounts import read_sequence
-from cost_models.files.loading import LoadedModel, resolve_model
+from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.reading import read_document, read_text
 from cost_models.question import Question
 from cost_models.specs.pools import MixedCluster

@@ -9,7 +9,7 @@ import pytest
 from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.recommender_files import is_foreign_recommender, read_recommender
+from cost_models.files.recommenders import is_foreign_recommender, read_recommender
 
 
 @pytest.mark.parametrize("name", catalog.names("recommenders"))

@@ -1,22 +1,31 @@
-"""Recommenders of other trainers' files: TorchRec's table configurations, HugeCTR's slot sizes.
+"""Recommenders and their training jobs by name, from our files, or from files of other trainers.
 
     TorchRec    a JSON list of `EmbeddingBagConfig`s: name, num_embeddings, embedding_dim, pooling, feature_names
                 (torchrec/modules/embedding_configs.py)
     HugeCTR     JSON with `slot_size_array`, and what its samples write beside it: `multi_hot_sizes`, `ev_size`
                 (samples/dlrm/train.py)
 
-Neither says how many ids a sample has in TorchRec, nor what dense network stands on the tables: a config may add
-`pooling_factor`, and the network is that of MLPerf's DLRM, with `dot` where all vectors are of its width.
+TorchRec's lists do not say how many ids a sample has, so a config may add `pooling_factor`. Neither says what dense
+network stands on the tables: it is that of MLPerf's DLRM, with `dot` where all vectors are of its width.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from cost_models.documents import Document
-from cost_models.errors import InputError
-from cost_models.files.parsing import validate
+from cost_models.documents import Document, Key
+from cost_models.errors import InputError, Problem
+from cost_models.files import catalog
+from cost_models.files.amounts import read_samples
+from cost_models.files.histograms import tables_of, with_histograms, with_table
+from cost_models.files.names import known_model, known_recommender, unknown_model
+from cost_models.files.parsing import load_job, validate
+from cost_models.files.reading import is_file, read_document
 from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.tables import MAX_TABLES
+from cost_models.specs.recommender.training import RecommenderTraining
 
 _BOTTOM = 512, 256
 _POOLINGS = {"SUM": "sum", "MEAN": "mean", "NONE": "concat"}
@@ -104,3 +113,61 @@ def _each(document: Document, value: dict[str, Any], name: str, count: int, defa
     if len(said) != count:
         raise InputError(f"{document.where((name,))}: {len(said)} numbers for {count} slots")
     return said
+
+
+def resolve_recommender(text: str | Document) -> RecommenderSpec:
+    """The recommender of a catalogue name, our YAML (`kind: recommender`), or TorchRec's or HugeCTR's JSON; or of what
+    such a file holds.
+
+    Raises:
+        UnknownNameError: neither a known name nor a file.
+        InputError: a file that does not describe one; all problems at once.
+    """
+    if isinstance(text, Document):
+        return _of_document(text, Path())
+    if (known := known_recommender(text)) and not is_file(text):
+        return catalog.load_recommender(known)
+    if not is_file(text):
+        if known_model(text):
+            raise InputError(
+                f"`{text}` is a transformer; a recommender is needed here",
+                hint="known names: meshwright catalog models",
+            )
+        raise unknown_model(text)
+    return _of_document(read_document(text), Path(text).parent)
+
+
+def _of_document(document: Document, folder: Path) -> RecommenderSpec:
+    """The recommender that a file holds; `folder` is where histograms that it names lie."""
+    if is_foreign_recommender(document):
+        return read_recommender(document)
+    return validate(with_each_named_once(with_histograms(document, folder)), RecommenderSpec)
+
+
+def with_each_named_once(document: Document) -> Document:
+    """The document with a problem at every class of tables whose name another has."""
+    problems, fields = dict(document.problems), document.value
+    first: dict[str, Key] = {}
+    for key, table in tables_of(document):
+        name, count = table.get("name"), table.get("count", 1)
+        if not isinstance(name, str) or not isinstance(count, int) or not 0 < count <= MAX_TABLES:
+            continue  # the spec says what is wrong with these
+        names = [name] if count == 1 else [name, *(f"{name}.{index}" for index in range(count))]
+        if twice := next((one for one in names if one in first), None):
+            at = (*key, "name")
+            other = document.where(first[twice])
+            problems[at] = Problem(
+                document.where(at), f"two tables are called `{twice}`; the other is {other}"
+            )
+            fields = with_table(fields, key, {one: table[one] for one in table if one != "name"})
+        first |= dict.fromkeys(names, key)
+    return replace(document, value=fields, problems=problems)
+
+
+def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTraining:
+    """The training job from a YAML file (`kind: recommender-training`), flags, or both; None was not said.
+
+    Raises:
+        InputError: all problems of file and flags at once.
+    """
+    return load_job(path, RecommenderTraining, said, lambda fields: {"global_batch": read_samples})

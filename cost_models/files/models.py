@@ -1,0 +1,110 @@
+"""Loading a model by what the user names: a catalogue name, a file of ours, or a Hugging Face config."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from cost_models.base import Spec
+from cost_models.documents import Document, printable
+from cost_models.errors import InputError
+from cost_models.families import FAMILIES, RECOMMENDER, TRANSFORMER, Family
+from cost_models.files import catalog
+from cost_models.files.names import (
+    is_hub_id,
+    known_model,
+    known_recommender,
+    names_a_file,
+    unknown_model,
+)
+from cost_models.files.parsing import validate
+from cost_models.files.reading import is_file, is_pipe, read_document
+from cost_models.files.recommenders import is_foreign_recommender
+from cost_models.hugging_face.config import read_config
+from cost_models.hugging_face.dropout import Dropout, dropout_of
+from cost_models.hugging_face.windows import in_turns
+from cost_models.specs.transformer import TransformerSpec
+
+M = TypeVar("M")
+HUGGING_FACE_FILE = "config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model, with what was assumed about its shape."""
+
+    spec: TransformerSpec
+    assumptions: tuple[str, ...] = ()
+    """Assumed facts that the file does not say, and simplifications of its prices, in words."""
+    dropout: Dropout | None = None
+    """What its config says of training, which is no part of its shape."""
+
+
+def resolve_model(text: str | Document) -> LoadedModel:
+    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json, or of what
+    one of these holds.
+
+    Raises:
+        UnknownNameError: neither a known name nor a file.
+        InputError: a file that does not describe a model; all problems at once.
+    """
+    if isinstance(text, Document):
+        return _loaded(validate(text, TransformerSpec))
+    if text in catalog.names("models"):
+        return _loaded(catalog.load_model(text))
+    path = Path(text)
+    if is_file(path / HUGGING_FACE_FILE):
+        path = path / HUGGING_FACE_FILE
+    elif not is_file(path):
+        if known := known_model(text):
+            return _loaded(catalog.load_model(known), (f"`{printable(text)}` is {known} of the catalogue",))
+        if is_hub_id(text) or not names_a_file(text):
+            raise unknown_model(text)
+    document = read_document(path)
+    if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
+        fields, assumptions = read_config(document)
+        loaded = _loaded(validate(fields, TransformerSpec), assumptions)
+        return replace(loaded, dropout=dropout_of(document.value))
+    return _loaded(validate(document, TransformerSpec))
+
+
+def read_once(model: M) -> M | Document:
+    """What a pipe holds, which gives it once; any other model as it is. Raises InputError where it cannot be read."""
+    return read_document(model) if isinstance(model, str) and is_pipe(model) else model
+
+
+def family_of_model(model: str | Spec | Document) -> Family:
+    """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
+    kind = getattr(model, "kind", None)
+    if isinstance(model, str):
+        kind = _kind_of(model)
+    if isinstance(model, Document):
+        kind = _kind_in(model)
+    return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
+
+
+def _kind_of(text: str) -> object:
+    """The kind that a file states or shows; of a name that is none, of the catalogue."""
+    if is_file(text):
+        with suppress(InputError):
+            return _kind_in(read_document(text))
+    return RECOMMENDER if known_recommender(text) and not known_model(text) else None
+
+
+def _kind_in(document: Document) -> object:
+    if is_foreign_recommender(document):
+        return RECOMMENDER
+    return document.value.get("kind") if isinstance(document.value, dict) else None
+
+
+def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
+    """The model with its assumptions and what its prices leave out."""
+    remarks = []
+    if 0 < spec.windowed_share < 1:
+        turns = in_turns(spec.window_pattern)
+        remarks.append(f"every block is the mean of those with a window and without ({turns}), for prices")
+    if spec.untrained:
+        remarks.append(f"a model without {', '.join(spec.untrained)}, for prices; `run` refuses it")
+    return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))
