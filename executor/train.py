@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload.channels import channel_seconds
+from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.tiers.channels import channel_seconds
-from cost_models.tiers.drive import drive_step_bytes
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.checkpoints.transformers import TransformerState
 from executor.data.batches import Batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,8 @@ def copied(name: str, into: Path) -> Path:
     for one in HOME.iterdir():
         if one.name != name:
             (package / one.name).symlink_to(one)
-    folder = package / name
-    folder.mkdir()
-    for one in (HOME / name).glob("*.py"):
-        (folder / one.name).write_text(one.read_text("utf-8"), encoding="utf-8")
-    return folder
+    shutil.copytree(HOME / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return package / name
 
 
 def answer_with(folder: Path, code: str) -> Any:

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.host import host_bytes
 from planner.rules.legality import require_legal
 
 GIB = 2.0**30

@@ -10,6 +10,7 @@ from __future__ import annotations
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE, Offload
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -18,7 +19,6 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.tiers.host import host_bytes
 
 GIB = 2.0**30
 GPUS = 8

@@ -23,12 +23,12 @@ import torch.distributed as dist
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.axes.offload.channels import channel_seconds
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.tiers.channels import channel_seconds
 from executor.data.batches import Batches
 from executor.engine import Engine
 from executor.launch.environment import worker_environment

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 from cost_models.axes.offload import NOWHERE
+from cost_models.axes.offload.channels import update_seconds
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
 from cost_models.pipeline.estimating import estimate
-from cost_models.tiers.channels import update_seconds
 
 TABLE = Path(__file__).with_name("runs.csv")
 LIKE = ("layers", "zero_stage", "recompute", "micro_batch")

@@ -17,8 +17,9 @@ from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
 from cost_models.axes.order import ORDER
 from cost_models.axes.overlap import OVERLAP
 from cost_models.axes.pipeline import PP, SCHEDULE, VPP
-from cost_models.axes.placement import LAYERS, POOLS, REPLICAS
+from cost_models.axes.placement import LAYERS, POOLS
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
+from cost_models.axes.replicas import REPLICAS
 from cost_models.axes.tensor import SP, TP
 from cost_models.axes.words import MAX_STAGES
 from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec

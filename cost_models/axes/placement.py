@@ -14,9 +14,6 @@ from cost_models.units import counted
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
-MOST_REPLICAS = 2**16
-"""Most replicas that a layout names the pools of."""
-
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
@@ -54,16 +51,5 @@ def _pools_complaint(layout: Layout) -> str:
     return ""
 
 
-def _replicas_complaint(layout: Layout) -> str:
-    if layout.replicas and layout.pools:
-        return "`pools` says where stages lie, `replicas` where whole replicas do: one of them"
-    if len(layout.replicas) > MOST_REPLICAS:
-        return f"replicas names {len(layout.replicas):,}; {MOST_REPLICAS:,} are the most that lie in different pools"
-    if layout.replicas and len(layout.replicas) != layout.dp:
-        return f"replicas names {counted(len(layout.replicas), 'replica')}; dp is {layout.dp}"
-    return ""
-
-
 LAYERS = Axis(word=PerStage(int), complaint=_layers_complaint)
 POOLS = Axis(word=PerStage(), complaint=_pools_complaint)
-REPLICAS = Axis(word=PerStage(most=MOST_REPLICAS), complaint=_replicas_complaint, closed=True)

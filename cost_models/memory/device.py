@@ -1,4 +1,4 @@
-"""What of a device's memory a plan may fill: the rest belongs to the driver and to NCCL.
+"""What a plan may fill of a device's memory, where the rest is the driver's and NCCL's, and of a host's.
 
     reserved = states + (1 + fragmentation) · (activations + temporaries)
     in use   = reserved + context + communicators × buffers
@@ -18,12 +18,16 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.confidence import confident_share
 from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import MIB
 
 Array = npt.NDArray[np.float64]
 
 _DETERMINISTIC_WORKSPACE = 32.25 * MIB
 """CUBLAS_WORKSPACE_CONFIG=:4096:8, which reproducible products need, asks for eight buffers of 4 MiB."""
+USABLE = 0.9
+"""Share of a host's memory, and of its drives, that a plan may fill: the rest is the system's, the file system's, the
+processes' own, checkpoints' and data's."""
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
@@ -84,3 +88,18 @@ def workspace_bytes(question: Question) -> float:
         return 0.0
     own = max(gpu.library_workspace, _DETERMINISTIC_WORKSPACE if stack.deterministic else 0.0)
     return 2 * own + stack.transformer_engine * gpu.library_workspace
+
+
+def is_own_host(cluster: ClusterSpec) -> bool:
+    """Whether devices are CPUs: each copies within memory itself, and one thread beside it updates."""
+    return cluster.gpu.kind == "cpu"
+
+
+def usable_host_memory(cluster: ClusterSpec) -> float:
+    """Bytes of one host's memory that offloaded blocks may fill; nothing where nobody says how much it has."""
+    return USABLE * (cluster.host_memory or 0.0)
+
+
+def usable_drive(cluster: ClusterSpec) -> float:
+    """Bytes of one host's drives that states may fill; nothing where nobody says that it has any."""
+    return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

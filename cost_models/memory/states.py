@@ -127,7 +127,7 @@ def _held_on_device(
     a reduction makes (N,).
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
-    Streamed blocks keep nothing there: their buffers are `tiers.on_device.ring`. Whatever the residency, gradients that
+    Streamed blocks keep nothing there: their buffers are `axes.offload.price`. Whatever the residency, gradients that
     are not scattered before the last microbatch wait for it on the device.
     """
     streamed = residency == "streamed"

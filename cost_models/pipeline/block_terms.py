@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.offload.channels import link_rate
 from cost_models.axes.overlap import said
 from cost_models.communication.data import exposed
 from cost_models.memory.activations import activation_bytes
@@ -12,7 +13,6 @@ from cost_models.pipeline.time_parts import Term, total
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
-from cost_models.tiers.channels import link_rate
 
 Array = npt.NDArray[np.float64]
 

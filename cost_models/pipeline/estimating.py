@@ -13,16 +13,17 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.traffic import drive_bytes
 from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust, fullest_pool
+from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, doubt
-from cost_models.tiers.drive import drive_bytes, usable_drive
-from cost_models.tiers.host import host_bytes, usable_host_memory
 
 _WORTH_NAMING = 0.05
 """Share of the step from which a part other than compute is said to bind it."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload.price import OnDevice
 from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
@@ -25,7 +26,6 @@ from cost_models.pipeline.further_tokens import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.tiers.on_device import OnDevice
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]

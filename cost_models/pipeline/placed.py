@@ -10,6 +10,13 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
+from cost_models.axes.replicas.price import (
+    among_replicas,
+    replica_terms,
+    require_full_pools,
+    shares,
+    with_microbatches,
+)
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
 from cost_models.estimate import PoolReplicas
@@ -18,13 +25,6 @@ from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline, on_stages
 from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
-from cost_models.pipeline.replica_terms import (
-    among_replicas,
-    replica_terms,
-    require_full_pools,
-    shares,
-    with_microbatches,
-)
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_parts import TIME_PARTS
 from cost_models.pipeline.time_terms import TimeTerms

@@ -2,7 +2,7 @@
 
     passes      as the schedule's timeline has them
     sync        gradients reduced after the rank's last pass
-    offload     what of its moves to and from host memory the passes do not hide (`cost_models.pipeline.moves`)
+    offload     what of its moves to and from host memory the passes do not hide (`cost_models.axes.offload.moves`)
     optimizer   the update, once the last rank is so far
     overhead    of the whole step, once the last rank has updated
 

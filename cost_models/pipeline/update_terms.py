@@ -10,6 +10,14 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import offloads
+from cost_models.axes.offload.channels import (
+    ChannelSeconds,
+    busiest_seconds,
+    channel_seconds,
+    exposed_seconds,
+    left_in_sight,
+)
+from cost_models.axes.offload.residency import Affine, over_residencies, rest_is
 from cost_models.axes.overlap import overlaps
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
@@ -25,14 +33,6 @@ from cost_models.pipeline.time_pieces import Pieces, head_parameters, pieces_of
 from cost_models.question import Question
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
-from cost_models.tiers.channels import (
-    ChannelSeconds,
-    busiest_seconds,
-    channel_seconds,
-    exposed_seconds,
-    left_in_sight,
-)
-from cost_models.tiers.residency import Affine, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 

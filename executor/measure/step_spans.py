@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from cost_models.pipeline.moves import Lane
+from cost_models.axes.offload.moves import Lane
 from executor.mesh import Place
 from executor.messages import gather_json
 from executor.offload.link import Carried

@@ -5,8 +5,8 @@
     streamed   weights are on the device for their passes only; gradients go down after every backward pass and add up
                on the host, where the CPU updates (`executor.offload.streaming`)
 
-When each is done is data (`cost_models.tiers.window`), which `executor.offload.turns` carries out. Without clipping the
-CPU updates a block while others are in their backward pass, as soon as its last gradient is there.
+When each is done is data (`cost_models.axes.offload.window`), which `executor.offload.turns` carries out. Without
+clipping the CPU updates a block while others are in their backward pass, as soon as its last gradient is there.
 """
 
 from __future__ import annotations

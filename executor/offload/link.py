@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
-from cost_models.pipeline.moves import Lane
 from cost_models.units import format_bytes
 from executor.timing import Mark, mark_on
 

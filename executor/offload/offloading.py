@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cost_models.axes.layout import Layout
-from cost_models.tiers.places import PARKED, RESIDENT, STREAMED, residency_of_blocks
-from cost_models.tiers.window import Turn, turns_of_rank
+from cost_models.axes.offload.residency import PARKED, RESIDENT, STREAMED, residency_of_blocks
+from cost_models.axes.offload.window import Turn, turns_of_rank
 from executor.apply.flat_parameters import FlatParameters
 from executor.models.transformer import Transformer
 from executor.offload.activations import Attic

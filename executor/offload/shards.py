@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor, nn
 
-from cost_models.tiers.places import PARKED, STATES, Residency
+from cost_models.axes.offload.residency import PARKED, STATES, Residency
 from executor.apply.local import local
 from executor.offload.drive import Drive
 from executor.offload.drive_states import StatesOnDrive

@@ -1,4 +1,4 @@
-"""Carries out the window's list of moves (`cost_models.tiers.window`) around the passes of a rank's blocks."""
+"""Carries out the window's list of moves (`cost_models.axes.offload.window`) around the passes of a rank's blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cost_models.tiers.window import Move, Turn
+from cost_models.axes.offload.window import Move, Turn
 from executor.offload.flats import StatesOnHost
 from executor.passes import Passes
 

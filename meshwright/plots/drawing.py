@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from cost_models.communication.levels import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate, fullest_pool
+from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.link_use import link_use
 from cost_models.question import MixedQuestion, Question, parts_of
 from cost_models.reliability.forecast import Forecast
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
-from cost_models.tiers.host import usable_host_memory
 from cost_models.units import counted, format_seconds
 from meshwright.plots.drawn import Drawing
 from meshwright.records import frames

@@ -12,12 +12,12 @@ import numpy as np
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING
+from cost_models.axes.offload.moves import LANE_NAMES, predicted_moves
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.moves import LANE_NAMES, predicted_moves
 from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cost_models.memory.device import is_own_host
 from cost_models.question import MixedQuestion, Question
-from cost_models.tiers.host import is_own_host
 
 _GIB = float(2**30)
 _DOUBLINGS = 4

@@ -28,8 +28,8 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.larger_hosts import larger_hosts
+from planner.axes.replicas.space import REPLICAS
 from planner.search.budget import Budget
-from planner.search.replica_space import REPLICAS
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import CLOSED, Restrictions

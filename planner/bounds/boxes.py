@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
+from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.costs import byte_costs
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.stage_costs import StageCosts
@@ -23,7 +25,6 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.pipeline.update_terms import least_rank_optimizer
 from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
-from cost_models.tiers.host import host_bytes, usable_host_memory
 from planner.rules.host import HOST_RULES
 from planner.space.counts import Boxes, with_counts
 

@@ -16,13 +16,13 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.axes.replicas.leaf import place_replicas
+from planner.axes.replicas.space import leaf_of
 from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
 from planner.explaining.explain import Origin, gain, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
-from planner.placement.replica_leaf import place_replicas
 from planner.search.given_layout import place_layout
-from planner.search.replica_space import leaf_of
 from planner.search.search import search
 from planner.space.restrictions import AXES, Restrictions, keeps_to, settled
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
+from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from cost_models.tiers.host import is_own_host
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.scaling import best_sharding

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.errors import InputError
+from cost_models.memory.device import is_own_host
 from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Option, Placed, SaidOfTables, Sharding, parse_words
-from cost_models.tiers.host import is_own_host
 from planner.recommender.binding import put
 from planner.recommender.covered import covered_options
 from planner.recommender.loads import loads_of, rows_of

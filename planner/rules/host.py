@@ -10,11 +10,12 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.traffic import drive_bytes
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.tiers.drive import drive_bytes, usable_drive
-from cost_models.tiers.host import host_bytes, usable_host_memory
 from cost_models.units import format_bytes
 
 

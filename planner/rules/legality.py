@@ -17,10 +17,10 @@ from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.units import counted
+from planner.axes.replicas.rules import with_mean_batch
 from planner.formats.trainers import refusals
 from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES
 from planner.rules.pools import pool_objections
-from planner.rules.replicas import with_mean_batch
 from planner.rules.stack import STACK_RULES
 
 

@@ -13,7 +13,7 @@ from cost_models.axes.rule import Bools, Words
 from cost_models.pipeline.pool_terms import ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
-from planner.rules.replicas import replica_objections
+from planner.axes.replicas.rules import replica_objections
 
 
 def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:

@@ -14,7 +14,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import OVERLAPS
 from cost_models.specs.training import TrainingSpec
-from planner.rules.replicas import holds_replicas
+from planner.axes.replicas.rules import holds_replicas
 
 Array = npt.NDArray[np.float64]
 

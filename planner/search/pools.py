@@ -21,13 +21,13 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from planner.axes.replicas.space import count_replicas
 from planner.bounds import pools as bounds
 from planner.bounds.pools_ideal import ideal_bounds
 from planner.placement.leaf import Bools, Floats, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
-from planner.search.replica_space import count_replicas
 from planner.space.layouts import Restrictions, legal_space
 from planner.space.nothing_fits import nothing_legal
 from planner.space.nothing_fits_pools import closest_first, least_share, nothing_fits

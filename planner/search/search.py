@@ -14,6 +14,8 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
+from planner.axes.replicas.search import search_beside_stages
+from planner.axes.replicas.space import asks_for_replicas
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
 from planner.search.branching import BranchAndBound, Progress
@@ -22,8 +24,6 @@ from planner.search.candidates import Candidates
 from planner.search.nothing_placed import given_up, out_of_time
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
-from planner.search.replica_space import asks_for_replicas
-from planner.search.replicas import search_beside_stages
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 from planner.space.layouts import Restrictions

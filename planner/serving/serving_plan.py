@@ -15,6 +15,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
+from cost_models.memory.device import usable_host_memory
 from cost_models.recommender.caching import CachedTables, Policy, cached_tables
 from cost_models.recommender.prices.dense import DenseNetwork
 from cost_models.recommender.serving import Served, served
@@ -22,7 +23,6 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
-from cost_models.tiers.host import usable_host_memory
 from cost_models.units import format_bytes
 from planner.serving.knapsack import Filling, filling_order
 

@@ -10,6 +10,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -19,7 +20,6 @@ from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import channel_seconds, exposed_seconds
 from meshwright.answers.measured_profile import MeasuredProfile
 
 RANKS = 2

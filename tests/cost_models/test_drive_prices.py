@@ -10,6 +10,9 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
+from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.traffic import buffer_bytes, drive_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -18,9 +21,6 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.drives import DriveSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import channel_seconds, exposed_seconds
-from cost_models.tiers.drive import buffer_bytes, drive_bytes
-from cost_models.tiers.host import host_bytes
 
 GPUS, READ, WRITE = 16, 8e9, 4e9
 STATES = Offload(states=EVERY, drive=EVERY)

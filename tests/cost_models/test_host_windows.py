@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import parse_layout
+from cost_models.axes.offload.binding import HostWindows, host_windows, smallest_ring
+from cost_models.axes.offload.channels import update_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.host_windows import HostWindows, host_windows, smallest_ring
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import update_seconds
 
 STREAMED = "mbs1 zero0 offload=streamed"
 

@@ -10,15 +10,15 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.axes.offload.channels import channel_seconds
+from cost_models.axes.offload.moves import MoveSpan, predicted_moves
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.moves import MoveSpan, predicted_moves
 from cost_models.pipeline.spans import predicted_spans
 from cost_models.question import Question
 from cost_models.specs.drives import DriveSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import channel_seconds
 
 LAYOUTS = (
     "mbs2 zero0 offload=states:31",

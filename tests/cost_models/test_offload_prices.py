@@ -10,6 +10,16 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE, Offload
+from cost_models.axes.offload.channels import (
+    UNKNOWN_UPDATE,
+    channel_seconds,
+    exposed_seconds,
+    link_rate,
+    update_seconds,
+)
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.price import OnDevice
+from cost_models.axes.offload.window import turns_of_rank
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -19,16 +29,6 @@ from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import (
-    UNKNOWN_UPDATE,
-    channel_seconds,
-    exposed_seconds,
-    link_rate,
-    update_seconds,
-)
-from cost_models.tiers.host import host_bytes
-from cost_models.tiers.on_device import OnDevice
-from cost_models.tiers.window import turns_of_rank
 
 GPUS, BATCH, LAYERS = 16, 64, 48
 STATES, STREAMED, PARKED = Offload(states=EVERY), Offload(streamed=EVERY), Offload(parked=EVERY)

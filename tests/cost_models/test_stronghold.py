@@ -14,15 +14,16 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
+from cost_models.axes.offload.channels import exposed_seconds
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
+from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.tiers.channels import exposed_seconds
-from cost_models.tiers.host import host_bytes, usable_host_memory
 
 BLOCK_SECONDS = (5.3400 - 0.0966) / 32
 """An iteration of Megatron's 32 blocks without its optimizer step: four passes of each, of which one is recomputed."""

@@ -17,10 +17,10 @@ from saving_jobs import SAVED_AT, STEPS, train_and_save
 from training import GPT, MOE, Trained, plan_for, train_weights
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.specs.drives import DriveSpec
-from cost_models.tiers.drive import drive_step_bytes
 from executor.checkpoints.folder import Folder
 from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate

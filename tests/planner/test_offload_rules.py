@@ -10,14 +10,15 @@ from small import small_question
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.traffic import drive_bytes
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
+from cost_models.memory.device import USABLE
+from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
 from cost_models.question import Question, mixed_question
 from cost_models.specs.drives import DriveSpec
 from cost_models.specs.pools import MixedCluster
-from cost_models.tiers.drive import USABLE as USABLE_OF_DRIVE
-from cost_models.tiers.drive import drive_bytes
-from cost_models.tiers.host import USABLE, host_bytes
 from planner.rules.legality import check, require_legal
 
 WHOLE = Layout(dp=4, zero=0, offload=Offload(states=EVERY))

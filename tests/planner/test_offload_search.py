@@ -14,13 +14,14 @@ from small import small_question
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.errors import DoesNotFitError, InfeasibleError
+from cost_models.memory.device import USABLE
 from cost_models.question import Question
 from cost_models.specs.drives import DriveSpec, DriveUse
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.host import USABLE, host_bytes
 from planner.answers.remedies import remedies_told
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cost_models.axes.offload.channels import update_seconds
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row, read_rows
-from cost_models.tiers.channels import update_seconds
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "offload"
 

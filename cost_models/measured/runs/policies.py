@@ -11,6 +11,7 @@ from dataclasses import replace
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE, USUAL_RING, Offload
+from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.words import EVERY
 from cost_models.documents import printable
 from cost_models.measured.runs.rows import Notes, Row
@@ -18,7 +19,6 @@ from cost_models.question import Question
 from cost_models.specs.choices import Recompute
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
-from cost_models.tiers.channels import channel_seconds
 
 _UNIT = 1e-9
 """Seconds of a parameter at which the rate that a log implies is computed."""

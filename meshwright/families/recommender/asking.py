@@ -9,6 +9,7 @@ from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.recommenders import resolve_recommender, resolve_recommender_training
+from cost_models.memory.device import is_own_host
 from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
@@ -18,7 +19,6 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.host import is_own_host
 from cost_models.units import counted, format_bytes, parse_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
 from meshwright.inputs.limits import Limits

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from cost_models.tiers.host import is_own_host
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.render.moments import while_
 from meshwright.render.tables import Table, table

@@ -22,11 +22,11 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
+from planner.axes.replicas.space import require_pools
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.rules.host import require_two_tiers
 from planner.search.budget import Budget
-from planner.search.replica_space import require_pools
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 

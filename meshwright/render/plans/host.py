@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cost_models.axes.offload.binding import HostWindows, host_windows
 from cost_models.estimate import Estimate
-from cost_models.pipeline.host_windows import HostWindows, host_windows
 from cost_models.question import Question
 from cost_models.units import format_seconds, grouped
 from meshwright.render.words import wrapped

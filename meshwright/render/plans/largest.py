@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
-from cost_models.tiers.host import usable_host_memory
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.plans.ranked import question_header
 from meshwright.render.tables import Table, table

@@ -13,31 +13,15 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import RESIDENT, held, of_fullest_rank, rest_is
+from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_traffic
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import gradients_wait, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.tiers.drive import buffer_bytes, drive_traffic
-from cost_models.tiers.residency import RESIDENT, held, of_fullest_rank, rest_is
-from cost_models.tiers.traffic import FP32
 
 Array = npt.NDArray[np.float64]
-
-
-USABLE = 0.9
-"""Share of a host's memory that offloaded blocks may fill: the rest is the system's and the processes' own."""
-
-
-def is_own_host(cluster: ClusterSpec) -> bool:
-    """Whether devices are CPUs: each copies within memory itself, and one thread beside it updates."""
-    return cluster.gpu.kind == "cpu"
-
-
-def usable_host_memory(cluster: ClusterSpec) -> float:
-    """Bytes of one host's memory that offloaded blocks may fill; nothing where nobody says how much it has."""
-    return USABLE * (cluster.host_memory or 0.0)
 
 
 def host_bytes(

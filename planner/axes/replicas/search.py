@@ -14,15 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import DoesNotFitError, InfeasibleError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.replica_terms import in_pools, replica_terms
 from cost_models.question import MixedQuestion
-from planner.certificate import Certificate
-from planner.placement.leaf import TOLERANCE, Placement, gap_of
-from planner.placement.replica_leaf import place_replicas
-from planner.search.replica_space import (
+from planner.axes.replicas.leaf import place_replicas
+from planner.axes.replicas.space import (
     REPLICAS,
     ReplicaSpace,
     count_replicas,
@@ -30,6 +28,8 @@ from planner.search.replica_space import (
     nothing_holds_replicas,
     replica_layouts,
 )
+from planner.certificate import Certificate
+from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 from planner.space.restrictions import Restrictions

@@ -18,11 +18,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.estimate import Estimate
-from cost_models.operators.parameters import parameters
-from cost_models.pipeline.time_pieces import pieces_of
-from cost_models.question import Question
-from cost_models.tiers.channels import (
+from cost_models.axes.offload.channels import (
     CHANNELS,
     Channel,
     ChannelSeconds,
@@ -30,8 +26,12 @@ from cost_models.tiers.channels import (
     left_in_sight,
     link_rate,
 )
-from cost_models.tiers.residency import held
-from cost_models.tiers.traffic import weight_traffic
+from cost_models.axes.offload.residency import held
+from cost_models.axes.offload.traffic import weight_traffic
+from cost_models.estimate import Estimate
+from cost_models.operators.parameters import parameters
+from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.question import Question
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
 WORTH_NAMING = 0.01

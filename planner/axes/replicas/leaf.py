@@ -22,14 +22,9 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.replicas.price import among_replicas, fewest_microbatches, shares, with_microbatches
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms, total
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.replica_terms import (
-    among_replicas,
-    fewest_microbatches,
-    shares,
-    with_microbatches,
-)
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion
 from cost_models.schedules import schedule_named

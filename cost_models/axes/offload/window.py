@@ -21,8 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload.residency import (
+    STATES,
+    STREAMED,
+    Residency,
+    blocks_of_stages,
+    residency_of_blocks,
+)
 from cost_models.schedules import Action, build
-from cost_models.tiers.places import STATES, STREAMED, Residency, blocks_of_stages, residency_of_blocks
 
 
 class Use(NamedTuple):

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import RESIDENT, Affine, held, over_residencies, rest_is
 from cost_models.axes.rule import Bools
+from cost_models.memory.device import is_own_host
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
-from cost_models.tiers.host import is_own_host
-from cost_models.tiers.residency import RESIDENT, Affine, held, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
@@ -51,7 +51,7 @@ class OnDevice:
         return self._known[residency]
 
     def summed(self, term_of: TermOf) -> tuple[Term, Term]:
-        """A term of every block, and what a rank has of it besides (`tiers.residency`)."""
+        """A term of every block, and what a rank has of it besides (`axes.offload.residency`)."""
         resident = term_of(*self.states())
         if not self._any:
             return resident, {}

@@ -1,10 +1,10 @@
 """When blocks move to and from host memory and are updated there: the window's list of moves at priced seconds.
 
-The list is that of `tiers.window`, which the executor carries out. A move begins when the list has it begin, once its
-lane is free and what it needs is there. It takes an even share of what the price has its lane busy with such moves, so
-that the moves of a lane add up to the price's seconds. Passes that wait for weights put off what follows them. The
-timeline does not show that, as the price has all waits of a step in one sum after its passes: where a lane cannot keep
-up its moves lag behind the passes that want them.
+The list is that of `axes.offload.window`, which the executor carries out. A move begins when the list has it begin,
+once its lane is free and what it needs is there. It takes an even share of what the price has its lane busy with such
+moves, so that the moves of a lane add up to the price's seconds. Passes that wait for weights put off what follows
+them. The timeline does not show that, as the price has all waits of a step in one sum after its passes: where a lane
+cannot keep up its moves lag behind the passes that want them.
 
     down     gradients of streamed blocks after their backward passes, of `states` blocks before their update; parked
              states after theirs; activations after forward passes
@@ -27,6 +27,10 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import NOWHERE
+from cost_models.axes.offload.channels import ADAM_BYTES, channel_seconds, link_rate, seconds_by_residency
+from cost_models.axes.offload.residency import PARKED, STATES, STREAMED, Residency, residency_of_blocks
+from cost_models.axes.offload.traffic import ADDED_BYTES, gradient_traffic
+from cost_models.axes.offload.window import Turn, turns_of_rank
 from cost_models.axes.recompute import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.placed import place
@@ -34,10 +38,6 @@ from cost_models.pipeline.spans import PassSpans, pass_spans
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.tiers.channels import ADAM_BYTES, channel_seconds, link_rate, seconds_by_residency
-from cost_models.tiers.places import PARKED, STATES, STREAMED, Residency, residency_of_blocks
-from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic
-from cost_models.tiers.window import Turn, turns_of_rank
 
 Lane = Literal["down", "up", "update", "drive"]
 LANE_NAMES: Mapping[Lane, str] = {

@@ -1,4 +1,4 @@
-"""Sums over the blocks of a rank whose states live in different places: so much a block, and so much a rank.
+"""Where the blocks of a rank live, and sums over them: so much a block, and so much a rank.
 
 A rank of n blocks, c_r of them with residency r and all others with residency o, costs
 
@@ -9,13 +9,14 @@ where v is what one block costs: affine in n, as every coefficient of `pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.axes.offload import RESIDENCIES, counted_blocks, named_blocks, offloads
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
@@ -28,7 +29,12 @@ ValueOf = Callable[[str], Array]
 BytesOf = Callable[[str, bool], Array]
 """What a parameter with one of the residencies, or `resident`, takes; of routed experts or of everything else: (N,)."""
 
-RESIDENT = "resident"
+Residency = Literal["resident", "states", "parked", "streamed"]
+RESIDENT: Residency
+STATES: Residency
+PARKED: Residency
+STREAMED: Residency
+RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
 
 
 class Affine(NamedTuple):
@@ -108,3 +114,33 @@ def end_parameters(question: Question, columns: LayoutColumns) -> Array:
     head = counts.head_vectors + np.where(tied, 0.0, counts.head_matrix)
     ends: Array = np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
     return ends
+
+
+def residencies(layout: Layout, blocks: int) -> list[Residency]:
+    """Residency of each of a rank's blocks, in model order: those that stay first, which are wanted first.
+
+    A rank with fewer blocks than counts name, in a pipeline of uneven stages, has the last of them.
+    """
+    counts: dict[Residency, int] = {
+        part: getattr(layout.offload, part) for part in (STATES, PARKED, STREAMED)
+    }
+    named = sum(count for count in counts.values() if count < EVERY)
+    left = max(0, blocks - named)
+    every = [part for part, count in counts.items() if count >= EVERY]
+    lives: list[Residency] = [RESIDENT] * (0 if every else left)
+    for part, count in counts.items():
+        lives += [part] * (left if count >= EVERY else count)
+    return lives[len(lives) - blocks :]
+
+
+def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, list[int]]:
+    """Virtual stage → its blocks by their place in the model."""
+    return {
+        stage: list(range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1]))) for stage in stages
+    }
+
+
+def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
+    """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
+    blocks = [block for held in blocks_of_stages(layout, stages).values() for block in held]
+    return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))

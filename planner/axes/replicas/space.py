@@ -1,6 +1,6 @@
 """The layouts of whole replicas in several pools: which there are, and a bound for each before any is placed.
 
-Their replicas each lie in one pool and meet once a step (`planner.rules.replicas`).
+Their replicas each lie in one pool and meet once a step (`planner.axes.replicas.rules`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import MOST_REPLICAS, even_layers
+from cost_models.axes.placement import even_layers
+from cost_models.axes.replicas import MOST_REPLICAS
+from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.estimate import fullest_pool
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.replica_terms import in_pools, replica_terms
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
+from planner.axes.replicas.leaf import ReplicaLeaf, start_up, summed_rates
+from planner.axes.replicas.rules import ONCE_A_STEP, holds_replicas
 from planner.placement.leaf import TOLERANCE, Bools, Floats
-from planner.placement.replica_leaf import ReplicaLeaf, start_up, summed_rates
-from planner.rules.replicas import ONCE_A_STEP, holds_replicas
 from planner.space.layouts import Restrictions, legal_space
 
 REPLICAS = "replicas"

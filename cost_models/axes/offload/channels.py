@@ -1,6 +1,6 @@
 """Seconds that a rank's channels to host memory and drive are busy in a step, and what of them outlasts its passes.
 
-    down      gradients, as `tiers.traffic` counts them
+    down      gradients, as `axes.offload.traffic` counts them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
     update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host, and so
               much for each block
@@ -39,12 +39,17 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
+from cost_models.axes.offload.residency import held, parameters_by_residency
+from cost_models.axes.offload.traffic import (
+    ADDED_BYTES,
+    drive_step_bytes,
+    gradient_traffic,
+    stays_in_ring,
+    weight_traffic,
+)
+from cost_models.memory.device import is_own_host
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
-from cost_models.tiers.drive import drive_step_bytes
-from cost_models.tiers.host import is_own_host
-from cost_models.tiers.residency import held, parameters_by_residency
-from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, stays_in_ring, weight_traffic
 
 Array = npt.NDArray[np.float64]
 Channel = Literal["host link down", "host link up", "CPU update", "drive read", "drive write"]

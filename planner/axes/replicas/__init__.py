@@ -1,0 +1,1 @@
+"""Whole replicas in several pools: their rules, their placements and their search."""
