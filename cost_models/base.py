@@ -27,6 +27,9 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 """A factor: bytes per element, or how often something is kept or done."""
 
+Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
+"""A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""
+
 
 if TYPE_CHECKING:
     _Model = BaseModel

@@ -31,9 +31,9 @@ from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from cost_models.specs.table_rates import TablePoint, TableRates
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
 from executor.microbenchmarks.scale import cpu_scale, cuda_scale

@@ -13,9 +13,8 @@ from cost_models.recommender.planners.torchrec import TorchRecTopology, torchrec
 from cost_models.recommender.priced import STAGES, Array, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import EmbeddingProfile
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Option
-from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 
 GIB = 1024**3

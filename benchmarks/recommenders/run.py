@@ -52,7 +52,7 @@ def ours(instance: Instance) -> None:
     from benchmarks.recommenders.our_prices import agree, our_prices
     from benchmarks.recommenders.torchrec_side import TorchRec, stages
     from planner.recommender.planning import plan_sharding
-    from planner.recommender.problem import OBJECTIVES
+    from planner.recommender.search.problem import OBJECTIVES
 
     view = TorchRec(instance)
     options, priced, enumerated_seconds = view.enumerated()

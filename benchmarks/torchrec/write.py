@@ -9,9 +9,8 @@ from pathlib import Path
 
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
-from cost_models.specs.recommender.tables import TableSpec
 from planner.formats.torchrec import export_sharding
 
 SMALL = {

@@ -23,8 +23,7 @@ from cost_models.files.histograms import tables_of, with_histograms, with_table
 from cost_models.files.names import known_model, known_recommender, unknown_model
 from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
-from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.tables import MAX_TABLES
+from cost_models.specs.recommender.model import MAX_TABLES, RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 
 _BOTTOM = 512, 256

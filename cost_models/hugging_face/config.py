@@ -23,7 +23,7 @@ from cost_models.hugging_face.newer_moe import NEWER_MIXTURES
 from cost_models.hugging_face.rotary import unscaled
 from cost_models.hugging_face.unread import unread
 from cost_models.hugging_face.windows import in_turns
-from cost_models.specs.attention import Rotary
+from cost_models.specs.blocks import Rotary
 
 _ACTIVATIONS = {
     "gelu": "gelu",

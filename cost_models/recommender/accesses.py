@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import TableSpec
 
 Array = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from cost_models.memory.device import is_own_host
 from cost_models.recommender.accesses import accesses_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
-from cost_models.specs.recommender.tables import TableSpec
 
 _LEAST_WIDTH = 16
 """Elements of the narrowest column shard: rows that are shorter waste the sectors that they come in."""

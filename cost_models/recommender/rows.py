@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
-from cost_models.specs.recommender.tables import TableSpec
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

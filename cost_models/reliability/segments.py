@@ -8,6 +8,11 @@ work of f besides what came since. From one readable checkpoint to the next
 
 (Daly 2006, equation 13, with f = 0; the same argument holds for any f ≤ τ + δ, as after a failure R + f + τ + δ must
 pass without another). First order: τ = √(2δM) (Young 1974), √(2δM) − δ (Daly 2006).
+
+Spare nodes: nodes leave one at a time and are back after a repair, on average ρ = repair / M of them are away. With S
+spares the job stands still while S + 1 are away; failures do not come while it stands. That is a system of S + 1
+servers whose calls are lost when all are busy (Erlang 1917): the share of time with n away is ρⁿ/n! of the sum over
+0 ≤ n ≤ S + 1.
 """
 
 from __future__ import annotations
@@ -135,3 +140,36 @@ def first_order_ratio(segment: Segment) -> float:
     """Share of the time that trains, to first order: (1 − (R + τ/2)/M) / (1 + δ/τ) (Kokolis et al. 2024, ETTR)."""
     wasted = (segment.restart + segment.lag + segment.work / 2) / segment.between
     return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What too few spare nodes cost."""
+
+    chance: float
+    """Chance that a failure finds no spare."""
+    seconds: float
+    """Mean wait of one that finds none; exponential."""
+
+    @property
+    def each(self) -> float:
+        """Mean seconds of waiting for each failure."""
+        return self.chance * self.seconds
+
+
+NO_WAITING = Waiting(chance=0.0, seconds=0.0)
+
+
+def waiting(spares: int | None, repair: float, between: float) -> Waiting:
+    """Waiting with so many spares where nodes leave every `between` seconds of running; None: there is always one."""
+    if spares is None:
+        return NO_WAITING
+    return Waiting(chance=blocked(spares, repair / between), seconds=repair / (spares + 1))
+
+
+def blocked(servers: int, load: float) -> float:
+    """Erlang's B: the chance that a call finds all servers busy, of those that come while fewer or as many are."""
+    blocking = 1.0
+    for busy in range(1, servers + 1):
+        blocking = load * blocking / (busy + load * blocking)
+    return blocking

@@ -7,13 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
+from cost_models.base import MAX_GPUS, Efficiency, GpuCount, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import Peak
 from cost_models.specs.links import Rate
-from cost_models.specs.table_rates import TableRates
-
-Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
-"""A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""
+from cost_models.specs.recommender.constants import TableRates
 
 
 class CurvePoint(Spec):

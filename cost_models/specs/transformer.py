@@ -2,10 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 from pydantic import model_validator
 
-from cost_models.specs.contradictions import contradiction
+from cost_models.specs.blocks import ExpertGroups
 from cost_models.specs.transformer_shape import TransformerShape
+
+
+def contradiction(model: TransformerShape) -> str:
+    """The first contradiction; None where there is none."""
+    checks = (_heads, _rotary, _latents, _norms, _windows, _mixture)
+    return next((what for check in checks for what in check(model)), "")
+
+
+def _heads(model: TransformerShape) -> Iterator[str]:
+    if model.num_heads % model.num_kv_heads:
+        yield f"num_heads {model.num_heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
+
+
+def _rotary(model: TransformerShape) -> Iterator[str]:
+    rotary = model.rotary
+    if model.positions != "rotary":
+        if rotary is not None:
+            yield f"rotary is for rotary positions, and positions is {model.positions}"
+        return
+    if model.head_dim % 2:
+        yield f"rotary positions need an even head_dim, not {model.head_dim}"
+    if rotary is None:
+        return
+    if rotary.dim is not None and (rotary.dim % 2 or rotary.dim > model.head_dim):
+        yield f"rotary.dim {rotary.dim} is no even part of head_dim {model.head_dim}"
+    if model.latent_attention and (rotary.dim or rotary.pattern):
+        yield "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it"
+    if len(rotary.pattern) > model.num_layers:
+        yield f"rotary.pattern names {len(rotary.pattern)} blocks, and num_layers is {model.num_layers}"
+    if rotary.windowed_base and model.attention_window is None:
+        yield "rotary.windowed_base is for windows, and attention_window says none"
+
+
+def _latents(model: TransformerShape) -> Iterator[str]:
+    latent = model.latent_attention
+    if latent is None:
+        return
+    if latent.position_dim >= model.head_dim:
+        yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
+    if model.positions == "rotary" and latent.position_dim % 2:
+        yield f"rotary positions need an even position_dim, not {latent.position_dim}"
+
+
+def _norms(model: TransformerShape) -> Iterator[str]:
+    if model.parallel_block and model.norm_placement != "before":
+        yield f"a parallel_block has its norms before, not norm_placement {model.norm_placement}"
+    if model.parallel_norms == 2 and not model.parallel_block:
+        yield "parallel_norms is for a parallel_block"
+    if model.qk_norm_over == "all" and (not model.qk_norm or model.latent_attention):
+        yield "qk_norm_over is for qk_norm" + (" without latents" if model.latent_attention else "")
+
+
+def _windows(model: TransformerShape) -> Iterator[str]:
+    if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
+        given = "window_pattern" if model.window_pattern else "window_kind"
+        yield f"{given} is for windows, and attention_window says none"
+    if len(model.window_pattern) > model.num_layers:
+        yield f"window_pattern names {len(model.window_pattern)} blocks, and num_layers is {model.num_layers}"
+
+
+def _mixture(model: TransformerShape) -> Iterator[str]:
+    if not model.num_experts:
+        fields = (
+            "experts_per_token",
+            "moe_ffn_hidden_size",
+            "shared_expert_ffn_hidden_size",
+            "num_moe_layers",
+            "moe_layers",
+            "router_bias",
+            "shared_expert_gate",
+            "expert_groups",
+        )
+        yield from (
+            f"{name} is for a mixture, and num_experts is 0" for name in fields if getattr(model, name)
+        )
+        return
+    if not 1 <= model.experts_per_token <= model.num_experts:
+        yield f"experts_per_token {model.experts_per_token} is not between 1 and num_experts {model.num_experts}"
+    if not 1 <= model.num_moe_layers <= model.num_layers:
+        yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {model.num_layers}"
+    if not model.moe_ffn_hidden_size:
+        yield "moe_ffn_hidden_size must be above zero"
+    if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
+        yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
+    if model.moe_layers:
+        yield from _named_layers(model)
+    if model.expert_groups:
+        yield from _groups(model, model.expert_groups)
+
+
+def _named_layers(model: TransformerShape) -> Iterator[str]:
+    layers = model.moe_layers
+    if (
+        any(one >= other for one, other in pairwise(layers))
+        or layers[0] < 0
+        or layers[-1] >= model.num_layers
+    ):
+        yield f"moe_layers are numbers of blocks from 0 to {model.num_layers - 1}, in ascending order"
+    if len(layers) != model.num_moe_layers:
+        yield f"moe_layers names {len(layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
+
+
+def _groups(model: TransformerShape, groups: ExpertGroups) -> Iterator[str]:
+    size, rest = divmod(model.num_experts, groups.count)
+    if rest:
+        yield f"{groups.count} expert_groups do not divide {model.num_experts} experts"
+    elif groups.per_token > groups.count:
+        yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
+    elif groups.per_token * size < model.experts_per_token:
+        yield f"{groups.per_token} expert_groups of {size} experts have fewer than {model.experts_per_token}"
+    elif groups.scored_by == "two best" and size < 2:
+        yield "expert_groups of one expert have no two best"
 
 
 class TransformerSpec(TransformerShape):

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
-from cost_models.specs.attention import LISTED, LatentAttention, Rotary, Scale
-from cost_models.specs.routing import ExpertGroups
+from cost_models.specs.blocks import LISTED, ExpertGroups, LatentAttention, Rotary, Scale
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]

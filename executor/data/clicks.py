@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.embeddings.bags import Bags
 
 Ints = npt.NDArray[np.int64]

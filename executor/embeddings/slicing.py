@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.errors import InputError, Problem
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from cost_models.specs.recommender.tables import TableSpec
 from executor.embeddings.host import device_share
 from executor.embeddings.places import Places, Slice
 from executor.embeddings.ways import columns, copies, hybrid, nodes, rows, whole

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.recommender.model import Interaction, Layers, RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import Interaction, Layers, RecommenderSpec, TableSpec
 
 
 class Perceptron(nn.Module):

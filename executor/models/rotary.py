@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cost_models.specs.attention import Rotary, RotaryScaling
+from cost_models.specs.blocks import Rotary, RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.visibility import Places, positions
 

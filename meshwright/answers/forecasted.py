@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast, with_every
-from cost_models.reliability.offers import Change, changes_of
+from cost_models.reliability.outlook import Change, changes_of, draw_ends
 from cost_models.reliability.segments import daly, first_order_ratio, young
-from cost_models.reliability.simulating import draw_ends
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.plots.drawing import draw_forecast
 from meshwright.plots.drawn import Drawing

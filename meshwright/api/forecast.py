@@ -8,8 +8,8 @@ from pathlib import Path
 from cost_models.errors import InputError, Problem
 from cost_models.files.amounts import read_tokens
 from cost_models.question import Question
+from cost_models.reliability.forecast import Job, job_of
 from cost_models.reliability.forecast import forecast as forecast_of
-from cost_models.reliability.job import Job, job_of
 from cost_models.specs.operations import OperationsSpec
 from meshwright.answers.forecasted import Forecasted
 from meshwright.inputs.operations import USUAL, OperationsInputs, operations_of

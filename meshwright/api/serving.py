@@ -14,8 +14,7 @@ from cost_models.files.recommenders import resolve_recommender
 from cost_models.recommender.caching import POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
-from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES
 from cost_models.units import parse_bandwidth, parse_bytes
 from meshwright.answers.served import ServedRecommender

@@ -10,13 +10,12 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from planner.exact.ilp.solvers import SolverName
 from planner.proof.checks import Check
-from planner.recommender.answer import ShardingCertificate
-from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.places import PlacesProgram
-from planner.recommender.ilp.solving import solve
-from planner.recommender.loads import rows_of
-from planner.recommender.posing import limited, pose
+from planner.recommender.answer import ShardingCertificate, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.search.ilp.options import OptionsProgram
+from planner.recommender.search.ilp.places import PlacesProgram
+from planner.recommender.search.ilp.solving import solve
+from planner.recommender.search.posing import limited, pose
 
 CLOSE = 1e-6
 """Relative distance below the claimed bound at which another solver may find something."""

@@ -9,11 +9,11 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.units import counted
 from planner.exact.ilp.solvers import SolverName, available_solver
 from planner.recommender.answer import ShardingAnswer, ShardingCertificate, loads_by_gpu, sharding_of
-from planner.recommender.ilp.solving import Interrupt, interruptible
-from planner.recommender.posing import pose
-from planner.recommender.problem import Objective, Problem
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.searching import PROVEN, Progress, Search, run
+from planner.recommender.search.ilp.solving import Interrupt, interruptible
+from planner.recommender.search.posing import pose
+from planner.recommender.search.problem import Objective, Problem
+from planner.recommender.search.searching import PROVEN, Progress, Search, run
 
 
 def plan_sharding(

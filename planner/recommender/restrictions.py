@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, UnknownNameError
+from cost_models.recommender.options import default_options
+from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.prices.pricing import priced_options
+from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.sharding import FORMS, Option, SaidOfTables, parse_words
+from cost_models.specs.recommender.sharding import FORMS, Option, SaidOfTables, Sharding, parse_words
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
 """What can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
@@ -86,3 +90,19 @@ def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
     if len(found) < 2 or len(set(found)) < len(found):
         raise InputError(f"`{text}` must name two tables or more, each once")
     return tuple(found)
+
+
+def covered_options(
+    question: RecommenderQuestion, restrictions: ShardingRestrictions, sharding: Sharding | None = None
+) -> PricedOptions:
+    """Prices of all options that a search within these restrictions covers, and of those of a given sharding."""
+    which = question.model.class_of_table
+    named = [
+        (which[table], said.option)
+        for said in restrictions.fixed
+        for table in range(said.first, said.last + 1)
+    ]
+    if sharding is not None:
+        named += [(which[table], placed.option) for table, placed in enumerate(sharding.tables)]
+    pairs = dict.fromkeys([*default_options(question), *named])
+    return priced_options(question, sorted(pairs, key=lambda pair: pair[0]))

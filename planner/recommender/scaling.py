@@ -11,9 +11,8 @@ from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
 from planner.recommender.answer import ShardingAnswer
-from planner.recommender.covered import covered_options
 from planner.recommender.planning import plan_sharding
-from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, require_possible, resized
 

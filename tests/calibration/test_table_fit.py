@@ -18,9 +18,9 @@ from cost_models.recommender.prices.lookup import lookup_seconds, update_seconds
 from cost_models.recommender.prices.table_rates import efficiency
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
+from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import RecommenderTraining
-from cost_models.specs.table_rates import TablePoint, TableRates
 from executor.microbenchmarks.scale import cpu_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables

@@ -23,7 +23,7 @@ from cost_models.pipeline.block_terms import launch_seconds, layer_backward, lay
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.time_pieces import pieces_of
 from cost_models.question import Question
-from cost_models.specs.routing import ExpertGroups
+from cost_models.specs.blocks import ExpertGroups
 from cost_models.specs.training import TrainingSpec
 
 SEQUENCE = 4096

@@ -14,9 +14,8 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_cluster
 from cost_models.recommender.completing import complete_recommender
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import parse_sharding
-from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.criteo import RecordedClicks
 from executor.embeddings.keys import EMPTY, LOAD, KeyTable

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.completing import complete_recommender
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
-from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from meshwright.api.exporting import export, import_plan, price_import
 from meshwright.cli.frame import main

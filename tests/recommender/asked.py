@@ -7,8 +7,7 @@ from typing import Any
 from cost_models.files.catalog import load_cluster, load_profile, load_stack
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.recommender.accesses import Accesses, accesses_of, zipf_accesses
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import TableSpec
 
 ROWS = 300_000
 EXPONENTS = (0.0, 0.5, 0.8, 1.0, 1.2, 2.0, 5.0)

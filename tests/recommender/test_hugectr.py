@@ -6,8 +6,8 @@ import pytest
 
 from cost_models.recommender.planners.hugectr import hugectr_options
 from cost_models.recommender.priced import STAGES
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import parse_option
-from cost_models.specs.recommender.tables import TableSpec
 from tests.recommender.asked import asked
 
 TABLE = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)

@@ -20,8 +20,8 @@ from cost_models.recommender.prices.pricing import fixed_seconds, priced_options
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding
-from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from tests.recommender.asked import asked
 

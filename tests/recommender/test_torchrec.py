@@ -12,8 +12,8 @@ import pytest
 from cost_models.errors import InputError
 from cost_models.recommender.planners.torchrec import TorchRecTopology, torchrec_options
 from cost_models.recommender.priced import STAGES
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import parse_option
-from cost_models.specs.recommender.tables import TableSpec
 from tests.recommender.asked import asked
 
 T0 = TableSpec(name="t0", rows=1_000_000, width=128, pooling=3.0)

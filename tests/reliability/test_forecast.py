@@ -10,10 +10,8 @@ import pytest
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability.forecast import forecast, with_every
-from cost_models.reliability.job import Job
-from cost_models.reliability.offers import changes_of
-from cost_models.reliability.simulating import RUNS, draw_ends
+from cost_models.reliability.forecast import Job, forecast, with_every
+from cost_models.reliability.outlook import RUNS, changes_of, draw_ends
 from cost_models.specs.operations import OperationsSpec
 
 JOB = Job(

@@ -8,8 +8,15 @@ import statistics
 
 import pytest
 
-from cost_models.reliability.segments import Segment, best_work, daly, first_order_ratio, young
-from cost_models.reliability.spares import blocked, waiting
+from cost_models.reliability.segments import (
+    Segment,
+    best_work,
+    blocked,
+    daly,
+    first_order_ratio,
+    waiting,
+    young,
+)
 
 HOUR = 3600.0
 LLAMA3 = 3.09 * HOUR

@@ -12,7 +12,7 @@ from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.files.histograms import read_histogram, steps_of, with_histograms
 from cost_models.recommender.accesses import accesses_of
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import TableSpec
 
 
 def test_files_of_counts_say_the_same(tmp_path: Path) -> None:

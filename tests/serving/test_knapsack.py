@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cost_models.recommender.accesses import zipf_accesses
 from cost_models.recommender.caching import TAG_BYTES, CachedTables, cached_tables, lru_curve
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from planner.serving.knapsack import filling_order, one_share
 
 

@@ -15,7 +15,7 @@ from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.operators.parameters import total_parameters
-from cost_models.specs.attention import Rotary
+from cost_models.specs.blocks import Rotary
 
 
 def sizes(layers: int, hidden: int, heads: int, kv_heads: int, inner: int, vocabulary: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from cost_models.specs.hardware import (
     HostUpdate,
     OperatorCurve,
 )
-from cost_models.specs.table_rates import TablePoint, TableRates
+from cost_models.specs.recommender.constants import TablePoint, TableRates
 
 _DIGITS = 4
 """Significant digits of a time: far finer than its noise, and short to read."""

@@ -29,8 +29,8 @@ from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
-from cost_models.specs.recommender.tables import TableSpec
 
 Array = npt.NDArray[np.float64]
 

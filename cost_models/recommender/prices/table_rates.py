@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.specs.table_rates import TablePoint
+from cost_models.specs.recommender.constants import TablePoint
 
 Array = npt.NDArray[np.float64]
 

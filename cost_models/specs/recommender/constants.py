@@ -1,4 +1,4 @@
-"""What lookups, updates and steps of recommenders reach on a GPU, and how a software stack goes about them."""
+"""Constants of recommenders: what a stack's executor does, and the rates that a GPU reaches on embedding tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,108 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.base import Factor, Name, Overhead, Spec
-from cost_models.specs.hardware import Efficiency
-from cost_models.specs.recommender.operations import HostOperations
+from cost_models.base import Efficiency, Factor, Name, Overhead, Spec
+
+_Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class TablePoint(Spec):
+    """One measured point."""
+
+    row_bytes: _Amount
+    pooling: _Amount = 1.0
+    """Rows added up for a vector, on average; below 1 most vectors are empty."""
+    efficiency: float = Field(ge=1e-6, le=100, allow_inf_nan=False)
+    """Bytes of the price's formula over seconds and memory bandwidth; above 1 where caches hold them."""
+
+
+class TableRates(Spec):
+    """Efficiencies of an executor's own lookups, sums of gradients and optimizers; every grid is full."""
+
+    lookup: tuple[TablePoint, ...] = Field(min_length=1)
+    """Rows, ids and vectors."""
+    sums: tuple[TablePoint, ...] = Field(min_length=1)
+    """Ids and gradients that are sorted by row and added up."""
+    changes: dict[str, tuple[TablePoint, ...]]
+    """Optimizer of tables → rows and states, read and written."""
+    source: str = ""
+    """Where and when they were measured."""
+
+    @model_validator(mode="after")
+    def _full_grids(self) -> TableRates:
+        for points in (self.lookup, self.sums, *self.changes.values()):
+            rows, poolings = ({getattr(one, name) for one in points} for name in ("row_bytes", "pooling"))
+            if len({(one.row_bytes, one.pooling) for one in points}) != len(points) or len(points) != len(
+                rows
+            ) * len(poolings):
+                raise ValueError("rates of tables need a point for every row size and pooling, once")
+        return self
+
+
+Count = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+OfRanks = tuple[Count, Count]
+"""(operations, more of them for every rank of the exchange); below zero where a kind of tables saves some
+that are counted for all."""
+
+
+class StageOperations(Spec):
+    """Operations by stage."""
+
+    index_exchange: OfRanks = (0, 0)
+    lookup: OfRanks = (0, 0)
+    forward_exchange: OfRanks = (0, 0)
+    dense: OfRanks = (0, 0)
+    backward_exchange: OfRanks = (0, 0)
+    update: OfRanks = (0, 0)
+
+    def of(self, ranks: int) -> tuple[float, ...]:
+        """Among so many ranks, in the order of the stages."""
+        stages = (
+            self.index_exchange,
+            self.lookup,
+            self.forward_exchange,
+            self.dense,
+            self.backward_exchange,
+            self.update,
+        )
+        return tuple(each + more * ranks for each, more in stages)
+
+
+NONE = StageOperations()
+
+
+class HostOperations(Spec):
+    """Operations of a rank, each of which takes the host the seconds of a kernel; those of the dense network beside the
+    products and passes that are priced for themselves."""
+
+    step: StageOperations = NONE
+    """Whatever is sharded how."""
+    layer: StageOperations = NONE
+    """Of every layer of the bottom and top network."""
+    cross: StageOperations = NONE
+    """Of every layer of `dcn-v2`."""
+    dot: StageOperations = NONE
+    """Of `dot`."""
+    dot_table: StageOperations = NONE
+    """Of every table that meets in `dot`."""
+    table: StageOperations = NONE
+    """Of every table on every rank, whoever holds it."""
+    placed: StageOperations = NONE
+    """The same of tables that are not copied."""
+    shard: StageOperations = NONE
+    """Of every shard, on ranks that hold it."""
+    spread: StageOperations = NONE
+    """Of every table whose rows lie on all ranks, beside its shard."""
+    further_slice: StageOperations = NONE
+    """Of every slice of a table but its first, on every rank."""
+    copied: StageOperations = NONE
+    """Of every copied table."""
+    hot: StageOperations = NONE
+    """Of every table whose hot rows are copied, beside its shard."""
+    copies: StageOperations = NONE
+    """Of all copies together."""
+    states: dict[str, Count] = Field(default_factory=dict)
+    """Optimizer of tables → operations of the update of every shard and copy beside SGD's."""
 
 
 class EmbeddingProfile(Spec):

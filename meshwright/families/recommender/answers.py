@@ -27,8 +27,8 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
 from planner.plan_files import save_plan
+from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
-from planner.recommender.binding import BindingStage
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
 
 if TYPE_CHECKING:

@@ -32,11 +32,10 @@ from meshwright.inputs.questions import (
     with_host_memory,
 )
 from planner.recommender.alternatives import refusal
-from planner.recommender.covered import covered_options
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
 from planner.recommender.planning import plan_sharding
-from planner.recommender.problem import OBJECTIVES, Objective
-from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.restrictions import ShardingRestrictions, covered_options
+from planner.recommender.search.problem import OBJECTIVES, Objective
 from planner.search.budget import Budget
 
 MOST_PROBLEMS = 5

@@ -11,7 +11,7 @@ from meshwright.families.recommender.answers import ShardingEstimated, ShardingP
 from meshwright.families.recommender.text import precise
 from meshwright.render.tables import Table, table
 from meshwright.render.words import as_html, percent, wrapped
-from planner.recommender.searching import PROVEN
+from planner.recommender.search.searching import PROVEN
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

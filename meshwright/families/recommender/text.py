@@ -14,8 +14,8 @@ from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.render.moments import while_
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
+from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
-from planner.recommender.binding import BindingStage
 
 _MOST_NAMED = 12
 """Tables of one kind that are named; of more the first, and how many there are."""

@@ -91,10 +91,10 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
     def explain(self, plan: RecommenderPlan) -> ShardingExplained:
         from cost_models.recommender.estimating import estimate
         from meshwright.families.recommender.answers import ShardingExplained
-        from planner.recommender.binding import binding_stages
-        from planner.recommender.covered import covered_options
-        from planner.recommender.loads import rows_of
-        from planner.recommender.posing import limited
+        from planner.recommender.alternatives import binding_stages
+        from planner.recommender.answer import rows_of
+        from planner.recommender.restrictions import covered_options
+        from planner.recommender.search.posing import limited
 
         limits = plan.restrictions.read(plan.model)
         prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
@@ -162,8 +162,8 @@ def _checks(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
     from meshwright.families.recommender.text import precise
     from planner.proof.checks import Check
     from planner.proof.shardings import verify_sharding
-    from planner.recommender.covered import covered_options
     from planner.recommender.plan import ShardingPrediction
+    from planner.recommender.restrictions import covered_options
 
     if problems := plan.problems():
         yield Check("layout", False, "; ".join(problem.what for problem in problems))

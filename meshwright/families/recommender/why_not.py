@@ -16,9 +16,9 @@ from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
 from planner.recommender.alternatives import Alternative, alternative
 from planner.recommender.answer import ShardingAnswer
-from planner.recommender.covered import covered_options
 from planner.recommender.plan import RecommenderPlan
 from planner.recommender.planning import plan_sharding
+from planner.recommender.restrictions import covered_options
 
 SECONDS = 10.0
 """Time limit of the search that places all other tables anew."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cost_models.specs.attention import Rotary
+from cost_models.specs.blocks import Rotary
 from planner.formats.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
 
 

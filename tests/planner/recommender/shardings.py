@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.recommender.priced import Array, PricedOptions
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.loads import Loads, loads_of
+from planner.recommender.answer import Loads, loads_of
 
 STAGES = 6
 OPTIONS = (

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
-from planner.recommender import proving
-from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.solving import solve
 from planner.recommender.planning import plan_sharding
-from planner.recommender.posing import pose
-from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.search import proving
+from planner.recommender.search.ilp.options import OptionsProgram
+from planner.recommender.search.ilp.solving import solve
+from planner.recommender.search.posing import pose
+from planner.recommender.search.problem import OBJECTIVES, Objective
 
 HARD = 267
 """A question in which only the program over places finds what fits."""

@@ -12,11 +12,11 @@ from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
 from planner.exact.ilp.solvers import SolverName
-from planner.recommender.cases import Case, Cases
-from planner.recommender.ilp.solving import Interrupt
-from planner.recommender.posing import pose
-from planner.recommender.problem import OBJECTIVES, Objective, Problem
 from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.search.cases import Case, Cases
+from planner.recommender.search.ilp.solving import Interrupt
+from planner.recommender.search.posing import pose
+from planner.recommender.search.problem import OBJECTIVES, Objective, Problem
 
 
 def cases_of(problem: Problem, solver: SolverName) -> Cases:

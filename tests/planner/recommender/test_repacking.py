@@ -9,12 +9,11 @@ import pytest
 from shardings import STAGES, random_prices
 
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.local_search import improve
-from planner.recommender.posing import pose
-from planner.recommender.problem import OBJECTIVES, Placement, use_of
-from planner.recommender.repacking import repack
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.state import State
+from planner.recommender.search.local_search import improve, repack
+from planner.recommender.search.posing import pose
+from planner.recommender.search.problem import OBJECTIVES, Placement, use_of
+from planner.recommender.search.state import State
 
 LONG, SHORT = 5.0, 2.0
 

@@ -9,12 +9,11 @@ import pytest
 from shardings import random_prices
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Option, SaidOfTables
-from cost_models.specs.recommender.tables import TableSpec
-from planner.recommender.nothing_fits import ShardingDoesNotFitError, TablesTooLarge, TableTooLarge
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+from planner.recommender.search.nothing_fits import ShardingDoesNotFitError, TablesTooLarge, TableTooLarge
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
 

@@ -10,11 +10,11 @@ from shardings import random_prices
 
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.proof.shardings import verify_sharding
-from planner.recommender.binding import binding_stages
-from planner.recommender.loads import loads_of
+from planner.recommender.alternatives import binding_stages
+from planner.recommender.answer import loads_of
 from planner.recommender.planning import plan_sharding
-from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.search.problem import OBJECTIVES, Objective
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
 

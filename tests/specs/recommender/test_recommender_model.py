@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from cost_models.specs.recommender.model import Interaction, RecommenderSpec
-from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 
 
 def model(*tables: TableSpec, **fields: Any) -> RecommenderSpec:

@@ -9,10 +9,9 @@ import numpy as np
 
 from cost_models.errors import InputError
 from cost_models.recommender.priced import Array, Ints, PricedOptions
-from planner.recommender.dominance import undominated
-from planner.recommender.nothing_fits import no_option_holds, nothing_left
-from planner.recommender.problem import FULL, Objective, Problem
 from planner.recommender.restrictions import ShardingRestrictions
+from planner.recommender.search.nothing_fits import no_option_holds, nothing_left
+from planner.recommender.search.problem import FULL, Objective, Problem, undominated
 
 MOST_ROWS = 500
 """Ways to hold a group of tables beyond which only those are searched that hold its tables alike."""

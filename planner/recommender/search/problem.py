@@ -6,8 +6,7 @@
     minimise  Σ_k max(max_g load_gk, beside_k) + fixed      within device memory of each GPU at each moment,
                                                         host memory of each node
 
-TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and nothing stands beside it.
-"""
+TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and nothing stands beside it."""
 
 from __future__ import annotations
 
@@ -200,3 +199,17 @@ def gpus_of(problem: Problem, row: int, place: int) -> slice:
     if not problem.on_nodes[row]:
         return slice(place, place + 1)
     return slice(place * problem.gpus_per_node, (place + 1) * problem.gpus_per_node)
+
+
+def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -> Ints:
+    """Rows that no other row replaces: one with as many shards that needs no more of any resource.
+
+    Of equal rows the first stays. `shard` and `everywhere` are (R, resources).
+    """
+    less_everywhere = (everywhere[:, None] <= everywhere).all(axis=2)  # [a, b]: a needs no more than b
+    less_a_shard = (shard[:, None] <= shard).all(axis=2)
+    alike = (shards[:, None] == shards) & (on_nodes[:, None] == on_nodes)
+    replaces = less_everywhere & ((alike & less_a_shard) | (shards == 0)[:, None])
+    first = np.arange(len(shards))[:, None] < np.arange(len(shards))
+    kept: Ints = np.flatnonzero(~(replaces & (~replaces.T | first)).any(axis=0))
+    return kept

@@ -5,7 +5,7 @@
     minimise Σ T[k]          (loads in units of a scale, memory in shares of its limit)
 
 Its optimum is a lower bound: every sharding has these x, its busiest GPU loads no less than the mean, and some GPU
-holds the largest shard. With a variable for every place (`planner.recommender.ilp.places`) it is the program of record.
+holds the largest shard. With a variable for every place (`places`) it is the program of record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pulp
 
 from cost_models.recommender.priced import Array, Ints
-from planner.recommender.problem import Problem
+from planner.recommender.search.problem import Problem
 
 SMALL = 0.2
 """Share of a stage's least length below which a shard is too small to set it: it gets no row of its own."""

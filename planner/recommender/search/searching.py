@@ -9,17 +9,16 @@ import numpy as np
 
 from cost_models.errors import RunError
 from cost_models.recommender.priced import Array, Ints
-from planner.recommender.cases import ROUNDED
-from planner.recommender.greedy import greedy, placed
-from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.solving import solve
-from planner.recommender.local_search import improve
-from planner.recommender.nothing_fits import no_room_for_all
-from planner.recommender.problem import Placement
-from planner.recommender.proving import Progress as Progress
-from planner.recommender.proving import Search as Search
-from planner.recommender.proving import over_places
-from planner.recommender.state import State
+from planner.recommender.search.cases import ROUNDED
+from planner.recommender.search.ilp.options import OptionsProgram
+from planner.recommender.search.ilp.solving import solve
+from planner.recommender.search.local_search import improve
+from planner.recommender.search.nothing_fits import no_room_for_all
+from planner.recommender.search.problem import Placement
+from planner.recommender.search.proving import Progress as Progress
+from planner.recommender.search.proving import Search as Search
+from planner.recommender.search.proving import over_places
+from planner.recommender.search.state import State, greedy, placed
 
 PROVEN = 1e-9
 """Relative gap at which nothing is left to prove."""

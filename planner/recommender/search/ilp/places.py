@@ -1,6 +1,6 @@
 """The program of record: options and places at once.
 
-    x[r]       as in `planner.recommender.ilp.options`, with its rows (those for large shards follow from places)
+    x[r]       as in `planner.recommender.search.ilp.options`, with its rows (those for large shards follow from places)
     y[r, p]    shards of row r at place p: a GPU, or for rows over nodes a node
     T[k] ≥ load of stage k on every GPU; device memory of every GPU, host memory of every node
 
@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import pulp
 
-from planner.recommender.ilp.options import OptionsProgram, weighted
-from planner.recommender.problem import Placement, Problem
+from planner.recommender.search.ilp.options import OptionsProgram, weighted
+from planner.recommender.search.problem import Placement, Problem
 
 
 class PlacesProgram(OptionsProgram):

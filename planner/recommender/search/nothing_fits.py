@@ -12,7 +12,7 @@ from cost_models.errors import DoesNotFitError, InputError, Problem
 from cost_models.recommender.priced import Array, Ints, PricedOptions
 from cost_models.specs.recommender.sharding import Option
 from cost_models.units import counted, format_bytes
-from planner.recommender.problem import Problem as PosedProblem
+from planner.recommender.search.problem import Problem as PosedProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ import numpy as np
 
 from cost_models.recommender.priced import Array, Ints
 from planner.exact.ilp.solvers import SolverName
-from planner.recommender.ilp.options import OptionsProgram
-from planner.recommender.ilp.places import PlacesProgram
-from planner.recommender.ilp.solving import Interrupt, at_least_one, solve
-from planner.recommender.problem import Problem
+from planner.recommender.search.ilp.options import OptionsProgram
+from planner.recommender.search.ilp.places import PlacesProgram
+from planner.recommender.search.ilp.solving import Interrupt, at_least_one, solve
+from planner.recommender.search.problem import Problem
 
 ROUNDED = 1e-7
 """What a linear program's optimum may be off by rounding, relative; taken from every bound that comes of one."""

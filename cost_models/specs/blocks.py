@@ -1,4 +1,4 @@
-"""Attention that is not plain: queries, keys and values from latents, and rotary positions."""
+"""Parts of a transformer's blocks that are not plain: latent attention, rotary positions, groups of experts."""
 
 from __future__ import annotations
 
@@ -62,3 +62,14 @@ class Rotary(Spec):
     """Which blocks have rotary positions, from the first on and repeated. Default: all."""
     scaling: RotaryScaling | None = None
     """Scaling for longer sequences; None: none."""
+
+
+class ExpertGroups(Spec):
+    """Groups of experts, consecutive and equally large; a token chooses some groups before it chooses experts."""
+
+    count: PositiveInt
+    """Number of groups."""
+    per_token: PositiveInt
+    """Groups that a token's experts may come from."""
+    scored_by: Literal["best", "two best"] = "best"
+    """Score of a group: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
