@@ -10,7 +10,7 @@ def ranks_here() -> dict[int, psutil.Process]:
     found = {}
     for process in psutil.Process().children(recursive=True):
         try:
-            if "executor.launch.worker" in process.cmdline() and "RANK" in (environment := process.environ()):
+            if "executor.launch.rank" in process.cmdline() and "RANK" in (environment := process.environ()):
                 found[int(environment["RANK"])] = process
         except psutil.Error:
             continue

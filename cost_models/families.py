@@ -40,7 +40,7 @@ FAMILIES = {
         plan_kind="plan",
         plan="planner.plan:Plan",
         verbs="meshwright.families.transformer.verbs:TransformerVerbs",
-        training="executor.families.transformer:TransformerTraining",
+        training="executor.transformer.training:TransformerTraining",
         report="executor.measure.report:RunReport",
     ),
     RECOMMENDER: Family(
@@ -48,7 +48,7 @@ FAMILIES = {
         plan_kind="recommender-plan",
         plan="planner.recommender.plan:RecommenderPlan",
         verbs="meshwright.families.recommender.verbs:RecommenderVerbs",
-        training="executor.families.recommender:RecommenderTraining",
+        training="executor.recommender.training:RecommenderTraining",
         report="executor.recommender.report:RecommenderReport",
     ),
 }

@@ -1,19 +1,22 @@
-"""The mesh of ranks, in the order of the layout: tensor ranks are neighbours, the rest is as `order` says.
+"""The mesh of ranks in the order of the layout, and the part of a distributed tensor on one rank.
 
-Ranks have a place in the work, (pp, dp, cp, tp), and one among those that hold the same parameters: all of dp × cp,
-counted in order of rank and cut into runs of `shard` ranks, as `cost_models.communication.topology` prices them.
+Tensor ranks are neighbours, the rest is as `order` says. Ranks have a place in the work, (pp, dp, cp, tp), and one
+among those that hold the same parameters: all of dp × cp, counted in order of rank and cut into runs of `shard` ranks,
+as `cost_models.communication.topology` prices them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass_type
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -24,7 +27,7 @@ MESH_AXES = ("pp", "copy", "shard", "tp")
 """Axes of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
 
 with_values = _disable_current_modes()
-"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.emulate.fake_tensors`)."""
+"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.emulate.stand_ins`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +141,31 @@ def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
         stages.reshape(layout.pp, -1, shard, layout.ep, layout.expert_tp),
         mesh_dim_names=EXPERT_AXES,
     )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """A `DTensor`'s local shard; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def made_of_others(kinds: Iterable[type]) -> bool:
+    """Whether some of these types wrap other tensors: shards, or fp8 values with their scales.
+
+    A dispatch mode that leaves their operators to them sees those on what is inside.
+    """
+    return any(
+        issubclass(kind, DTensor)
+        or (is_traceable_wrapper_subclass_type(kind) and not issubclass(kind, AsyncCollectiveTensor))
+        for kind in kinds
+    )
+
+
+def settle_gradient(parameter: nn.Parameter) -> None:
+    """Bring a gradient into its parameter's placement: sums still pending over ranks are added up."""
+    gradient = parameter.grad
+    if (
+        isinstance(parameter, DTensor)
+        and isinstance(gradient, DTensor)
+        and gradient.placements != parameter.placements
+    ):
+        parameter.grad = gradient.redistribute(placements=parameter.placements)

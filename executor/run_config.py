@@ -1,20 +1,31 @@
-"""What is asked of a run beyond its plan: one record, which the launcher writes as JSON and every rank reads.
+"""The configuration of a run beyond its plan: one record, which the launcher writes as JSON and every rank reads.
 
 A flag of `meshwright run` is a field here, an option of the command line, and a line where it is used. No torch here:
-the command line makes the record before it starts any rank.
+the command line makes the record before it starts any rank. Names of files that several processes of a run share are
+here, too; those of one rank have its number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import cos, inf, pi
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from cost_models.base import Spec
-from cost_models.errors import InputError
-from executor.rate import CONSTANT_RATE, Rate
+from cost_models.errors import InputError, Problem
+
+PROGRESS = "progress.jsonl"
+"""A line for every step and every note, as they happen."""
+REPORT = "run-report.json"
+STOP = "stop"
+"""Asks the ranks to stop after the step they are in."""
+STOPPED = "stopped.json"
+"""Says after which step they did."""
+OWNERS = "started-by.json"
+"""Says who started the ranks that write here (`executor.launch.meeting`)."""
 
 Backend = Literal["gloo", "nccl"]
 TEXT, RANDOM = "text", "random"
@@ -23,6 +34,49 @@ _PathLike = Annotated[Path, Field(strict=False)]
 _Count = Annotated[int, Field(ge=1)]
 _PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous"}
 """What nodes of one run may say differently, such as where they have mounted a folder."""
+
+
+_FLOOR = 0.1
+"""The share of the peak at which the cosine ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A schedule; steps are counted from 0."""
+
+    peak: float = 3e-4
+    warm_up: int = 0
+    """Steps that rise to the peak, which the last of them reaches."""
+    decay: int | None = None
+    """Step from which on the rate stays at its floor; None: it stays at its peak."""
+
+    def at(self, step: int) -> float:
+        """The rate of one step."""
+        if step < self.warm_up:
+            return self.peak * (step + 1) / self.warm_up
+        if self.decay is None:
+            return self.peak
+        fallen = min(1.0, (step - self.warm_up) / (self.decay - self.warm_up))
+        return self.peak * (_FLOOR + (1.0 - _FLOOR) * (1.0 + cos(pi * fallen)) / 2.0)
+
+
+CONSTANT_RATE = Rate()
+"""The default."""
+
+
+def require_descent(rate: Rate, clip: float | None) -> None:
+    """Raise InputError, with all problems, where a model cannot be trained with these numbers."""
+    problems = []
+    if not 0.0 < rate.peak < inf:
+        problems.append(Problem("", f"a learning rate of {rate.peak} is not above zero"))
+    if rate.warm_up < 0:
+        problems.append(Problem("", f"a warm-up of {rate.warm_up} steps is shorter than none"))
+    if rate.decay is not None and rate.decay <= max(0, rate.warm_up):
+        problems.append(Problem("", f"a decay by step {rate.decay} ends before its start at {rate.warm_up}"))
+    if clip is not None and not 0.0 < clip < inf:
+        problems.append(Problem("", f"a largest gradient norm of {clip} is not above zero"))
+    if problems:
+        raise InputError("the optimizer cannot step like that", problems=problems)
 
 
 class RunConfig(Spec):

@@ -12,16 +12,16 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
+from executor.axes.offload.link import Traffic
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.batches import Batches
-from executor.engine import Engine, mean_over_data
+from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, parse_report
 from executor.measure.report import RouterReport
 from executor.measure.routers import routers_so_far
 from executor.messages import json_from_first
-from executor.offload.link import Traffic
 from executor.run_config import RunConfig
 from executor.timing import StepClock
 

@@ -1,10 +1,10 @@
-"""Clocks of a step on this rank: its two phases in every step, its waits for others in recorded steps.
+"""Clocks of a step on this rank: its two phases in every step; passes, copies and waits in recorded steps.
 
 forward_backward   forward and backward of every microbatch, with the communication inside
 update             gradients synchronised, their norm, the optimizer, weights gathered
 
 Phases are read off three clocks at their borders; on a GPU also off events in its stream, so nothing waits for it
-between them. Waiting is seen by watching every collective, which slows a step down (compare `storages`).
+between them. Waits are recorded by watching every collective, which slows a step down (compare `storages`).
 """
 
 from __future__ import annotations
@@ -228,3 +228,38 @@ def lap_between(start: Mark, end: Mark) -> Lap:
     if before is not None and after is not None:
         wall = before.elapsed_time(after) * _MILLISECOND
     return Lap(wall, end[1] - start[1], end[2] - start[2])
+
+
+class Pass(NamedTuple):
+    """One pass, named as in an action table (`cost_models.schedules.actions`)."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start: Mark
+    end: Mark
+
+
+@dataclass(slots=True)
+class Passes:
+    """The recording of passes that engine and pipeline stages write to."""
+
+    device: torch.device
+    kept: list[Pass] | None = None
+    """None: no recording is on."""
+    running: bool = False
+    """Whether a pass is under way; a pipeline also runs its stages outside, once, to learn their shapes."""
+
+    @contextmanager
+    def run(self, kind: str, stage: int, microbatch: int) -> Iterator[None]:
+        """Record the pass inside the block."""
+        self.running = True
+        try:
+            if self.kept is None:
+                yield
+                return
+            start = mark_on(self.device)
+            yield
+            self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
+        finally:
+            self.running = False

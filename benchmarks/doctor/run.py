@@ -27,8 +27,8 @@ from doctor.slowing import delayed_pair, slow_process
 
 from cost_models.files.whole import write_whole
 from executor.doctor.judging import Judgement, judge
-from executor.doctor.pairs import rounds_of_pairs
 from executor.doctor.readings import Examination
+from executor.doctor.sizes import rounds_of_pairs
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.answers.examined import sentence
 from meshwright.cli.output import as_csv

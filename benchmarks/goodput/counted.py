@@ -185,9 +185,8 @@ class Trained(Counted):
         from executor.checkpoints.checkpointer import Checkpointer
         from executor.checkpoints.transformers import TransformerState
         from executor.data.batches import Batches
-        from executor.engine import Engine
-        from executor.rate import Rate
-        from executor.run_config import EngineOptions, Saving
+        from executor.engine.engine import Engine
+        from executor.run_config import EngineOptions, Rate, Saving
 
         super().__init__()
         plan = plan_for(LAYOUT, TINY)
@@ -200,7 +199,7 @@ class Trained(Counted):
         self._alone(lambda: shutil.move(folder, self.begun))
 
     def _step(self, step: int) -> float:
-        from executor.engine import mean_over_data
+        from executor.engine.engine import mean_over_data
 
         engine = self.engine
         engine.optimizer.set_rate(engine.options.rate.at(step - 1))

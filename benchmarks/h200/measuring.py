@@ -15,11 +15,11 @@ from cases import Case
 from cost_models.estimate import Estimate
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.question import Question
-from executor.engine import Engine
-from executor.fp8_support import require_torchao
-from executor.measure.attention_kernels import AttentionKernels
+from executor.engine.engine import Engine
 from executor.measure.memory import measure_memory
+from executor.requirements import require_torchao
 from executor.run_config import EngineOptions
+from executor.transformer.diagnosis import AttentionKernels
 from planner.plan import make_plan
 
 _STEPS, _WARM_UP = 6, 2
@@ -38,7 +38,7 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
         rank=0,
         world_size=1,
     )
-    with mock.patch("executor.engine.initialise", initialise_on_device):
+    with mock.patch("executor.engine.engine.initialise", initialise_on_device):
         engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))

@@ -36,7 +36,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import parse_bytes
-from executor.engine import Engine, loss
+from executor.engine.engine import Engine, loss
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from planner.plan import make_plan
@@ -99,7 +99,7 @@ def measure(case: str, asked: argparse.Namespace) -> dict[str, Any]:
         step, on_host = fsdp2(question, priced, device)
         predicted: dict[str, float] = {}
     else:
-        with mock.patch("executor.engine.initialise", initialise_on_device):
+        with mock.patch("executor.engine.engine.initialise", initialise_on_device):
             engine = Engine(make_plan(question, priced), device, EngineOptions())
         step = engine.step
 
@@ -158,7 +158,7 @@ def fsdp2(
     question: Question, priced: Estimate, device: torch.device
 ) -> tuple[Callable[[torch.Tensor, torch.Tensor], object], Callable[[], int]]:
     """The same model with PyTorch's own offload: shards, gradients and states on the host, updated there at the end."""
-    from executor.apply.recompute import recompute_activations
+    from executor.axes.recompute import recompute_activations
 
     model = Transformer(question.model, vocabulary=question.model.vocab_size)
     initialise_on_device(model, 0)

@@ -40,7 +40,7 @@ from executor.microbenchmarks.scale import cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.memory import peak_memory
+from executor.recommender.train import peak_memory
 from executor.timing import StepClock
 
 FIELDS = ("case", "quantity", "row_bytes", "pooling", "predicted", "datasheet", "measured", "failure")

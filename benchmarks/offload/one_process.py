@@ -30,7 +30,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.data.batches import Batches
-from executor.engine import Engine
+from executor.engine.engine import Engine
 from executor.launch.environment import worker_environment
 from executor.measure.memory import measure_tiers, predicted_parts
 from executor.run_config import EngineOptions

@@ -26,7 +26,7 @@ from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.data.batches import Batches, text_tokens
-from executor.engine import Engine
+from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
 from executor.steps import Watcher, run_steps
 from meshwright.cli.output import as_csv

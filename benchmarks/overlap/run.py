@@ -82,7 +82,7 @@ def _rank(rank: int, layout: str, axis: str, steps: int, folder: str) -> None:
     import torch.distributed as dist
 
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.measure.parts import step_parts
     from executor.measure.step_spans import gather_typical, record_steps
     from executor.run_config import EngineOptions

@@ -46,7 +46,12 @@ MIXTURE_LAYOUTS = (
     "tp2 dp2 ep2 sp mbs2 zero3",
 )
 STEPS, SAVED_AT = 8, 4
-PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.train"]
+PRELOAD = [
+    "torch",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "executor.transformer.train",
+]
 TOLERANCE = 1e-4
 """Relative; what layouts that add up in another order may differ by under AdamW (tests/executor/test_parity.py)."""
 
@@ -107,9 +112,8 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
-    from executor.engine import Engine
-    from executor.rate import Rate
-    from executor.run_config import EngineOptions, RunConfig
+    from executor.engine.engine import Engine
+    from executor.run_config import EngineOptions, Rate, RunConfig
     from executor.steps import Watcher, run_steps
 
     torch.set_num_threads(1)

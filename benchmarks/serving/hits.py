@@ -14,7 +14,7 @@ from cost_models.files.histograms import steps_of
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec
-from executor.serving.cache import CachedSets, HottestRows
+from executor.embeddings.cache import CachedSets, HottestRows
 
 ROWS, WIDTH, BATCH = 200_000, 16, 512
 SHARES = (0.01, 0.05, 0.2)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from executor.apply.lamb import Lamb
-from executor.apply.local import local
 from executor.checkpoints.boxes import Box, boxes_of_range
-from executor.engine import Engine
+from executor.engine.engine import Engine
+from executor.engine.lamb import Lamb
+from executor.mesh import local
 
 _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),

@@ -60,7 +60,7 @@ class Descent(Spec):
     """Flags of a run that shape its loss curve."""
 
     peak: float
-    """The largest learning rate; with `warm_up` and `decay` as in `executor.rate`."""
+    """The largest learning rate; with `warm_up` and `decay` as in `executor.run_config`."""
     warm_up: int
     decay: int | None
     clip: float | None

@@ -6,8 +6,8 @@ import torch
 
 from executor.checkpoints.contents import Contents, parameter_names, training_state
 from executor.checkpoints.manifest import Progress, descent_of
-from executor.engine import Engine
-from executor.models.initial import TIED
+from executor.engine.engine import Engine
+from executor.models.transformer import TIED
 
 
 class TransformerState:

@@ -1,7 +1,11 @@
-"""What a step trains on: the built-in text, random tokens, or a token folder.
+"""The batches of a run: from the built-in text, random tokens, or a token folder.
 
 A step's sequences follow from (seed, step) alone, so every layout sees the same ones in the same order, a run resumes
 at any step, and each data-parallel rank takes its slice of the global batch.
+
+The shuffle has no memory: each position is computed apart from the others. A Feistel network is a bijection of 2^b
+numbers whatever its round function is (Luby & Rackoff 1988); numbers beyond the count are sent through again until they
+fall inside (cycle walking, Black & Rogaway 2002).
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from torch import Tensor
 
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
-from executor.data.shuffle import shuffled
 from executor.data.tokens import open_tokens, require_a_sequence
 from executor.run_config import RANDOM, TEXT
 
@@ -122,3 +125,36 @@ def text_tokens() -> npt.NDArray[np.uint8]:
         if size >= _SHIPPED_BYTES:
             break
     return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+Positions = npt.NDArray[np.uint64]
+
+_ROUNDS = 6
+_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+"""Of the finaliser of SplitMix64 (Steele, Lea & Flood 2014)."""
+
+
+def shuffled(positions: Positions, count: int, seed: tuple[int, ...]) -> Positions:
+    """(N,) positions below `count` → (N,) where a shuffle drawn from `seed` puts them; no two in the same place."""
+    half = max(1, -(-(count - 1).bit_length() // 2))
+    keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
+    result = _network(positions.astype(np.uint64), np.uint64(half), keys)
+    while (outside := result >= count).any():
+        result[outside] = _network(result[outside], np.uint64(half), keys)
+    return result
+
+
+def _network(values: Positions, half: np.uint64, keys: Positions) -> Positions:
+    """A bijection of 2^(2·half) numbers."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(right + key) & mask)
+    return (left << half) | right
+
+
+def _mixed(values: Positions) -> Positions:
+    first, second = _MULTIPLIERS
+    values = (values ^ (values >> np.uint64(30))) * first
+    values = (values ^ (values >> np.uint64(27))) * second
+    return values ^ (values >> np.uint64(31))

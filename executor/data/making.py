@@ -14,9 +14,18 @@ import numpy as np
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import is_pipe
 from cost_models.files.whole import temporary_folder
-from executor.data import pairs as pairs_of_bytes
-from executor.data.pairs import BYTES
-from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header
+from executor.data.tokens import (
+    BYTES,
+    END,
+    TOKENIZER,
+    TOKENS,
+    TokenHeader,
+    learn_pairs,
+    numpy_dtype,
+    read_header,
+    read_pairs,
+    write_header,
+)
 
 _NARROW = 1 << 16
 """Tokens of a vocabulary up to here take two bytes, beyond it four."""
@@ -119,10 +128,10 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
     if like is not None:
         if read_header(like).tokenizer == "bytes":
             return _by_bytes()
-        return _by_pairs(pairs_of_bytes.read(like / TOKENIZER))
+        return _by_pairs(read_pairs(like / TOKENIZER))
     if pairs is None:
         return _by_bytes()
-    return _by_pairs(pairs_of_bytes.learn((lines for path in files for lines in _lines(path)), pairs))
+    return _by_pairs(learn_pairs((lines for path in files for lines in _lines(path)), pairs))
 
 
 def _by_bytes() -> _Encoder:
@@ -136,7 +145,7 @@ def _by_bytes() -> _Encoder:
 
 
 def _by_pairs(tokenizer: Any) -> _Encoder:
-    end = tokenizer.token_to_id(pairs_of_bytes.END)
+    end = tokenizer.token_to_id(END)
 
     def encode(path: Path) -> Iterator[Sequence[int]]:
         for lines in _lines(path):

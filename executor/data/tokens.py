@@ -1,12 +1,14 @@
-"""A token folder: `tokens.bin`, little-endian unsigned numbers in a row, and `tokens.json`, which says what they are.
+"""A token folder: `tokens.bin`, little-endian unsigned numbers in a row, their header `tokens.json`, a tokenizer.
 
-A folder appears under its name only when it is complete. `tokenizer.json` lies beside them where there is one.
+A folder appears under its name only when it is complete. `tokenizer.json` lies in it where it was made from byte pairs
+(Sennrich et al. 2016) over bytes, so that every text has tokens. A kept tokenizer is read as a vocabulary and its
+merges, and built anew from these: the library, which would believe whatever else the file says, may end the process.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,9 +18,11 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from cost_models.base import Spec
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.reading import parse_json
 from cost_models.files.whole import write_whole
-from cost_models.units import MIB, format_bytes
+from cost_models.units import MB, MIB, format_bytes, grouped
 from executor.checkpoints.manifest import digest_of
 
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
@@ -146,3 +150,93 @@ def _require_size(path: Path, header: TokenHeader) -> None:
             f"`{path}` has {size} bytes; {header.tokens} tokens of {header.dtype} are {expected}",
             hint="it was cut off or changed: make the folder again",
         )
+
+
+END = "<|end|>"
+"""Ends every text."""
+BYTES = 256
+MOST = 1 << 20
+"""Entries of a vocabulary: four times the largest that people train with."""
+_LARGEST_BYTES = int(256 * MB)
+_MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder again"
+
+
+def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
+    """Learn a tokenizer with the `tokenizers` package. Raises InputError for an impossible vocabulary."""
+    if vocabulary <= BYTES:
+        raise InputError(
+            f"{vocabulary} is no vocabulary of byte pairs: {BYTES} are bytes, and one ends a text"
+        )
+    if vocabulary > MOST:
+        raise InputError(
+            f"{grouped(vocabulary)} byte pairs are more than any text has use for: {grouped(MOST)} at most"
+        )
+    library = _library()
+    tokenizer = _around(library, library.models.BPE())
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def read_pairs(path: Path) -> Any:
+    """The tokenizer that a token folder keeps.
+
+    Raises:
+        InputError: it is missing, or not what `learn_pairs` and its `save` leave.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST_BYTES + 1)
+        model = parse_json(raw.decode("utf-8"), source=str(path)).value["model"]
+        vocabulary, merges = model["vocab"], [tuple(pair) for pair in model["merges"]]
+        entries = sorted(vocabulary.values())
+    except OSError as error:
+        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"`{path}` is no tokenizer", hint=_MADE_ANEW) from None
+    library = _library()
+    known = vocabulary.keys()
+    numbered = all(type(number) is int for number in entries) and entries == list(range(len(entries)))
+    if len(raw) > _LARGEST_BYTES or len(entries) > MOST or not numbered:
+        what = "its vocabulary is not numbered from 0 on"
+    elif missing := {END, *library.pre_tokenizers.ByteLevel.alphabet()} - known:
+        what = f"its vocabulary lacks `{printable(min(missing))}`"
+    elif not all(_is_merge(pair, vocabulary) for pair in merges):
+        what = "it merges what is not in its vocabulary"
+    else:
+        return _around(library, library.models.BPE(vocab=vocabulary, merges=merges))
+    raise InputError(f"`{path}` is no tokenizer: {what}", hint=_MADE_ANEW)
+
+
+def _is_merge(pair: tuple[Any, ...], vocabulary: Container[str]) -> bool:
+    """Whether an entry is a merge of two entries."""
+    words = len(pair) == 2 and all(isinstance(part, str) for part in pair)
+    return words and all(entry in vocabulary for entry in (*pair, "".join(pair)))
+
+
+def _around(library: Any, model: Any) -> Any:
+    """What belongs to byte pairs over bytes besides the pairs."""
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    tokenizer.add_special_tokens([END])
+    return tokenizer
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError:
+        raise InputError(
+            "byte pairs need the package `tokenizers`", hint="pip install 'tokenizers>=0.20'"
+        ) from None
+    return tokenizers

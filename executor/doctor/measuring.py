@@ -1,17 +1,21 @@
 """Measures one rank among all: products, memory, launches, and its links with partners that change.
 
-On a CPU the clock of what a process does alone is its thread's own, of every pass the least counts, and where something
-looks slow there are more passes: what else runs on the machine does not pass for slowness.
+Started as `python -m executor.doctor.measuring --rank 0 --world 2 --folder DIR --device cpu`.
+
+On a CPU the clock of work that a process does alone is its thread's, the fastest of every pass counts, and where
+something looks slow there are more passes, so that other load on the machine is not taken for slowness.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,7 +23,6 @@ import torch
 import torch.distributed as dist
 
 from executor.doctor.judging import is_calm, judge
-from executor.doctor.pairs import Pairs, batched, rounds_of_pairs
 from executor.doctor.readings import (
     LATENCY,
     LAUNCH,
@@ -30,7 +33,8 @@ from executor.doctor.readings import (
     HostFacts,
     Reading,
 )
-from executor.doctor.sizes import Sizes, sizes_of
+from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
+from executor.launch.environment import end_with_parent
 from executor.messages import gather_json
 from executor.microbenchmarks.stopwatch import Stopwatch
 
@@ -199,3 +203,31 @@ def _clock(device: torch.device) -> float | None:
         return 1e6 * torch.cuda.clock_rate(device)
     except (ImportError, RuntimeError):
         return None
+
+
+def main(wrap: Wrap = as_it_is) -> None:
+    """Measure with the others; rank 0 writes what all of them found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    given = parser.parse_args()
+    end_with_parent()
+    torch.set_num_threads(1)
+    device = torch.device(f"cuda:{given.rank}" if given.device == "cuda" else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=(given.folder / "rendezvous").as_uri(),
+        rank=given.rank,
+        world_size=given.world,
+    )
+    seen = examine_here(device, wrap)
+    (given.folder / f"rank-{given.rank}.json").write_text(seen.model_dump_json(), "utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -18,14 +18,13 @@ from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.exchanges import Peers, Sent
-from executor.embeddings.holding import Holding
-from executor.embeddings.host import HostLink
+from executor.embeddings.copies import CopyExchange
+from executor.embeddings.exchanges import Peers, Router, Sent
+from executor.embeddings.holding import Holding, HostLink
 from executor.embeddings.places import Places, Slice
-from executor.embeddings.routing import Router
 from executor.embeddings.slicing import all_slices
 from executor.embeddings.updating import RowOptimizer
-from executor.embeddings.ways import columns, copies, nodes, rows, whole
+from executor.embeddings.ways import NodeExchange, RowExchange, WholeExchange, squares_of_rows
 
 AT_ONCE = 8
 """Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""
@@ -80,15 +79,15 @@ class Embeddings:
         placed = [one for one in self.slices if one.rank is not None]
         self.router = Router(self.peers, placed, self.samples)
         self.copies = [one for one in self.slices if one.rank is None]
-        self.copy_exchange = copies.Exchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
+        self.copy_exchange = CopyExchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
         self._whole = self._of("whole", "column")
         self._columns = self._of("column")
         self._rows = self._of("row")
         self._nodes = self._of("node-row")
-        self._whole_exchange = whole.Exchange(self.peers, self._whole, self.samples, empty)
-        self._row_exchange = rows.Exchange(self.peers, self._rows, self.samples, empty)
+        self._whole_exchange = WholeExchange(self.peers, self._whole, self.samples, empty)
+        self._row_exchange = RowExchange(self.peers, self._rows, self.samples, empty)
         self._node_exchange = (
-            nodes.Exchange(*_node_peers(peers, self.sent, places), self._nodes, self.samples, empty)
+            NodeExchange(*_node_peers(peers, self.sent, places), self._nodes, self.samples, empty)
             if self._nodes
             else None
         )
@@ -215,7 +214,7 @@ class Embeddings:
         }
         if self._columns:
             mine = {one: sums[one] for one in self._columns if one in sums}
-            sums |= columns.squares_of_rows(self.peers, self._columns, mine, self.device)
+            sums |= squares_of_rows(self.peers, self._columns, mine, self.device)
         means = {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
         return {
             one: list(cut(mean, [len(piece.rows) for piece in summed[one]])) for one, mean in means.items()

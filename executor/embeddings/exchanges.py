@@ -1,14 +1,31 @@
-"""Collectives of embeddings among some ranks, which count the bytes that this one sends to others."""
+"""Exchanges of embeddings: collectives that count what they send, ids on their way, and the bytes that must be sent.
+
+The bytes that a rank sends to others in a step follow from tables and sharding; counters must agree to the byte. Of W
+ranks, b samples of each, slices of D columns with P bags a sample, e bytes an element:
+
+    whole, column    forward b·P·D·e to each other rank from the holder; backward as much from each other rank to it
+    row              forward and backward (W − 1)·b·P·D·e from every rank
+    node-row         forward (L − 1)·N·b·P·D·e in its node, b·P·D·e to each other node; backward as much
+    dense network    (W − 1)·⌈parameters / W⌉·4, twice: its sums are scattered, then gathered
+    ids              8 of each that goes to another rank, 4 of the length of each bag there
+    copies           (W − 1)·(D·e + 8) of each row that this rank's samples use, 8 for how many of each table
+
+Leaves out the sums of squares that row-wise Adagrad's column slices exchange in the update: 8 bytes a row used.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from cost_models.recommender.priced import STAGES
+from executor.embeddings.bags import Bags, cut
+from executor.embeddings.places import Places, Slice
 
 
 class Sent:
@@ -118,3 +135,104 @@ def _added(parts: Tensor) -> Tensor:
     for part in parts[1:]:
         total += part
     return total
+
+
+Parts = Mapping[tuple[int, int], Bags]
+"""(table, first row) → this rank's ids of the part of a table that begins there."""
+
+
+class Router:
+    """The exchange of ids for all slices that lie on ranks of their own."""
+
+    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int) -> None:
+        self.peers, self.samples = peers, samples
+        self.by_rank: list[list[Slice]] = [[] for _ in range(peers.size)]
+        for one in held:
+            assert one.rank is not None
+            self.by_rank[one.rank].append(one)
+        self.mine = self.by_rank[peers.rank]
+        self._splits = {(one.table, one.first): one.ways for one in held}
+
+    def exchange(self, parts: Parts) -> dict[Slice, Bags]:
+        """This rank's ids → for each of its slices the ids of all samples, in the order of ranks."""
+        if not self._splits:
+            return {}
+        split = {part: parts[part].split(ways) for part, ways in self._splits.items()}
+        sends = [[split[one.table, one.first][one.residue] for one in of] for of in self.by_rank]
+        return self.put_together(*self._send(sends))
+
+    def _send(self, sends: Sequence[Sequence[Bags]]) -> tuple[list[Tensor], list[Tensor]]:
+        """Bags to each rank → (lengths, values) from each."""
+        some = next(bags for of in sends for bags in of)
+        bags = self.samples * sum(one.bags for one in self.mine)
+        lengths = self.peers.all_to_all(
+            [torch.cat([some.lengths[:0], *(one.lengths for one in of)]) for of in sends],
+            [bags] * self.peers.size,
+        )
+        values = self.peers.all_to_all(
+            [torch.cat([some.values[:0], *(one.values for one in of)]) for of in sends],
+            [int(of.sum()) for of in lengths],
+        )
+        return lengths, values
+
+    def put_together(self, lengths: Sequence[Tensor], values: Sequence[Tensor]) -> dict[Slice, Bags]:
+        """What came from each rank, its slices' bags one after another → bags of each slice."""
+        bags = [self.samples * one.bags for one in self.mine]
+        of_slice: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.mine]
+        for from_rank, ids in zip(lengths, values, strict=True):
+            parts = cut(from_rank, bags)
+            for place, part in enumerate(
+                zip(parts, cut(ids, [int(one.sum()) for one in parts]), strict=True)
+            ):
+                of_slice[place].append(part)
+        return {
+            one: Bags(torch.cat([ids for _, ids in came]), torch.cat([counts for counts, _ in came]))
+            for one, came in zip(self.mine, of_slice, strict=True)
+        }
+
+
+_ID_BYTES, _LENGTH_BYTES, _FP32 = 8, 4, 4
+
+
+def sent_bytes(
+    slices: Sequence[Slice],
+    places: Places,
+    rank: int,
+    *,
+    samples: int,
+    element_bytes: int,
+    dense_parameters: int,
+    ids: Sequence[Tensor],
+) -> dict[str, int]:
+    """Stage → bytes that this rank sends in a step with these ids of its own samples, by table."""
+    ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
+    for one in slices:
+        here = ids[one.table]
+        if not one.hashed:
+            here = here[(here >= one.first) & (here < one.first + one.rows)] - one.first
+        if one.rank is None:
+            if ranks > 1:
+                rows = len(set(here.tolist()))
+                row_bytes = one.width * element_bytes + _ID_BYTES
+                total[STAGES.backward_exchange] += (ranks - 1) * (rows * row_bytes + _ID_BYTES)
+            continue
+        vectors = samples * one.bags * one.width * element_bytes
+        mine = one.rank == rank
+        if not mine:
+            asked = int((here % one.ways == one.residue).sum())
+            total[STAGES.index_exchange] += samples * one.bags * _LENGTH_BYTES + asked * _ID_BYTES
+        if one.form == "row":
+            total[STAGES.forward_exchange] += (ranks - 1) * vectors * mine
+            total[STAGES.backward_exchange] += (ranks - 1) * vectors * mine
+        elif one.form == "node-row":
+            in_node = (places.per_node - 1) * places.nodes * vectors
+            total[STAGES.forward_exchange] += (in_node + (places.nodes - 1) * vectors) * mine
+            total[STAGES.backward_exchange] += in_node * mine
+            same_place = one.rank % places.per_node == rank % places.per_node
+            total[STAGES.backward_exchange] += vectors * (same_place and not mine)
+        else:
+            total[STAGES.forward_exchange] += (ranks - 1) * vectors * mine
+            total[STAGES.backward_exchange] += vectors * (not mine)
+    if ranks > 1:
+        total[STAGES.update] += 2 * (ranks - 1) * -(-dense_parameters // ranks) * _FP32
+    return dict(total)

@@ -1,17 +1,26 @@
-"""A slice of a table as a rank holds it: rows and their optimizer states, on the device, in host memory, or on both."""
+"""A slice of a table on a rank: rows and optimizer states on the device, in host memory, or on both.
+
+Rows in host memory that a batch uses come up for the lookup, their gradients go down for the update. On a CPU device
+and host memory are the same; they are kept and counted apart, as on a GPU.
+
+Initial rows follow from seed, table, row and column alone, so every sharding starts from the same tables: uniform
+within ±1/√rows, as in the reference implementation of DLRM. Each element is a hash of its place (the finaliser of
+SplitMix64, Steele et al. 2014), so a rank makes its rows without those of others, on any device alike.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import sqrt
 
 import torch
 from torch import Tensor
 
+from cost_models.specs.recommender.sharding import Option
 from executor.embeddings.bags import Bags, RowGradients, pooled
-from executor.embeddings.host import HostLink, host_of, on_host
-from executor.embeddings.initial import fill, rows_of_keys
 from executor.embeddings.keys import KeyTable
 from executor.embeddings.places import Slice
 from executor.embeddings.updating import RowOptimizer
@@ -130,3 +139,93 @@ class Holding:
             mine = self.link.down(rows[above:]) - self.cut
             gradient = self.link.down(values[above:])
             self.optimizer.apply(self.host.weights, self.host.states, mine, gradient, mean, rate, step)
+
+
+def device_share(option: Option) -> float:
+    """Share of a slice's rows on the device."""
+    return 1.0 if option.tier == "device" else option.cached
+
+
+@dataclass(slots=True)
+class HostLink:
+    """The way between a device and its host's memory, and what went over it."""
+
+    device: torch.device
+    up_bytes: int = 0
+    down_bytes: int = 0
+    hits: int = 0
+    """Lookups of rows on the device, of tables that have rows in host memory."""
+    lookups: int = 0
+    """All lookups of these tables."""
+
+    def up(self, values: Tensor) -> Tensor:
+        """Host memory → device."""
+        self.up_bytes += values.nbytes
+        return values.to(self.device)
+
+    def down(self, values: Tensor) -> Tensor:
+        """Device → host memory."""
+        self.down_bytes += values.nbytes
+        return values.to("cpu")
+
+    def taken(self) -> HostLink:
+        """What was counted since the last call."""
+        taken = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
+        self.up_bytes = self.down_bytes = self.hits = self.lookups = 0
+        return taken
+
+
+def host_of(device: torch.device) -> torch.device:
+    """Where host memory is: of a device that holds nothing, there as well."""
+    return device if device.type == "meta" else torch.device("cpu")
+
+
+def on_host(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros in host memory: pinned where a GPU copies from it."""
+    return torch.zeros(rows, width, dtype=dtype, device=host_of(device), pin_memory=device.type == "cuda")
+
+
+_AT_ONCE = 1 << 22
+"""Elements made at a time."""
+_MANTISSA = 24
+
+
+def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, width: int, seed: int) -> None:
+    """Fill the slice's rows from its `from_row`-th on: (n, part.width), of a table of (`rows`, `width`)."""
+    if weights.is_meta:
+        return
+    key = _key_of(seed, name)
+    chunk = max(1, _AT_ONCE // max(1, part.width))
+    for begin in range(0, len(weights), chunk):
+        end = min(len(weights), begin + chunk)
+        mine = torch.arange(from_row + begin, from_row + end, device=weights.device)
+        weights[begin:end] = _rows(part.first + part.residue + part.ways * mine, part, key, rows, width)
+
+
+def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:
+    """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
+    return _rows(part.residue + part.ways * keys, part, _key_of(seed, name), rows, width)
+
+
+def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tensor:
+    """The slice's columns of rows of these numbers."""
+    columns = torch.arange(part.begin, part.end, device=numbers.device)
+    return (2.0 * _uniform(numbers[:, None] * width + columns, key) - 1.0) / sqrt(rows)
+
+
+def _key_of(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
+
+
+def _uniform(places: Tensor, key: int) -> Tensor:
+    """int64 → fp32 in [0, 1)."""
+    mixed = places * -7046029254386353131 + key
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    mixed = mixed ^ _shifted(mixed, 31)
+    return _shifted(mixed, 64 - _MANTISSA).float() / (1 << _MANTISSA)
+
+
+def _shifted(values: Tensor, by: int) -> Tensor:
+    """Right shift of unsigned 64-bit integers."""
+    return (values >> by) & ((1 << (64 - by)) - 1)

@@ -1,22 +1,28 @@
-"""From a sharding to the slices of all tables, the same list on every rank."""
+"""From a sharding to the slices of all tables, the same list on every rank.
+
+Hot rows, the first of a table, are copied on every rank; the rest is sharded as its option says. A sum over a bag is
+the sum over its hot ids and the one over its others, so both parts are tables of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from executor.embeddings.host import device_share
+from executor.embeddings.copies import copy_slices
+from executor.embeddings.holding import device_share
 from executor.embeddings.places import Places, Slice
-from executor.embeddings.ways import columns, copies, hybrid, nodes, rows, whole
+from executor.embeddings.ways import column_slices, node_slices, row_slices, whole_slices
 
 _WAYS = {
-    "whole": whole.slices,
-    "column": columns.slices,
-    "row": rows.slices,
-    "node-row": nodes.slices,
-    "copy": copies.slices,
+    "whole": whole_slices,
+    "column": column_slices,
+    "row": row_slices,
+    "node-row": node_slices,
+    "copy": copy_slices,
 }
 """What each form makes of a table: the same for all, so that a new one is a file and a line."""
 
@@ -53,7 +59,7 @@ def _slices(index: int, table: TableSpec, placed: Placed, places: Places) -> lis
         cached=share,
         hashed=table.hashed,
     )
-    copy, rest = hybrid.parts(complete, placed)
+    copy, rest = hot_and_rest(complete, placed)
     return [*copy, *_WAYS[placed.option.form](rest, placed, places)]
 
 
@@ -68,3 +74,17 @@ def _impossible(table: TableSpec, placed: Placed, places: Places) -> str:
     if table.hashed and placed.option.hot:
         return "nobody knows which keys are hot before they come; `hot` is for row numbers"
     return ""
+
+
+def hot_and_rest(table: Slice, placed: Placed) -> tuple[list[Slice], Slice]:
+    """(the copy of its hot rows, or none; the rest of the table)."""
+    hot = hot_rows(table.rows, placed.option.hot)
+    if not hot:
+        return [], table
+    copy = replace(table, form="copy", rows=hot, cached=1.0)
+    return [copy], replace(table, first=hot, rows=table.rows - hot)
+
+
+def hot_rows(rows: int, share: float) -> int:
+    """How many rows are copied: never all of them."""
+    return min(round(rows * share), rows - 1)

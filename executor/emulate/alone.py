@@ -1,4 +1,4 @@
-"""This process as one rank of many that are not there: its process group sends nothing, its device is what is here.
+"""This process as one rank of many: its process group sends nothing, its device is what is here.
 
 Gathers repeat what this rank has and sums keep its part, so any number of ranks fits.
 """

@@ -1,11 +1,13 @@
-"""Build a plan without its devices: what the first rank of every stage would hold, on the meta device.
+"""Build a plan without its devices: what ranks would hold before their first step, on the meta device.
 
 The process group is a fake one in which every collective does nothing, so any number of ranks fits in this process.
-What is checked is that the model can be sliced, split, sharded and scheduled as the layout says; nothing is trained.
+Checked is that the model can be sliced, split, sharded and scheduled as the layout or sharding says; nothing is
+trained.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,14 +15,18 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.errors import RunError
-from executor.apply.local import local
-from executor.engine import Engine
-from executor.families.transformer import require_trainable
-from executor.fp8_support import require_torchao
+from executor.embeddings.places import Places
+from executor.engine.engine import Engine
 from executor.measure.memory import held_parts
-from executor.mesh import rank_places
-from executor.run_config import EngineOptions
+from executor.mesh import local, rank_places
+from executor.recommender.engine import RecommenderEngine
+from executor.recommender.train import held_on_host
+from executor.recommender.training import RecommenderTraining
+from executor.requirements import require_torchao
+from executor.run_config import EngineOptions, RunConfig
+from executor.transformer.training import require_trainable
 from planner.plan import Plan
+from planner.recommender.plan import RecommenderPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,4 +70,73 @@ def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
         blocks=tuple(len(part.blocks) for part in engine.parts),
         parameters=sum(local(parameter).numel() for parameter in engine.optimizer.parameters),
         weights_bytes=held_parts(engine)["weights"],
+    )
+
+
+MOST_RANKS = 16
+"""Ranks that are all built; of more the fullest, the least full, and those that stages wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltShards:
+    """What a built rank holds before its first step."""
+
+    rank: int
+    slices: int
+    """Slices of tables, copies of hot rows among them."""
+    rows: int
+    """Rows of all of them."""
+    table_bytes: int
+    """Rows on the device, and hash tables of keys."""
+    state_bytes: int
+    """Their optimizer states there."""
+    host_bytes: int
+    """Rows and states in host memory."""
+    dense_parameters: int
+    predicted_table_bytes: float
+    predicted_state_bytes: float
+
+
+def build_shards_without_devices(plan: RecommenderPlan) -> tuple[BuiltShards, ...]:
+    """Build ranks one after another. Call it where no process group exists.
+
+    Raises:
+        InputError: the executor cannot train this plan.
+        RunError: a rank cannot be built as the plan says.
+    """
+    RecommenderTraining().require_trainable(plan, RunConfig(), lambda note: None)
+    return tuple(_built_shards(plan, rank) for rank in built_ranks(plan))
+
+
+def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
+    """The ranks that are built."""
+    if plan.num_ranks <= MOST_RANKS:
+        return range(plan.num_ranks)
+    sizes = plan.prediction.device_bytes
+    return sorted({0, sizes.index(max(sizes)), sizes.index(min(sizes)), *plan.prediction.busiest})
+
+
+def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.num_ranks)
+    try:
+        places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
+        engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
+    except Exception as error:
+        raise RunError(f"rank {rank} cannot be built: {error}") from error
+    finally:
+        dist.destroy_process_group()
+    held = engine.embeddings.held
+    parts = plan.prediction.device_parts
+    return BuiltShards(
+        rank=rank,
+        slices=len(held),
+        rows=sum(one.held_rows for one in held),
+        table_bytes=sum(
+            one.device.weights.nbytes + (0 if one.keys is None else one.keys.nbytes) for one in held.values()
+        ),
+        state_bytes=sum(state.nbytes for one in held.values() for state in one.device.states.values()),
+        host_bytes=held_on_host(engine),
+        dense_parameters=sum(one.numel() for one in engine.network.parameters()),
+        predicted_table_bytes=parts["weights"][rank] + parts["hash tables"][rank],
+        predicted_state_bytes=parts["optimizer"][rank],
     )

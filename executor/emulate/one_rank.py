@@ -2,7 +2,7 @@
 
 The process group is a fake one that sends nothing: gathers repeat what this rank has, sums keep its part, and what a
 pipeline neighbour would send is noise. Operators, shapes, buffers and their lives are those of the real rank; time
-spent on communication is the model's. Without values (`executor.emulate.fake_tensors`) only memory is left, and no
+spent on communication is the model's. Without values (`executor.emulate.stand_ins`) only memory is left, and no
 device is needed.
 """
 
@@ -29,17 +29,22 @@ from executor.emulate.alone import (
     require_memory,
     require_rank,
 )
-from executor.emulate.fake_tensors import spread_evenly, without_values
-from executor.engine import Engine
-from executor.families.transformer import TransformerTraining, require_trainable
+from executor.emulate.stand_ins import spread_evenly, without_values
+from executor.engine.engine import Engine
 from executor.faults.failures import memory_failure
-from executor.fp8_support import require_fp8_gemms, require_torchao
-from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
-from executor.measure.out_of_memory import OutOfMemoryError, out_of_memory_by_part
+from executor.measure.memory import (
+    OutOfMemoryError,
+    allocator_peak,
+    measure_memory,
+    out_of_memory_by_part,
+    predicted_parts,
+)
 from executor.measure.report import AllocatorPeak
 from executor.mesh import pipeline_rank
+from executor.requirements import require_fp8_gemms, require_torchao
 from executor.run_config import EngineOptions
 from executor.timing import StepClock
+from executor.transformer.training import TransformerTraining, require_trainable
 from planner.plan import LayoutText, Plan, Prediction
 
 EMULATION_SCHEMA = 1

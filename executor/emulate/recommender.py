@@ -1,7 +1,7 @@
 """Runs one rank of a recommender's plan in this process, without the others: its tables and shards, its samples.
 
 Ids that other ranks would ask for are drawn as they would draw them, vectors and gradients that they would send are
-noise (`executor.emulate.known_exchanges`). So lookups, updates, the dense network and memory are real; time spent on
+noise (`executor.emulate.stand_ins`). So lookups, updates, the dense network and memory are real; time spent on
 exchanges is the model's.
 """
 
@@ -30,10 +30,10 @@ from executor.emulate.alone import (
     require_memory,
     require_rank,
 )
-from executor.emulate.known_exchanges import AbsentPeers, OtherRanks
-from executor.families.recommender import RecommenderTraining
+from executor.emulate.stand_ins import AbsentPeers, OtherRanks
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.memory import held_on_host, peak_memory
+from executor.recommender.train import held_on_host, peak_memory
+from executor.recommender.training import RecommenderTraining
 from executor.run_config import RunConfig
 from executor.timing import StepClock
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction

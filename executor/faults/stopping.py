@@ -1,15 +1,20 @@
-"""Stopping a run after the step it is in: a person's Ctrl-C, a scheduler's signal, or a save that failed.
+"""Stopping a run after its current step, for Ctrl-C, a scheduler or a failed save; and what a rank writes on SIGTERM.
 
-Whoever starts the ranks writes a file; a rank that is itself interrupted takes note. All ranks agree after every step,
-so that all of them stop after the same one.
+The launcher writes a file; a rank that is itself interrupted remembers it. All ranks agree after every step, so that
+they stop after the same one.
+
+torchrun ends the remaining ranks as soon as one is gone. Each of them writes that it was told to end, so that the one
+that was lost first can be told from them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -18,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from cost_models.files.whole import write_whole
-from executor.run_files import STOP, STOPPED
+from executor.faults.failures import write_end
+from executor.run_config import STOP, STOPPED
 
 
 class StopRequest:
@@ -64,3 +70,55 @@ def largest_count(device: torch.device, count: int) -> int:
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:
     """Write for the launcher after which step the run stopped."""
     write_whole(folder / STOPPED, json.dumps({"step": step, "saved": saved}))
+
+
+_listening = False
+
+
+@contextmanager
+def last_words(folder: Path, rank: int) -> Iterator[None]:
+    """Inside the block SIGTERM has this process write a failure to `folder`, and end.
+
+    Nothing changes outside the main thread, or where somebody else handles the signal.
+
+    A rank mostly waits for another one inside a collective, where Python's own handlers never get their turn: the
+    signal's number comes through a pipe to a thread that listens.
+    """
+    global _listening
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    ear, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+
+    def listen() -> None:
+        while heard := os.read(ear, 1):
+            if heard[0] == signal.SIGTERM:
+                try:
+                    write_end(folder, rank)
+                finally:
+                    os._exit(128 + signal.SIGTERM)
+        os.close(ear)
+
+    threading.Thread(target=listen, name="last words", daemon=True).start()
+    descriptor = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    _listening = True
+    try:
+        yield
+    finally:
+        _listening = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(descriptor)
+        os.close(mouth)
+
+
+def _in_child() -> None:
+    """Undo it in a forked process, which has the pipe to its parent's thread but is another."""
+    if _listening:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -6,7 +6,7 @@ import os
 
 from torch.distributed.run import main
 
-from executor.launch.orphans import PARENT, end_with_parent
+from executor.launch.environment import PARENT, end_with_parent
 
 if __name__ == "__main__":
     end_with_parent()

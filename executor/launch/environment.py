@@ -1,23 +1,26 @@
-"""The environment every worker process starts with: one thread each, and an allocator that keeps its pages.
+"""The environment of worker processes: one thread each, an allocator that keeps its pages, loopback; and their end.
 
-By default glibc hands large freed blocks back to the kernel, so activations are faulted in page by page again
-on every step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one.
-Keeping freed memory and asking for huge pages makes CPU runs faster and repeatable. Ignored where the C
-library is not glibc, and harmless with CUDA.
+By default glibc hands large freed blocks back to the kernel, so activations are faulted in page by page again on every
+step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one. Keeping freed memory
+and asking for huge pages makes CPU runs faster and repeatable. Ignored where the C library is not glibc, and harmless
+with CUDA.
 
-Ranks of one machine meet on its loopback address, which no other machine reaches: stores of keys, gloo and NCCL ask
-nobody who they are, and listen on all addresses, or on the one that the host's name stands for, unless told otherwise.
+Ranks of one machine meet on its loopback address, which no other machine reaches: stores of keys, gloo and NCCL do not
+authenticate, and listen on all addresses, or on the one of the host's name, unless told otherwise.
+
+A process ends when its parent is gone, so that a launcher that is killed leaves no ranks behind.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Mapping
 
 import psutil
-
-from executor.launch.orphans import PARENT
 
 LOOPBACK = "127.0.0.1"
 _NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -51,3 +54,23 @@ def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
         if any(one.family == socket.AF_INET and one.address == LOOPBACK for one in addresses)
     ]
     return {**(dict.fromkeys(_NETWORKS, loopback[0]) if loopback else {}), **environment}
+
+
+PARENT = "MESHWRIGHT_PARENT"
+"""Environment variable: the process that starts the others."""
+_POLL_SECONDS = 0.5
+
+
+def end_with_parent() -> None:
+    """Send this process SIGTERM as soon as its parent is gone, as the parent itself would to end it.
+
+    An orphan gets another parent, on every Unix. A thread looks for that, as the process may wait inside a collective.
+    """
+    parent = int(os.environ.get(PARENT, os.getppid()))
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=look, name="orphan", daemon=True).start()

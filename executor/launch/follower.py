@@ -12,7 +12,7 @@ from typing import Any
 
 from executor.faults.failures import read_failures, what_happened
 from executor.launch.nodes import Launch, Nodes, rendezvous_file
-from executor.run_files import PROGRESS, STOP
+from executor.run_config import PROGRESS, STOP
 
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""

@@ -11,13 +11,10 @@ from cost_models.files.whole import temporary_folder
 from executor.families import training_of
 from executor.launch.follower import OnNote, OnStep
 from executor.launch.nodes import Nodes, require_nodes
-from executor.launch.requirements import cuda_devices, require_host, require_world
 from executor.launch.torchrun import run_ranks, stopped
 from executor.measure.any_report import AnyReport, load_any_report
-from executor.rate import require_descent
-from executor.run_config import Backend, RunConfig, require_folder_of_checkpoints
-from executor.run_files import REPORT
-from executor.torch_installed import require_torch
+from executor.requirements import cuda_devices, require_host, require_torch, require_world
+from executor.run_config import REPORT, Backend, RunConfig, require_descent, require_folder_of_checkpoints
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan, save_plan
 

@@ -1,13 +1,17 @@
-"""One rank of a run: it joins the others, trains, and leaves word of what happened.
+"""One rank of a run: it joins the others, trains, and reports what happened.
 
-Rank 0 writes what it is told to `progress.jsonl` and, at the end, `run-report.json` or `stopped.json`; every rank says
-in `alive-RANK.json` where it is, and leaves `failure-RANK.json` where it fails.
+torchrun starts it as `python -m executor.launch.rank plan.yaml run.json`. Rank 0 writes progress to `progress.jsonl`
+and, at the end, `run-report.json` or `stopped.json`; every rank writes its state to `alive-RANK.json`, and
+`failure-RANK.json` where it fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -23,20 +27,26 @@ from executor.faults.failures import (
     write_failure,
 )
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
-from executor.faults.last_words import last_words
-from executor.faults.stopping import StopRequest, largest_count, write_stopped
-from executor.launch.agreement import require_same_job
-from executor.launch.loopback import store_here
+from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
+from executor.launch.environment import PARENT, end_with_parent
+from executor.launch.meeting import (
+    is_owned_by,
+    owner,
+    owners_of_all_ranks,
+    require_same_job,
+    store_here,
+    write_owners,
+)
 from executor.launch.nodes import delete_answers
 from executor.launch.record import FileWatcher
-from executor.launch.run_folder import is_owned_by, owner, owners_of_all_ranks, write_owners
 from executor.launch.torchrun import clear_run_folder
 from executor.measure.any_report import AnyReport, save_report
-from executor.measure.out_of_memory import OutOfMemoryError
-from executor.run_config import RunConfig
-from executor.run_files import REPORT
+from executor.measure.memory import OutOfMemoryError
+from executor.requirements import require_world
+from executor.run_config import REPORT, RunConfig
 from executor.steps import Stopped
 from planner.any_plan import AnyPlan
+from planner.plan_files import load_any_plan
 
 _LONGEST_GRACE = 10.0
 """Seconds that the first rank to find that it hangs gives the others to say where they are."""
@@ -162,3 +172,33 @@ def _train(
             result = watcher.with_operations(result)
             save_report(result, out_dir / REPORT)
     return result
+
+
+def main() -> None:
+    """Read the command line; exits 1 after a failure, so that torchrun ends the other ranks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("config", type=Path)
+    given = parser.parse_args()
+    if PARENT in os.environ:
+        end_with_parent()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    try:
+        plan = load_any_plan(given.plan)
+        require_world(plan, given.plan.name)
+        work(plan, RunConfig.model_validate_json(given.config.read_text("utf-8")))
+    except (HostError, InputError) as error:
+        sys.exit(f"error: {error}")
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # threads of a save or of gloo may never end
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The report is on disk. Taking the interpreter down with gloo's threads still alive aborts one run in ten
+    # ("terminate called without an active exception"), so leave without it.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

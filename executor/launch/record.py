@@ -17,7 +17,7 @@ import psutil
 from executor.faults.heartbeat import last_sign
 from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.measure.operations import operations_of_record
-from executor.run_files import PROGRESS, REPORT
+from executor.run_config import PROGRESS, REPORT
 from executor.steps import Progress, Watcher
 
 

@@ -26,7 +26,7 @@ from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.follower import Follower, OnNote, OnStep
 from executor.launch.nodes import ONE_NODE, Launch, Nodes, delete_answers, rendezvous_file
 from executor.measure.any_report import load_any_report, save_report
-from executor.run_files import OWNERS, PROGRESS, REPORT, STOP, STOPPED
+from executor.run_config import OWNERS, PROGRESS, REPORT, STOP, STOPPED
 
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
@@ -88,7 +88,7 @@ def run_ranks(
 
 
 def _add_note(path: Path, note: str, on_note: OnNote) -> None:
-    """Tell what happened after the report was kept (`executor.diagnostic_steps`), and put it into the report."""
+    """Tell what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
     on_note(note)
     report = load_any_report(path)
     if note not in report.noted():
@@ -137,7 +137,7 @@ def _start(
     how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "executor.launch.agent", *how]
-    command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.worker", *arguments]
+    command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
     logs.mkdir(parents=True)
     environment = worker_environment() | {LAUNCH: launch.token}
     if nodes.count == 1:
@@ -153,7 +153,7 @@ def _start(
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """End torchrun, which ends its ranks; where it is killed they end themselves (`executor.launch.orphans`)."""
+    """End torchrun, which ends its ranks; where it is killed they end themselves (`executor.launch.environment`)."""
     if process.poll() is None and not kill:
         os.killpg(process.pid, signal.SIGTERM)
         shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))

@@ -1,6 +1,6 @@
 """Splits one recorded step of each rank into parts that add up to the step, which ends with its slowest rank.
 
-compute    operators of forward and backward (`operators`)
+compute    operators of forward and backward
 host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued
 tp, cp, ep, dp, pp _comm   communication that no compute hides; of data-parallel ranks also in the update
 bubble     waiting for another stage that is not done yet, and for the slowest rank at the end
@@ -9,15 +9,25 @@ other      on a CPU time in which the training thread neither computed nor waite
 
 What a stage waits for is split by the common clock: until the sender's pass has ended it is bubble, then `pp_comm`.
 In the update it is bubble until the last rank is there.
+
+The share of operators is taken by torch's profiler from one step. On a CPU it is the time inside torch's operators,
+without those that only dispatch to the same operator on the shards of a `DTensor`. On a GPU it is the time in which a
+kernel other than NCCL's runs. A share, because a busy machine stretches operators and the rest alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
 from cost_models.schedules.actions import KINDS
-from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan
-from executor.timing import AXES
+from executor.measure.step_spans import Recordable, StepSpans, WaitSpan, WorkSpan
+from executor.timing import AXES, Waits, finish, lap_between, mark_on
 
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), "bubble", "optimizer", "other")
 
@@ -99,3 +109,48 @@ def _within(seconds: float, most: float) -> float:
 
 def _length(waits: Sequence[WaitSpan]) -> float:
     return sum(wait.end - wait.start for wait in waits)
+
+
+_MICROSECOND = 1e-6
+_OPERATOR = "aten::"
+
+
+def operator_share(engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+    """Train one step, its forward and backward pass profiled; at most 1."""
+    on_gpu = engine.device.type == "cuda"
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        finish(engine.device)
+        dist.barrier()
+        start = mark_on(engine.device)
+        with waits.watching():
+            engine.forward_backward(inputs_BS, targets_BS)
+        end = mark_on(engine.device)
+        waited = sum(waits.seconds().values())
+    engine.update()
+    events = profiler.events() or []
+    computed = _kernels(events) if on_gpu else _operators(events)
+    busy = lap_between(start, end).wall - waited
+    return min(1.0, computed / busy) if busy > 0 else 1.0
+
+
+def _operators(events: list[FunctionEvent]) -> float:
+    seconds = 0.0
+    for event in events:
+        if event.name.startswith(_OPERATOR) and all(child.name != event.name for child in event.cpu_children):
+            seconds += event.self_cpu_time_total * _MICROSECOND
+    return seconds
+
+
+def _kernels(events: list[FunctionEvent]) -> float:
+    """Length of the union of the kernels' spans, which overlap on different streams."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == DeviceType.CUDA and "nccl" not in event.name.lower()
+    )
+    seconds, reached = 0.0, float("-inf")
+    for start, end in spans:
+        seconds += max(0.0, end - max(start, reached)) * _MICROSECOND
+        reached = max(reached, end)
+    return seconds

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.apply.experts import routers
-from executor.engine import Engine
+from executor.axes.expert import routers
+from executor.engine.engine import Engine
 from executor.measure.report import RouterReport
 from executor.models.transformer import Transformer
 

@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.axes.offload.moves import Lane
+from executor.axes.offload.hook import Offloading
+from executor.axes.offload.link import Carried
 from executor.mesh import Place
 from executor.messages import gather_json
-from executor.offload.link import Carried
-from executor.offload.offloading import Offloading
-from executor.passes import Pass, Passes
-from executor.timing import AXES, Mark, Wait, Waits, finish, lap_between, mark_on
+from executor.timing import AXES, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
 
 
 class WorkSpan(NamedTuple):

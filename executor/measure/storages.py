@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.apply.local import made_of_others
+from executor.mesh import made_of_others
 
 REST = "rest"
 """Activations, temporaries and buffers: whatever nobody has named."""

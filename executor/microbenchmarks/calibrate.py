@@ -14,7 +14,7 @@ from cost_models.measured.calibration.microbenchmark_fit import MicrobenchmarkFi
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.microbenchmarks.workers import Progress, require_devices, result_of, run_workers
-from executor.torch_installed import require_torch
+from executor.requirements import require_torch
 
 _LONGEST_SECONDS = 600.0
 

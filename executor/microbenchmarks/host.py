@@ -20,9 +20,8 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.engine import Engine
-from executor.microbenchmarks.rotation import Call
-from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.engine.engine import Engine
+from executor.microbenchmarks.stopwatch import Call, Stopwatch
 from executor.run_config import EngineOptions
 from planner.plan import make_plan
 

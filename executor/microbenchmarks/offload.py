@@ -1,8 +1,8 @@
 """Times what offload asks of a host: the CPU's updates, copies each way, and what of an update hides behind passes.
 
-Updates are those of `executor.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as a
-rank has. Copies go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them one
-after the other itself. Both are measured on several processes at once, which share the host.
+Updates are those of `executor.axes.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as
+a rank has. Copies go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them
+one after the other itself. Both are measured on several processes at once, which share the host.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement
-from executor.microbenchmarks.rotation import Call, in_turn
+from executor.axes.offload.link import HostLink, threads_for_updates
 from executor.microbenchmarks.scale import Scale
-from executor.microbenchmarks.stopwatch import Stopwatch, Timing
-from executor.offload.link import HostLink, threads_for_updates
+from executor.microbenchmarks.stopwatch import Call, Stopwatch, Timing, in_turn
 
 _REPEATS = 4
 """Of each round; fixed, so that processes stay side by side."""

@@ -17,16 +17,22 @@ import torch
 import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement, quietest
-from executor.launch.orphans import end_with_parent
-from executor.microbenchmarks.announce import announce
+from executor.launch.environment import end_with_parent
 from executor.microbenchmarks.collectives import collectives
-from executor.microbenchmarks.gemms import attention_cores, cached_gemms, gemms
 from executor.microbenchmarks.host import host_overhead, tiny_engines
+from executor.microbenchmarks.kernels import (
+    attention_cores,
+    cached_gemms,
+    element_wise,
+    gemms,
+    memory,
+    optimizer,
+)
 from executor.microbenchmarks.offload import offload
-from executor.microbenchmarks.operators import element_wise, memory, optimizer
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
+from executor.microbenchmarks.workers import announce
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from cost_models.errors import HostError, Problem, RunError
 from executor.launch.environment import on_this_machine, worker_environment
-from executor.microbenchmarks.announce import FAMILY_MARK
 
 Progress = Callable[[str], None]
 _POLL_SECONDS = 0.05
@@ -105,3 +104,12 @@ def _lines(log: Path) -> list[str]:
 def _raise_failure(rank: int, log: Path, what: str) -> NoReturn:
     last = [line for line in _lines(log) if not line.startswith(FAMILY_MARK)][-_LAST_LINES:]
     raise RunError(f"{what} failed on process {rank}", problems=[Problem("", line.strip()) for line in last])
+
+
+FAMILY_MARK = "measuring: "
+"""Start of the line; the family's name follows."""
+
+
+def announce(family: str) -> None:
+    """Write the line and flush it."""
+    print(f"{FAMILY_MARK}{family}", flush=True)

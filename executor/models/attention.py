@@ -1,17 +1,26 @@
-"""Causal self-attention with grouped key/value heads; positions by rotation or by a slope per head where asked.
+"""Causal self-attention: with grouped key/value heads, or through narrow latents (DeepSeek-V2, arXiv 2405.04434).
 
-Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K head width (of this rank).
+Positions by rotation or by a slope per head where the spec has them. Latent attention:
+
+    query   x → latent → norm → heads, or straight from x where the spec has no latent for it
+    key     x → latent → norm → heads of K − P, and P more, straight from x, that all heads share
+    value   the same latent → heads of W
+
+No matrix of it has a bias. Positions turn the last P of each query head and the shared part of the keys.
+
+Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K width of a query or key head, P its part
+with positions, W width of a value head (H and G of this rank).
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.rotary import Turns, turning_of
+from executor.models.positions import Turns, turning_of, visibility_of
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.visibility import visibility_of
 
 
 class Attention(nn.Module):
@@ -66,3 +75,85 @@ class Attention(nn.Module):
 def _norm(spec: TransformerSpec, width: int) -> nn.RMSNorm:
     """Over a head, or over all that are so wide together."""
     return nn.RMSNorm(spec.head_dim if spec.qk_norm_over == "head" else width, eps=spec.norm_epsilon)
+
+
+_LATENT_NORM_EPSILON = 1e-6
+
+
+class LatentAttention(nn.Module):
+    """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
+    `sequence` the tokens it has."""
+
+    def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
+        super().__init__()
+        latent = spec.latent_attention
+        assert latent is not None
+        self.spec, self.latent = spec, latent
+        self.window = spec.window_of(layer)
+        self.turning = turning_of(spec, layer)
+        scale = spec.attention_scale
+        self.more = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
+        self.first_head = 0
+        self.sequence: Sequence = WholeSequence()
+        self.turns = Turns()
+        width, made_of = spec.hidden_size, latent.query_rank or spec.hidden_size
+        self.query_down: nn.Linear | None = None
+        self.query_norm: nn.RMSNorm | None = None
+        if latent.query_rank:
+            self.query_down = nn.Linear(width, latent.query_rank, bias=False)
+            self.query_norm = nn.RMSNorm(latent.query_rank, eps=_LATENT_NORM_EPSILON)
+        self.query = nn.Linear(made_of, spec.query_size, bias=False)
+        self.down = nn.Linear(width, latent.kv_rank + latent.position_dim, bias=False)
+        self.latent_norm = nn.RMSNorm(latent.kv_rank, eps=_LATENT_NORM_EPSILON)
+        self.shared_key = nn.Identity()  # where tensor ranks meet, each with its own heads
+        self.plain_dim = spec.head_dim - latent.position_dim
+        self.key_value = nn.Linear(
+            latent.kv_rank, spec.num_kv_heads * (self.plain_dim + latent.value_dim), bias=False
+        )
+        self.out = nn.Linear(spec.attended_size, width, bias=False)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        query_BHSK = self._query(x_BSD)
+        if self.more != 1.0:
+            query_BHSK = query_BHSK * self.more
+        key_BGSK, value_BGSW = self._key_value(x_BSD)
+        visibility = visibility_of(self.spec, self.window, self.first_head)
+        width = value_BGSW.shape[-1]
+        if self._wants_one_width(x_BSD):
+            value_BGSW = F.pad(value_BGSW, (0, max(0, self.spec.head_dim - width)))
+        mixed_BHSW = self.sequence.attend(query_BHSK, key_BGSK, value_BGSW, visibility)[..., :width]
+        out: Tensor = self.out(mixed_BHSW.transpose(1, 2).flatten(2))
+        return out
+
+    def _wants_one_width(self, x_BSD: Tensor) -> bool:
+        """Whether keys and values must be of one width: for a CPU's flash kernel, and where the sequence is split."""
+        return x_BSD.device.type == "cpu" or not isinstance(self.sequence, WholeSequence)
+
+    def _query(self, x_BSD: Tensor) -> Tensor:
+        """(B, H, S, K)."""
+        if self.query_down is not None and self.query_norm is not None:
+            x_BSD = self.query_norm(self.query_down(x_BSD))
+        heads: Tensor = torch.unflatten(self.query(x_BSD), -1, (-1, self.spec.head_dim)).transpose(1, 2)
+        if self.turning is None:
+            return heads
+        plain, turned = torch.split(heads, [self.plain_dim, self.latent.position_dim], dim=-1)
+        places = self.sequence.places(turned.shape[2])
+        return torch.cat([plain, self.turns(turned, places, self.turning)], dim=-1)
+
+    def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, G, S, K) keys and (B, G, S, W) values."""
+        latent, shared = torch.split(
+            self.down(x_BSD), [self.latent.kv_rank, self.latent.position_dim], dim=-1
+        )
+        both: Tensor = self.key_value(self.latent_norm(latent))
+        heads = torch.unflatten(both, -1, (-1, self.plain_dim + self.latent.value_dim)).transpose(1, 2)
+        plain_BGSK, value_BGSW = torch.split(heads, [self.plain_dim, self.latent.value_dim], dim=-1)
+        shared_BSP: Tensor = self.shared_key(shared)
+        shared_B1SP = shared_BSP.unsqueeze(1)
+        if self.turning is not None:
+            places = self.sequence.places(shared_B1SP.shape[2])
+            shared_B1SP = self.turns(shared_B1SP, places, self.turning)
+        shared_BGSP = shared_B1SP.expand(-1, plain_BGSK.shape[1], -1, -1)
+        # a copy of the values, or the keys they came with would be kept for them
+        return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW.contiguous()

@@ -115,7 +115,7 @@ class RoutedExperts(nn.Module):
 class Routed(nn.Module):
     """Router and routed experts; tensor-parallel ranks each route their own part of every sequence.
 
-    The attributes after the modules are set where the layout is applied (`executor.apply.experts`).
+    The attributes after the modules are set where the layout is applied (`executor.axes.expert`).
     """
 
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:

@@ -1,13 +1,17 @@
-"""Train a recommender's plan on this rank, inside an initialised process group, and measure it."""
+"""Train a recommender's plan on this rank, inside an initialised process group, and measure it.
+
+Measured are steps, stages, bytes sent, memory of device and host, and the area under the curve (AUC) of clicks.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -15,17 +19,16 @@ from cost_models.recommender.priced import STAGES
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.clicks import Clicks, MadeUpClicks
 from executor.data.criteo import RecordedClicks
+from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
-from executor.embeddings.sent_bytes import sent_bytes
 from executor.faults.heartbeat import Heartbeat
 from executor.measure.here import environment_of
 from executor.measure.report import RouterReport
+from executor.measure.storages import HOST, REST, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.memory import held_on_host, peak_memory
-from executor.recommender.quality import area_under_curve
 from executor.recommender.report import RecommenderReport, SharedRank, make_report
-from executor.recommender.saving import RecommenderState
+from executor.recommender.state import RecommenderState
 from executor.run_config import RANDOM, TEXT, RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
 from executor.timing import StepClock
@@ -185,3 +188,47 @@ def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
         dense_parameters=sum(one.numel() for one in engine.network.parameters()),
         ids=[one.values for one in batch.ids],
     )
+
+
+PARTS = ("tables", "optimizer", "dense", REST)
+
+
+def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
+    """Part → bytes on the device at the peak of one step, which it trains; host memory is in none of them."""
+    tracker = StorageTracker()
+    for name in (*PARTS, HOST):
+        tracker.name(name, ())
+    for holding in engine.embeddings.held.values():
+        index = [] if holding.keys is None else [holding.keys.keys, holding.keys.places]
+        tracker.name("tables", [holding.device.weights, *index])
+        tracker.name("optimizer", holding.device.states.values())
+        if holding.host is not None:
+            tracker.name(HOST, [holding.host.weights, *holding.host.states.values()])
+    tracker.name("dense", engine.network.parameters())
+    for state in engine.dense_optimizer.state.values():
+        tracker.name("dense", state.values())
+    tracker.name(REST, [clicks.dense, clicks.labels])
+    tracker.name(REST, [part for bags in clicks.ids for part in (bags.values, bags.lengths)])
+    with tracker:
+        engine.step(clicks)
+    return {name: tracker.peak.get(name, 0) for name in PARTS}
+
+
+def held_on_host(engine: RecommenderEngine) -> int:
+    """Bytes of rows and states in host memory."""
+    return sum(one.host.nbytes for one in engine.embeddings.held.values() if one.host is not None)
+
+
+def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> float:
+    """The chance that a clicked sample of this rank scores above one that was not; ½ is guessing. Trains nothing.
+
+    Every rank calls it, as rows of others are looked up.
+    """
+    scores = torch.cat([engine.scores(one).flatten() for one in samples]).double().numpy()
+    labels = torch.cat([one.labels.flatten() for one in samples]).numpy() > 0.5
+    ranks = np.empty(len(scores))
+    ranks[scores.argsort()] = np.arange(1, len(scores) + 1)
+    clicked, rest = int(labels.sum()), int((~labels).sum())
+    if not clicked or not rest:
+        return float("nan")
+    return float((ranks[labels].sum() - clicked * (clicked + 1) / 2) / (clicked * rest))

@@ -9,7 +9,7 @@ from cost_models.errors import InputError
 from cost_models.files.catalog import local_cluster
 from executor.doctor.examine import examine
 from executor.doctor.judging import Assumptions, judge
-from executor.torch_installed import require_torch
+from executor.requirements import require_torch
 from meshwright.answers.examined import Examined
 from meshwright.inputs.plans import HasPlan, any_plan_of
 from planner.any_plan import AnyPlan
@@ -64,7 +64,7 @@ def _assumed(
         return None, (f"The plan is for {plan.gpu.name}: what it assumes is not of this {device}",)
     if not isinstance(plan, Plan):
         return None, ("A plan of a recommender says nothing of products and links that could be compared",)
-    from executor.doctor.assuming import assumptions_of
+    from executor.doctor.examine import assumptions_of
 
     found = assumptions_of(plan)
     if found.known:

@@ -17,7 +17,7 @@ from executor.launch.environment import worker_environment
 from executor.measure.storages import StorageTracker
 from executor.microbenchmarks import worker
 from executor.microbenchmarks.calibrate import fit_measurements, measure
-from executor.microbenchmarks.operators import optimizer
+from executor.microbenchmarks.kernels import optimizer
 from executor.microbenchmarks.scale import cpu_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 

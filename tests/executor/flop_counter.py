@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.apply.local import made_of_others
+from executor.mesh import made_of_others
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 """Matrix products of s × s × K in an attention core; its backward pass computes the scores once more."""

@@ -17,7 +17,12 @@ from typing import Any
 
 Job = Callable[..., Any]
 
-_PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.engine"]
+_PRELOAD = [
+    "torch",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "executor.engine.engine",
+]
 _LONGEST_SECONDS = 120.0
 _DTENSOR = "torch.distributed.tensor."
 

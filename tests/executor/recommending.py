@@ -112,7 +112,7 @@ def whole_tables(engine: Any) -> dict[str, Floats]:
 
 def by_key(holding: Any, values: torch.Tensor, name: str, table: TableSpec) -> torch.Tensor:
     """Rows of a hashed slice where direct rows of the keys' numbers would be; those of no key as they begin."""
-    from executor.embeddings.initial import rows_of_keys
+    from executor.embeddings.holding import rows_of_keys
     from executor.embeddings.keys import EMPTY
 
     size = {"rows": table.rows, "width": table.width}
@@ -139,7 +139,7 @@ def save_and_resume(
     from executor.data.clicks import MadeUpClicks
     from executor.embeddings.places import Places
     from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.saving import RecommenderState
+    from executor.recommender.state import RecommenderState
     from executor.run_config import EngineOptions, Saving
 
     ranks = dist.get_world_size()
@@ -173,7 +173,7 @@ def peak_among_others(plan: Any) -> tuple[dict[str, int], int]:
     from executor.data.clicks import MadeUpClicks
     from executor.embeddings.places import Places
     from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.memory import held_on_host, peak_memory
+    from executor.recommender.train import held_on_host, peak_memory
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
     places = Places(ranks, plan.cluster.gpus_per_node)

@@ -22,9 +22,8 @@ def train_and_save(
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
-    from executor.engine import Engine
-    from executor.rate import Rate
-    from executor.run_config import EngineOptions, RunConfig, Saving
+    from executor.engine.engine import Engine
+    from executor.run_config import EngineOptions, Rate, RunConfig, Saving
     from executor.steps import Watcher, run_steps
 
     rate = how.get("rate", Rate(peak=1e-3))

@@ -14,8 +14,8 @@ from processes import Processes
 from training import GPT, LATENT, LLAMA, SHARED, Trained, plan_for, question_for, stray, train_weights
 
 from cost_models.errors import HostError
-from executor.apply.async_tensor import options_inside_products, share_memory
-from executor.apply.compiled import compile_blocks
+from executor.axes.overlap import options_inside_products, share_memory
+from executor.engine.compiled import compile_blocks
 from executor.models.transformer import Transformer
 
 GATHERS, SCATTERS = "fused_all_gather_matmul", "fused_matmul_reduce_scatter"
@@ -92,7 +92,7 @@ def trained_and_fused(layout: str, model: Any, overlapped: bool) -> tuple[Traine
     import torch.distributed._symmetric_memory as memory
     from torch._inductor.fx_passes import post_grad
 
-    from executor import engine
+    from executor.engine import engine
 
     fused = {GATHERS: 0, SCATTERS: 0}
     kernels = torch.library.Library("symm_mem", "IMPL")

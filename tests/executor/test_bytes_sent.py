@@ -51,7 +51,7 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
     from torch.distributed.tensor.debug import CommDebugMode
 
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     found: list[Sent] = []

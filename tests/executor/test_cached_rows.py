@@ -12,7 +12,7 @@ from cost_models.files.histograms import steps_of
 from cost_models.recommender.accesses import accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec
-from executor.serving.cache import CachedSets, HottestRows
+from executor.embeddings.cache import CachedSets, HottestRows
 
 ROWS, HELD, BATCH = 50_000, 4096, 512
 CPU = torch.device("cpu")

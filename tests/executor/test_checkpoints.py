@@ -15,7 +15,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import read_manifest
-from executor.rate import Rate
+from executor.run_config import Rate
 
 TOLERANCE = 1e-5
 RATE = Rate(peak=1e-2, warm_up=4, decay=7)

@@ -18,7 +18,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.pipeline.estimating import estimate
 from executor.emulate.one_rank import emulate
-from executor.engine import loss
+from executor.engine.engine import loss
 from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.models.chunked_loss import chunked_loss

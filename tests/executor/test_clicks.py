@@ -143,7 +143,7 @@ def _learned(model: RecommenderSpec, steps: int) -> tuple[float, float]:
     from cost_models.specs.recommender.training import RecommenderTraining
     from executor.embeddings.places import Places
     from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.quality import area_under_curve
+    from executor.recommender.train import area_under_curve
 
     training = RecommenderTraining(
         global_batch=256, precision="fp32", optimizer="rowwise-adagrad", dense_optimizer="adagrad"

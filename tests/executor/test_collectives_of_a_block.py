@@ -21,7 +21,7 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from executor.data.batches import Batches
-    from executor.engine import Engine, loss
+    from executor.engine.engine import Engine, loss
     from executor.run_config import EngineOptions
 
     class Watch(TorchDispatchMode):
@@ -34,7 +34,7 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
                 self.seen[func.overloadpacket.__name__] += 1
             return func(*args, **(kwargs or {}))
 
-    from executor.apply.context.attention import take_tokens
+    from executor.axes.context.attention import take_tokens
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)

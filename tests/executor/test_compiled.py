@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.apply import compiled as blocks
 from executor.data.batches import Batches
-from executor.diagnostic_steps import Diagnosis, run_diagnostic_steps
-from executor.engine import Engine
-from executor.models import flex_attention
+from executor.engine import compiled as blocks
+from executor.engine.engine import Engine
+from executor.models import sequence as sequences
 from executor.models.transformer import Block
 from executor.run_config import EngineOptions, RunConfig
+from executor.transformer.diagnosis import Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
 
 STEPS = 2
@@ -89,12 +89,12 @@ def test_blocks_of_windows_are_compiled_whole(
     block = Block(spec, dropout=0.0)
     x_BSD = torch.randn(2, 40, spec.hidden_size, requires_grad=True)
     expected = outcome(block, x_BSD)
-    monkeypatch.setattr(flex_attention, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(sequences, "_DEVICES", ("cpu",))
     # it wants a GPU for the backward pass
     monkeypatch.setattr(flex, "_validate_device", lambda *tensors: None)
-    assert flex_attention.suits(torch.zeros(1, 1, 1, 16))
+    assert sequences.suits_flex(torch.zeros(1, 1, 1, 16))
     with FlopCounterMode(display=False):
-        assert not flex_attention.suits(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
+        assert not sequences.suits_flex(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
     try:
         got = outcome(torch.compile(block, backend="aot_eager", fullgraph=True), x_BSD)
     finally:

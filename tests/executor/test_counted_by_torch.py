@@ -13,9 +13,8 @@ from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.engine import loss
-from executor.models.initial import initialise
-from executor.models.transformer import Transformer
+from executor.engine.engine import loss
+from executor.models.transformer import Transformer, initialise
 
 
 @pytest.mark.parametrize("fields", [GPT, LLAMA], ids=["gpt", "llama"])

@@ -19,14 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from training import LLAMA, plan_for
 
 from cost_models.errors import RunError
-from executor import diagnostic_steps as further
-from executor.diagnostic_steps import LEFT_OUT, MEMORY_LEFT_OUT
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
-from executor.measure.attention_kernels import KERNELS, AttentionKernels, in_words
 from executor.measure.report import RunReport, load_report
-from executor.models import flex_attention
+from executor.models import sequence as sequences
 from executor.run_config import RunConfig
+from executor.transformer import diagnosis as further
+from executor.transformer.diagnosis import KERNELS, LEFT_OUT, MEMORY_LEFT_OUT, AttentionKernels, in_words
 from planner.plan import Plan
 
 STEPS = 2
@@ -39,11 +38,11 @@ def trained(
     memory as a mask of S × S would; `later`, only one in which storages are followed."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.launch.record import FileWatcher
     from executor.measure.storages import StorageTracker
     from executor.run_config import RunConfig
-    from executor.train import train
+    from executor.transformer.train import train
 
     plain = Engine.forward_backward
 
@@ -143,7 +142,7 @@ def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
     from executor.faults.stopping import StopRequest
     from executor.run_config import RunConfig
     from executor.steps import Watcher
-    from executor.train import train
+    from executor.transformer.train import train
 
     asked = 0
     before = signal.getsignal(signal.SIGINT)
@@ -198,7 +197,7 @@ def test_where_nobody_follows_windows_take_another_kernel(
     change: dict[str, Any], layout: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if this CPU had its kernels."""
-    monkeypatch.setattr(flex_attention, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(sequences, "_DEVICES", ("cpu",))
     plan = plan_for(layout, LLAMA | {"head_dim": 16} | change)
     engine: Any = SimpleNamespace(plan=plan, layout=plan.layout, device=torch.device("cpu"))
     assert further.takes_flexible(engine) == taken

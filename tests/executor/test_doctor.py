@@ -9,10 +9,10 @@ import pytest
 from processes import Processes
 from training import plan_for
 
-from executor.doctor.assuming import assumptions_of
+from executor.doctor.examine import assumptions_of
 from executor.doctor.judging import ALL, Assumptions, is_calm, judge
-from executor.doctor.pairs import rounds_of_pairs
 from executor.doctor.readings import LATENCY, LAUNCH, LINK, MATMUL, MEMORY, Examination, HostFacts, Reading
+from executor.doctor.sizes import rounds_of_pairs
 from meshwright.answers.examined import Examined, sentence
 
 EVEN = (1.02, 1.0, 1.01, 1.03, 1.0, 1.02)

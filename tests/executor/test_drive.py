@@ -21,11 +21,11 @@ from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.specs.drives import DriveSpec
+from executor.axes.offload import drive as drives
+from executor.axes.offload.drive import require_drive
 from executor.checkpoints.folder import Folder
 from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate
-from executor.offload import drive as drives
-from executor.offload.room import require_drive
 from planner.plan import Plan
 
 MANY = mock.patch.object(drives, "CHUNK", 160)
@@ -62,7 +62,7 @@ def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], proc
 def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.measure.memory import held_on_drive, measure_tiers
     from executor.run_config import EngineOptions
 
@@ -121,7 +121,7 @@ def fails(plan: Plan, folder: Path) -> tuple[str, int]:
     """What is said where the drive takes no more once there is a checkpoint; and the exit code."""
     from executor.run_config import RunConfig
     from executor.steps import Watcher
-    from executor.train import train
+    from executor.transformer.train import train
 
     really = os.pwritev
 
@@ -181,7 +181,7 @@ def test_a_drive_without_room_is_refused_before_anything_runs(tmp_path: Path) ->
 
 
 def no_room(plan: Plan, folder: Path) -> str:
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     full = OSError(errno.ENOSPC, "No space left on device")

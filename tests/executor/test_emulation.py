@@ -34,7 +34,7 @@ SEQUENCE = 64
 
 def real_peak(plan: Plan) -> int:
     """Bytes at the peak of this rank's second step, on tokens drawn as the emulation draws them."""
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.measure.memory import measure_memory
     from executor.run_config import EngineOptions
 

@@ -11,7 +11,7 @@ from processes import Processes
 from training import plan_for
 
 from executor.data.batches import Batches
-from executor.engine import Engine
+from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from planner.plan import Plan
 

@@ -2,7 +2,7 @@
 
 Products in fp8 are emulated here: operands are rounded as on a GPU and multiplied in fp32. The rest of the model runs
 in fp32, not in bf16 as it would, so that layouts can be compared. A scale is a power of two, hence an operand is
-rounded alike wherever its row is cut (executor/apply/fp8.py). What is left is fp32's own rounding, 2^-23: an operand
+rounded alike wherever its row is cut (executor/engine/fp8.py). What is left is fp32's own rounding, 2^-23: an operand
 that lies that close to a middle between two numbers of e4m3, which are 2^-3 apart, goes the other way, one of about
 2^20. A step here rounds about 2^21 operands, so a few of them change, by an eighth at most, each one of 64 and more
 that a sum has: the loss may move by 1e-4 of itself and the norm of the gradient by 1e-3. Rounding to fp8 itself moves
@@ -33,7 +33,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor import fp8_support
+from executor import requirements as fp8_support
 from executor.emulate.one_rank import emulate
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
@@ -68,7 +68,8 @@ def plan_for(layout: str, model: dict[str, Any] = BIASED, precision: Precision =
 @contextmanager
 def emulated(wide: torch.dtype) -> Iterator[None]:
     """Engines made inside emulate products in fp8, and compute all else in this type."""
-    from executor import engine, run_config
+    from executor import run_config
+    from executor.engine import engine
 
     options = partial(run_config.EngineOptions, emulate_fp8=True)
     with (
@@ -141,8 +142,9 @@ def meetings(plan: Plan) -> Counter[str]:
     """Collectives of one step, those inside operators on split tensors with them."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from executor import engine, run_config
+    from executor import run_config
     from executor.data.batches import Batches
+    from executor.engine import engine
 
     with emulated(torch.float32):
         made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())
@@ -164,9 +166,8 @@ def test_tensor_ranks_agree_on_no_scales(layout: str, processes: Processes) -> N
 
 def slice_of(model: dict[str, Any], dtype: torch.dtype) -> Any:
     """A whole small model, in one process."""
-    from executor.engine import _made_of
-    from executor.models.initial import initialise
-    from executor.models.transformer import Transformer
+    from executor.engine.engine import _made_of
+    from executor.models.transformer import Transformer, initialise
 
     with _made_of(dtype):
         made = Transformer(TransformerSpec.model_validate(model), vocabulary=256)
@@ -176,7 +177,7 @@ def slice_of(model: dict[str, Any], dtype: torch.dtype) -> Any:
 
 @pytest.mark.parametrize("model", [BIASED, NARROW], ids=list(MODELS))
 def test_the_matrices_of_the_blocks_and_no_others(model: dict[str, Any]) -> None:
-    from executor.apply.fp8 import Float8Linear, multiply_in_fp8
+    from executor.engine.fp8 import Float8Linear, multiply_in_fp8
 
     made = slice_of(model, torch.bfloat16)
     matrices = {name for name, module in made.named_modules() if isinstance(module, nn.Linear)}
@@ -190,7 +191,7 @@ def test_the_matrices_of_the_blocks_and_no_others(model: dict[str, Any]) -> None
 
 def test_a_block_keeps_what_it_keeps_in_bf16() -> None:
     """The same bytes for the backward pass: inputs in 16 bits, no operands in fp8."""
-    from executor.apply.fp8 import multiply_in_fp8
+    from executor.engine.fp8 import multiply_in_fp8
 
     kept = {}
     for precision in ("bf16", "fp8"):
@@ -234,8 +235,9 @@ def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step, after the first."""
     from flop_counter import FlopCounter
 
-    from executor import engine, run_config
+    from executor import run_config
     from executor.data.batches import Batches
+    from executor.engine import engine
 
     with emulated(torch.float32):
         made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())

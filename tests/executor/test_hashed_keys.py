@@ -21,7 +21,7 @@ from executor.data.criteo import RecordedClicks
 from executor.embeddings.keys import EMPTY, LOAD, KeyTable
 from executor.embeddings.places import Places
 from executor.embeddings.slicing import all_slices
-from executor.emulate.built_shards import build_shards_without_devices
+from executor.emulate.dry_run import build_shards_without_devices
 from planner.recommender.plan import make_recommender_plan
 
 EXACT = {

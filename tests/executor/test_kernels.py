@@ -12,11 +12,10 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
-from executor.apply.context.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.flex_attention import FlexAttention
+from executor.axes.context.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
 from executor.models.kernels import WrittenOut, kernel_for
-from executor.models.sequence import WholeSequence
-from executor.models.visibility import Places, Visibility, positions
+from executor.models.positions import Places, Visibility, positions
+from executor.models.sequence import FlexAttention, WholeSequence
 
 SIGHTS = [
     Visibility(),

@@ -14,7 +14,7 @@ from processes import Processes
 from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
 
 from cost_models.axes.layout import parse_layout
-from executor.rate import Rate
+from executor.run_config import Rate
 from planner.plan import Plan
 from planner.rules.legality import check
 
@@ -68,7 +68,7 @@ CASES = in_every_run(
 def by_reference(plan: Plan, steps: int) -> Trained:
     """You et al. 2020, algorithm 2, on the gradients of one process."""
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
@@ -159,7 +159,7 @@ def test_the_reference_learns(references: dict[str, Trained]) -> None:
 def axes_waited_for(plan: Plan) -> set[str]:
     """What waiting in an update counts as."""
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
     from executor.timing import Waits
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from executor.faults.failures import failure_error, what_happened, write_end, write_failure
-from executor.faults.last_words import last_words
+from executor.faults.stopping import last_words
 
 _WAIT = """
 import ctypes, signal, sys
 from pathlib import Path
 from executor.faults.failures import write_failure
-from executor.faults.last_words import last_words
+from executor.faults.stopping import last_words
 
 folder, said = Path(sys.argv[1]), sys.argv[2:]
 with last_words(folder, 1):
@@ -92,7 +92,7 @@ def test_a_node_that_is_shut_down_is_lost(tmp_path: Path) -> None:
 _FORK = """
 import os, signal, sys, time
 from pathlib import Path
-from executor.faults.last_words import last_words
+from executor.faults.stopping import last_words
 
 with last_words(Path(sys.argv[1]), 1):
     there, ready = os.pipe()

@@ -96,7 +96,7 @@ def test_a_rank_of_another_number_of_processes(
     command = [
         sys.executable,
         "-m",
-        "executor.launch.worker",
+        "executor.launch.rank",
         str(tmp_path / "plan.yaml"),
         str(tmp_path / "run.json"),
     ]

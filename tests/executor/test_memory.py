@@ -57,7 +57,7 @@ def peak(plan: Plan) -> dict[str, int]:
     others keep a machine busy a step may hold more than it needs, never less.
     """
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.measure.memory import measure_memory
     from executor.run_config import EngineOptions
 

@@ -11,9 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, LLAMA, plan_for
 
-from executor.apply.context.attention import share_sequence
-from executor.apply.recompute import recompute_activations
-from executor.engine import loss
+from executor.axes.context.attention import share_sequence
+from executor.axes.recompute import recompute_activations
+from executor.engine.engine import loss
 from executor.measure.memory import predicted_parts
 from executor.models.sequence import WholeSequence
 from executor.models.transformer import Transformer

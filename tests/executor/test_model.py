@@ -15,12 +15,11 @@ from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.blocks import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
-from executor.engine import loss
+from executor.engine.engine import loss
 from executor.models.experts import MoE
-from executor.models.initial import initialise
-from executor.models.rotary import slowed
+from executor.models.positions import slowed
 from executor.models.routing import choose_experts
-from executor.models.transformer import Transformer
+from executor.models.transformer import Transformer, initialise
 
 SPECS: dict[str, dict[str, Any]] = {
     "gpt": GPT,
@@ -163,7 +162,7 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.rotary import Turning, Turns
+    from executor.models.positions import Turning, Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)

@@ -16,8 +16,8 @@ from processes import Processes
 from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
 
-from executor.apply.experts import Exchange
-from executor.engine import Engine
+from executor.axes.expert import Exchange
+from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 
 ROUTED = SHARED | {

@@ -19,9 +19,9 @@ from training import GPT, LLAMA, MOE, Trained, plan_for, question_for, train_wei
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
+from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
 from executor.measure.memory import predicted_parts
-from executor.offload.link import HostLink
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -142,7 +142,7 @@ JOB = {"global_batch": 8, "sequence_length": 256}
 def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     """(bytes of each part at the device's peak, most bytes in host memory, bytes copied in a step) of this rank."""
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.measure.memory import measure_tiers
     from executor.run_config import EngineOptions
 
@@ -208,8 +208,8 @@ def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: s
 
 def places(plan: Plan) -> list[str]:
     """Devices of a slice's blocks, head and embedding, made on the host, after what stays went to another device."""
+    from executor.axes.offload.hook import Offloading
     from executor.models.transformer import Transformer
-    from executor.offload.offloading import Offloading
 
     part = Transformer(plan.model, vocabulary=plan.model.vocab_size)
     offloading = Offloading(plan.layout, [0], torch.device("meta"), torch.float32, 1)
@@ -226,8 +226,8 @@ def test_streamed_blocks_wait_on_the_host_to_be_taken_one_by_one() -> None:
 
 def runs_out(plan: Plan) -> str:
     """What is said where an update finds no more host memory."""
-    from executor.engine import Engine
-    from executor.measure.out_of_memory import out_of_memory_by_part
+    from executor.engine.engine import Engine
+    from executor.measure.memory import out_of_memory_by_part
     from executor.run_config import EngineOptions
 
     try:

@@ -91,7 +91,7 @@ def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     import torch
 
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())

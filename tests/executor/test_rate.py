@@ -8,8 +8,7 @@ from training import plan_for, train
 
 from cost_models.errors import InputError
 from executor.launch.launch import run_plan
-from executor.rate import Rate
-from executor.run_config import RunConfig
+from executor.run_config import Rate, RunConfig
 
 RATE = Rate(peak=0.2, warm_up=3, decay=6)
 CLIP = 0.5

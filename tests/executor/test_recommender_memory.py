@@ -84,7 +84,7 @@ def _peak(model: Any, training: RecommenderTraining, layout: str) -> int:
     from executor.data.clicks import MadeUpClicks
     from executor.embeddings.places import Places
     from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.memory import peak_memory
+    from executor.recommender.train import peak_memory
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
     engine = RecommenderEngine(
@@ -100,7 +100,7 @@ def test_pieces_of_copied_rows_add_up_to_the_whole() -> None:
     import torch
 
     from executor.embeddings.bags import Bags, row_gradients
-    from executor.embeddings.ways.copies import _pieces
+    from executor.embeddings.copies import _pieces
 
     torch.manual_seed(0)
     rows = [torch.randint(0, 50, (number,)).unique() for number in (40, 0, 7, 90)]

@@ -42,7 +42,7 @@ def products(plan: Plan) -> int:
     from flop_counter import FlopCounter
 
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())

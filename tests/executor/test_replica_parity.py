@@ -16,8 +16,8 @@ from cost_models.defaults import complete_question
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, mixed_question
 from cost_models.specs.pools import MixedCluster
-from executor.doctor.assuming import assumptions_of
-from executor.shares import share_of
+from executor.axes.replicas import share_of
+from executor.doctor.examine import assumptions_of
 from planner.plan import Plan, make_plan
 from planner.rules.stack import require_runnable
 
@@ -89,7 +89,7 @@ def test_alone_a_rank_has_its_replicas_share(processes: Processes) -> None:
 def batch_shape(plan: Plan) -> tuple[int, ...]:
     """Of what this rank is emulated with."""
     from executor.emulate.one_rank import tokens_of
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
 
     inputs, _ = tokens_of(Engine(plan, torch.device("cpu"), EngineOptions()))

@@ -13,7 +13,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.measure.routers import router_reports
 from executor.models import experts
 from executor.models.experts import ExpertPlace, MoE, Routed, RoutedExperts
-from executor.models.initial import initialise
+from executor.models.transformer import initialise
 
 
 def test_an_even_load_and_one_expert_for_all() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.errors import InputError
-from executor.rate import Rate
-from executor.run_config import RunConfig, Saving, require_folder_of_checkpoints
+from executor.run_config import Rate, RunConfig, Saving, require_folder_of_checkpoints
 
 PLAIN = RunConfig()
 EVERYTHING = RunConfig(

@@ -13,8 +13,8 @@ from training import plan_for
 
 from executor.faults.heartbeat import LAUNCH
 from executor.launch.launch import run_plan
+from executor.launch.meeting import is_owned_by, owner, write_owners
 from executor.launch.record import process_began, read_progress
-from executor.launch.run_folder import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
@@ -81,7 +81,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     """Of launchers by their tokens, of torchrun alone by the folder of its logs, which counts starts."""
 
     def who(seed: int = 0, calls: int = 0, **environment: str) -> frozenset[str]:
-        monkeypatch.setattr("executor.launch.run_folder._calls", calls)
+        monkeypatch.setattr("executor.launch.meeting._calls", calls)
         with monkeypatch.context() as changed:
             for name in (LAUNCH, "TORCHELASTIC_ERROR_FILE"):
                 changed.delenv(name, raising=False)

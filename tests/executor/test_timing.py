@@ -19,7 +19,7 @@ def report(plan: Plan) -> tuple[RankReport, ...]:
     """All ranks' measurements of two steps."""
     from executor.run_config import RunConfig
     from executor.steps import Watcher
-    from executor.train import train
+    from executor.transformer.train import train
 
     config = RunConfig(steps=2, warm_up=1, measure_memory=False)
     return train(plan, torch.device("cpu"), config, Watcher()).ranks
@@ -30,7 +30,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
     import torch.distributed as dist
 
     from executor.data.batches import Batches
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
     from executor.timing import Waits
 

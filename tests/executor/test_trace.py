@@ -97,7 +97,7 @@ def traced(plan: Plan, path: Path) -> tuple[RankReport, ...]:
     """All ranks' reports; rank 0 writes the trace."""
     from executor.run_config import RunConfig
     from executor.steps import Watcher
-    from executor.train import train
+    from executor.transformer.train import train
 
     config = RunConfig(steps=1, warm_up=1, waiting_steps=1, measure_memory=False, trace=path)
     return train(plan, torch.device("cpu"), config, Watcher()).ranks

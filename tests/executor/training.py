@@ -19,11 +19,11 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.rate import Rate
+from executor.run_config import Rate
 from planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
-    from executor.engine import Engine
+    from executor.engine.engine import Engine
 
 Floats = npt.NDArray[np.float64]
 Trained = tuple[list[tuple[float, float]], dict[str, Floats]]
@@ -113,7 +113,7 @@ def train_weights(
     Parameters are whole, by their names in the model.
     """
     from executor.data.batches import Batches
-    from executor.engine import Engine, mean_over_data
+    from executor.engine.engine import Engine, mean_over_data
     from executor.run_config import EngineOptions
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)
@@ -135,7 +135,7 @@ def _whole(engine: Engine) -> dict[str, Floats]:
     """Parameters of this rank's stages, put together from all who have a part."""
     from torch.distributed.tensor import DTensor
 
-    from executor.offload.streaming import StreamedBlock
+    from executor.axes.offload.streaming import StreamedBlock
 
     found = {}
     streamed = [flat for flat in engine.optimizer.flats if isinstance(flat, StreamedBlock)]

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.memory.device import USABLE
-from executor.families.transformer import require_trainable
+from executor.transformer.training import require_trainable
 from meshwright import estimate, explain, plan
 from planner.plan_files import load_plan, plan_text
 

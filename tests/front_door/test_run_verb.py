@@ -20,8 +20,7 @@ from executor.measure.report import (
     RunReport,
     make_report,
 )
-from executor.rate import Rate
-from executor.run_config import RunConfig, Saving
+from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.run_comparison import comparison, time_parts
 from planner.plan_files import load_plan
 

@@ -19,7 +19,7 @@ from executor.faults.stopping import write_stopped
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport
 from executor.measure.trace import save_trace
-from executor.run_files import STOPPED
+from executor.run_config import STOPPED
 from meshwright.cli.output import Output
 from meshwright.plots.parts.style import save
 from planner.plan import Plan

@@ -12,7 +12,7 @@ come.
     update B   all its gradients are there, or go there now: the CPU updates the block
 
 Updates are in the list where each begins as soon as it can; where the norm of all gradients must be known first, they
-come after the last pass. The executor carries this list out (`executor.offload.streaming`), and traces show it.
+come after the last pass. The executor carries this list out (`executor.axes.offload.streaming`), and traces show it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from meshwright.render.words import wrapped
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
-    from executor.emulate.built_shards import BuiltShards
+    from executor.emulate.dry_run import BuiltShards
 
 _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
 

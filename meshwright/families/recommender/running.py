@@ -11,7 +11,7 @@ from cost_models.defaults import OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
-from executor.torch_installed import require_torch
+from executor.requirements import require_torch
 from meshwright.answers.any_run import AnyRan
 from meshwright.families.verbs import Running
 from meshwright.render.tables import Table, table
@@ -60,7 +60,7 @@ class RecommenderRun(Running):
 
     def built(self) -> ShardsBuilt:
         require_torch("run --dry-run")
-        from executor.emulate.built_shards import build_shards_without_devices
+        from executor.emulate.dry_run import build_shards_without_devices
         from meshwright.families.recommender.built import ShardsBuilt
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))

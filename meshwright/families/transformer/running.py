@@ -10,7 +10,7 @@ from typing import Any
 from executor.measure.any_report import AnyReport
 from executor.measure.observed_run import tells_of_its_device
 from executor.measure.report import RunReport
-from executor.torch_installed import require_torch
+from executor.requirements import require_torch
 from meshwright.answers.built import Built
 from meshwright.answers.emulated import Emulated
 from meshwright.answers.run import Ran

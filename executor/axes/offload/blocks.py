@@ -1,0 +1,300 @@
+"""A block with states, weights or gradients off the device: its buffers or shards, and where it is updated.
+
+ZeRO-0 and 1, on flat buffers:
+
+    states     gradients add up and are averaged on the device and go down once a step; the CPU updates, weights come up
+    parked     the optimizer's states come up for an update on the device, and go down again
+    streamed   weights are on the device for their passes only; gradients go down after every backward pass and add up
+               on the host, where the CPU updates (`executor.axes.offload.streaming`)
+
+ZeRO-2 and 3, on the shards of `fully_shard`:
+
+    states     shards and averaged gradients are on the device; fp32 copies of them on the host, which the CPU updates
+    streamed   `fully_shard` keeps shards and gradients on the host and copies shards up before it gathers them
+
+The order of moves is data (`cost_models.axes.offload.window`). Without clipping the CPU updates a block as soon as its
+last gradient is there, while others are in their backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cost_models.axes.offload.residency import PARKED, STATES, Residency
+from executor.axes.data import FlatParameters
+from executor.axes.offload.drive import Drive
+from executor.axes.offload.link import HostLink, Slot, Staging
+from executor.axes.offload.states import Parking, StatesOnDrive
+from executor.mesh import local
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPart:
+    """What the offloaded blocks of a rank share."""
+
+    link: HostLink
+    at_once: bool
+    """Whether a block is updated as soon as its gradients are there; else once the norm of all is known."""
+    incoming: Staging
+    """Gradients on their way to those on the host."""
+    outgoing: Staging
+    """Updated weights on their way to the device."""
+    drive: Drive | None
+    """Where the states of the optimizer lie; None: in host memory."""
+
+
+class StatesOnHost(FlatParameters):
+    """A block whose fp32 weights and moments are in host memory, where the CPU updates them."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
+        self.host = host
+        self._seen: set[int] = set()
+        self.passes_done = 0
+        """Backward passes of this step that are over."""
+        self._reduced = False
+        self._update: Future[None] | None = None
+        self.when_passed: Callable[[], None] = lambda: None
+        """Called when all gradients of a backward pass have come."""
+        super().__init__(parameters, *where, **how)
+        self._on_drive: StatesOnDrive | None = None
+        if host.drive is not None:
+            self._on_drive = StatesOnDrive(
+                self.optimizer, [self.shard], how["make"], host.drive, weights=self._masters_apart
+            )
+
+    @property
+    def _masters_apart(self) -> bool:
+        """Whether what is updated is there for the update alone."""
+        return True
+
+    def _host_copy(self, values: Tensor, *, pinned: bool) -> Tensor:
+        """fp32 weights for the update: in host memory, or for the moment until they are on the drive."""
+        if self.host.drive is not None:
+            return values.detach().to(self.host.link.memory, torch.float32, copy=True)
+        return self.host.link.buffer(values.numel(), torch.float32, pinned=pinned).copy_(values)
+
+    def _share(self) -> tuple[nn.Parameter, Tensor]:
+        return nn.Parameter(self._host_copy(self.weights[self._mine], pinned=True)), self.share_gradient
+
+    def reduce(self) -> None:
+        """Average over the replicas, unless that is done."""
+        if not self._reduced:
+            self.end_pass()
+            super().reduce()
+            self._reduced = True
+
+    def load(self) -> None:
+        """Begin to copy the weights to the device: here they always are."""
+
+    def await_weights(self) -> None:
+        """What is computed from now on has the weights."""
+
+    def drop(self) -> None:
+        """Free the weights on the device: here they stay."""
+
+    def take_gradients_down(self) -> None:
+        """After a backward pass: here they stay on the device until the last."""
+
+    def update_at_once(self) -> None:
+        """All gradients of the step are there: begin the update."""
+        self.settle()
+        self.reduce()
+        self.begin_update()
+
+    def begin_update(self) -> None:
+        """Send the gradient down and have the CPU update the share, unless it does already."""
+        if self._update is None:
+            with self.host.incoming.take(self.shard.numel()) as slot:
+                slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
+                slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
+
+    def finish_update(self) -> None:
+        """Wait for the update, bring the weights up, forget the gradients."""
+        assert self._update is not None
+        self._update.result()
+        self.spread()
+        self._clear_gradients()
+        self._reduced, self._update = False, None
+        self.passes_done = 0
+        self._seen.clear()
+
+    def spread(self) -> None:
+        """Bring the share up and gather everyone's."""
+        mine = self.weights[self._mine]
+        source = self._updated_weights()
+        if source.dtype != mine.dtype:
+            with self.host.outgoing.take(mine.numel()) as slot:
+                slot.arrival = self.host.link.up(mine, slot.buffer.copy_(source))
+                slot.arrival.before_computing()
+        else:
+            self.host.link.up(mine, source).before_computing()
+        if self.shards > 1:
+            dist.all_gather_into_tensor(self.weights, mine, group=self.group)
+
+    def _updated_weights(self) -> Tensor:
+        """The share, about to be copied to wherever else it is."""
+        if self._on_drive is not None:
+            self._on_drive.read_weights_again()
+        return self.shard.detach()
+
+    def _step(self) -> None:
+        """The optimizer's update of the share."""
+        (self.optimizer if self._on_drive is None else self._on_drive).step()
+
+    def host_tensors(self) -> list[Tensor]:
+        """What lies in host memory beside the link's buffers."""
+        if self._on_drive is not None:
+            return []
+        return [one for one in self.optimizer.state[self.shard].values() if isinstance(one, Tensor)]
+
+    def _clear_gradients(self) -> None:
+        self.gradients.zero_()
+
+    def _on_host(self, slot: Slot) -> None:
+        """Runs in the host's thread."""
+        slot.arrival.on_host()
+        self.shard.grad = slot.buffer
+        self._step()
+        self.shard.grad = None
+
+    def end_pass(self) -> None:
+        """Take note that a backward pass is over, though not every parameter got a gradient."""
+        if self._seen:
+            self._pass_done()
+
+    def _accumulate(self, parameter: nn.Parameter) -> None:
+        if id(parameter) in self._seen:
+            self.end_pass()
+        super()._accumulate(parameter)
+        self._seen.add(id(parameter))
+        if len(self._seen) == len(self.parameters):
+            self._pass_done()
+
+    def _pass_done(self) -> None:
+        self._seen.clear()
+        self.passes_done += 1
+        self.when_passed()
+
+
+class ParkedStates(FlatParameters):
+    """A block whose optimizer states are in host memory between updates, which the device makes."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, link: HostLink, **how: Any) -> None:
+        super().__init__(parameters, *where, **how)
+        apart = self.shard.dtype != self.weights.dtype
+        self.parking = Parking(self.optimizer, [self.shard], link, masters=apart)
+
+    def finish_update(self) -> None:
+        """Bring the states up, update, gather everyone's, park them again."""
+        self.parking.bring()
+        self.optimizer.step()
+        FlatParameters.spread(self)
+        self.gradients.zero_()
+        self.parking.park()
+
+    def spread(self) -> None:
+        """Write the share into the weights, wherever it is, and gather everyone's."""
+        self.parking.bring()
+        super().spread()
+        self.parking.park()
+
+
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class ShardedBlock:
+    """The update of one block's shards of one kind, all plain tensors or all DTensors of one mesh."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        lives: Residency,
+        make: Make,
+        link: HostLink,
+        drive: Drive | None = None,
+    ) -> None:
+        self.parameters, self.lives, self.link = list(parameters), lives, link
+        self._drive = None if lives == PARKED else drive
+        self.updated = self.parameters
+        """What the optimizer updates."""
+        if lives == STATES:
+            self.updated = [self._host_copy(parameter) for parameter in self.parameters]
+        self.optimizer = make(self.updated)
+        self.parking = Parking(self.optimizer, self.updated, link, masters=False) if lives == PARKED else None
+        self._on_drive: StatesOnDrive | None = None
+        if self._drive is not None:
+            self._on_drive = StatesOnDrive(
+                self.optimizer, self.updated, make, self._drive, weights=lives == STATES
+            )
+        self._update: Future[None] | None = None
+
+    def begin_update(self) -> None:
+        """Have the CPU update what is on the host, beside other updates."""
+        if self.lives == PARKED:
+            return
+        arrivals = []
+        if self.lives == STATES:
+            for parameter, host in zip(self.parameters, self.updated, strict=True):
+                if parameter.grad is not None:
+                    assert host.grad is not None
+                    arrivals.append(self.link.down(host.grad, local(parameter.grad)))
+
+        def update() -> None:
+            for arrival in arrivals:
+                arrival.on_host()
+            (self.optimizer if self._on_drive is None else self._on_drive).step()
+
+        self._update = self.link.on_host(update)
+
+    def finish_update(self) -> None:
+        """Have the shards as they are after the update, and forget the gradients."""
+        if self.parking is not None:
+            self.parking.bring()
+            self.optimizer.step()
+            self.parking.park()
+        else:
+            assert self._update is not None
+            self._update.result()
+            self._update = None
+            self.spread()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def spread(self) -> None:
+        """Bring the shards to the device, where they are on the host and the device has copies."""
+        if self.lives == STATES:
+            if self._on_drive is not None:
+                self._on_drive.read_weights_again()
+            for parameter, host in zip(self.parameters, self.updated, strict=True):
+                self.link.up(local(parameter.detach()), host.detach()).before_computing()
+
+    def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
+        values = local(parameter.detach())
+        if self._drive is not None:  # for the moment until they are there
+            host = nn.Parameter(values.to(self.link.memory, torch.float32, copy=True))
+        else:
+            host = nn.Parameter(self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values))
+        host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
+        return host
+
+    def host_tensors(self) -> Iterator[Tensor]:
+        """What lies in host memory beside the link's buffers."""
+        if self.lives == PARKED:
+            return
+        for parameter in self.updated:
+            if self._on_drive is None:
+                yield from (
+                    one for one in self.optimizer.state[parameter].values() if isinstance(one, Tensor)
+                )
+            if self._on_drive is None or self.lives != STATES:
+                yield parameter
+            if self.lives != STATES and parameter.grad is not None:
+                yield parameter.grad

@@ -1,0 +1,244 @@
+"""A rank's part of the host's drive: one file, in which optimizer states lie between updates; and checks of its folder.
+
+The file has no name once it is open, so nothing is left behind however a run ends; what another run needs is in
+checkpoints. Its room is allocated when states are placed there. Reads and writes are plain calls, whose errors are
+reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from cost_models.errors import HostError
+from cost_models.units import format_bytes
+from executor.axes.offload.link import HostLink
+from executor.run_config import RunConfig
+from executor.timing import mark_on
+from planner.plan import Plan
+
+CHUNK = 4 * 2**20
+"""Numbers of each kind that are read at a time, at most, and chunks of the largest tensor at least, so that there is
+something to overlap: our stack says the same of itself."""
+CHUNKS = 4
+_VECTOR = 16
+"""Chunks are whole vectors of any processor."""
+SLOTS = 3
+"""One chunk is read, one updated, one written."""
+_FP32 = torch.float32.itemsize
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DriveError(OSError):
+    """A drive that took or gave no more in the middle of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """fp32 numbers in the file, from a byte on; `tensor` is the file itself as memory, for who wants it whole."""
+
+    start: int
+    tensor: Tensor
+
+
+class DriveSlot:
+    """Buffers in host memory for a chunk of each kind of state; made where they are first needed."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = weakref.proxy(drive)
+        self._buffers: dict[str, tuple[Tensor, memoryview]] = {}
+        self._written: Future[None] | None = None
+
+    def tensors(self, places: Mapping[str, Stretch], count: int) -> dict[str, Tensor]:
+        """The chunk that is in it, by kind."""
+        return {kind: self._buffers[kind][0][:count] for kind in places}
+
+    def begin_reading(self, places: Mapping[str, Stretch], first: int, count: int) -> Future[None]:
+        """Fill it with so many numbers of each kind, once it is written."""
+        for kind in places:
+            if kind not in self._buffers:
+                buffer = self._drive.link.buffer(self._drive.chunk, torch.float32, pinned=False)
+                self._buffers[kind] = buffer, memoryview(buffer.numpy()).cast("B")
+        written, self._written = self._written, None
+        reading: Future[None] = self._drive.reader.submit(self._read, places, first, count, written)
+        return reading
+
+    def begin_writing(self, places: Mapping[str, Stretch], first: int, count: int) -> None:
+        """Write what is in it."""
+        self._written = self._drive.writer.submit(self._write, places, first, count)
+
+    def end_writing(self) -> None:
+        """Wait until all is written; raises DriveError where it could not be."""
+        if self._written is not None:
+            self._written.result()
+
+    def _read(
+        self, places: Mapping[str, Stretch], first: int, count: int, written: Future[None] | None
+    ) -> None:
+        if written is not None:
+            written.result()
+        for kind, place in places.items():
+            self._drive.read(place.start + _FP32 * first, self._buffers[kind][1][: _FP32 * count])
+
+    def _write(self, places: Mapping[str, Stretch], first: int, count: int) -> None:
+        for kind, place in places.items():
+            self._drive.write(place.start + _FP32 * first, self._buffers[kind][1][: _FP32 * count])
+
+
+class Drive:
+    """The file of a rank, in a folder of the drive."""
+
+    def __init__(self, folder: Path | None, link: HostLink) -> None:
+        self.folder = Path(tempfile.gettempdir()) if folder is None else folder
+        self.link = link
+        self.tensors: list[Tensor] = []
+        """All that lies there."""
+        self.pretends = link.device.type == "meta" or _get_current_dispatch_mode() is not None
+        """Whether tensors have no values, so that none are written."""
+        self._file: int | None = None
+        self._end = 0
+        self.reader, self.writer = ThreadPoolExecutor(1, "drive-read"), ThreadPoolExecutor(1, "drive-write")
+        self.slots = [DriveSlot(self) for _ in range(SLOTS)]
+
+    @property
+    def held(self) -> int:
+        """Bytes that lie there."""
+        return sum(one.nbytes for one in self.tensors)
+
+    @property
+    def chunk(self) -> int:
+        """Numbers of each kind that are moved at a time."""
+        largest = max((one.numel() for one in self.tensors), default=0)
+        return min(CHUNK, -(-largest // (CHUNKS * _VECTOR)) * _VECTOR)
+
+    def place(self, elements: int, values: Tensor | None = None) -> Stretch:
+        """Room for fp32 numbers, zeros unless said. Raises HostError where there is none."""
+        start = self._end
+        if self.pretends or not elements:
+            made = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
+        else:
+            size = elements * _FP32
+            file = self._opened()
+            try:
+                _take_room(file, start, size)
+            except OSError as error:
+                raise self._no_room(size, error) from error
+            made = torch.frombuffer(mmap.mmap(file, size, offset=start), dtype=torch.float32)
+            self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        if values is not None:
+            made.copy_(values)
+        self.tensors.append(made)
+        return Stretch(start, made)
+
+    def read(self, start: int, into: memoryview) -> None:
+        """Fill a buffer from a byte of the file on."""
+        assert self._file is not None
+        self._move(os.preadv, start, into)
+        self.link.traffic.drive_read_bytes += len(into)
+
+    def write(self, start: int, what: memoryview) -> None:
+        """Write a buffer from a byte of the file on."""
+        self._move(os.pwritev, start, what)
+        self.link.traffic.drive_written_bytes += len(what)
+
+    def _move(self, call: Callable[[int, list[memoryview], int], int], start: int, what: memoryview) -> None:
+        assert self._file is not None
+        began, start_mark = time.perf_counter(), mark_on(self.link.memory)
+        done = 0
+        while done < len(what):
+            try:
+                moved = call(self._file, [what[done:]], start + done)
+            except OSError as error:
+                raise DriveError(error.errno, error.strerror, str(self.folder)) from error
+            if not moved:
+                raise DriveError(errno.EIO, "the file has become shorter", str(self.folder))
+            done += moved
+        self.link.traffic.drive_seconds += time.perf_counter() - began
+        self.link.record("drive", start_mark, mark_on(self.link.memory))
+
+    def _opened(self) -> int:
+        if self._file is None:
+            try:
+                self._file, name = tempfile.mkstemp(prefix="meshwright-states-", dir=self.folder)
+                os.unlink(name)
+            except OSError as error:
+                raise HostError(
+                    f"--drive {self.folder}: {(error.strerror or str(error)).lower()}",
+                    hint="name a folder of the drive that can be written to",
+                ) from error
+            weakref.finalize(self, os.close, self._file)
+        return self._file
+
+    def _no_room(self, size: int, error: OSError) -> HostError:
+        if error.errno not in _FULL:
+            return HostError(f"--drive {self.folder}: {(error.strerror or str(error)).lower()}")
+        free = shutil.disk_usage(self.folder).free
+        return HostError(
+            f"--drive {self.folder} has no room for {format_bytes(size)} of optimizer states: {format_bytes(free)} are"
+            f" free beside {format_bytes(self.held)} that this rank has there",
+            hint="name another folder, or offload fewer blocks",
+        )
+
+
+def _take_room(file: int, start: int, size: int) -> None:
+    """Have the drive keep room for bytes of a file, as zeros."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, start, size)
+    else:
+        os.ftruncate(file, start + size)
+
+
+def drive_folder(config: RunConfig) -> Path:
+    """Where states on the drive lie: a folder that is yet to be made stands for the one it will be in."""
+    if config.drive is not None:
+        return config.drive
+    if config.out is None:
+        return Path(tempfile.gettempdir())
+    out = config.out.absolute()
+    return next(folder for folder in (out, *out.parents) if folder.exists())
+
+
+def require_drive(plan: Plan, folder: Path, nodes: int = 1) -> None:
+    """Raise HostError where a folder cannot hold what this host's ranks of the plan have on the drive."""
+    if not plan.layout.offload.drive:
+        return
+    if problem := _unusable(folder):
+        raise HostError(
+            f"--drive {folder}: {problem}", hint="name a folder of the drive that can be written to"
+        )
+    ranks = plan.layout.num_gpus
+    of_hosts = plan.prediction.drive_bytes or 0.0
+    needed = of_hosts / min(ranks, plan.question.cluster.gpus_per_node) * (ranks // nodes)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise HostError(
+            f"--drive {folder}: {format_bytes(needed)} of optimizer states need room there, and {format_bytes(free)}"
+            " are free",
+            hint="name a folder of another drive, or offload fewer blocks",
+        )
+
+
+def _unusable(folder: Path) -> str:
+    """Why nothing can be written to a folder."""
+    if not folder.exists():
+        return "there is no such folder"
+    if not folder.is_dir():
+        return "is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return (error.strerror or str(error)).lower()

@@ -1,0 +1,284 @@
+"""Copies between the device and host memory, beside compute; and the host memory that they use.
+
+On a GPU host memory is pinned and each direction has a stream; on a CPU, whose memory is both, copies are plain. Copies
+of what lies in pageable memory pass through two staging buffers, so that one is filled while the other is used.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from cost_models.axes.offload.moves import Lane
+from cost_models.errors import HostError, Problem
+from cost_models.units import format_bytes
+from executor.timing import Mark, mark_on
+
+_Told = TypeVar("_Told")
+_HERE = torch.device("cpu")
+
+
+class Arrival:
+    """A copy that was begun."""
+
+    def __init__(self, event: torch.cuda.Event | None) -> None:
+        self._event = event
+
+    def before_computing(self) -> None:
+        """What is computed from now on comes after it."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+    def on_host(self) -> None:
+        """Wait for it."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+HERE = Arrival(None)
+"""What has arrived already."""
+
+
+class Carried(NamedTuple):
+    """One copy, or one thing that the host's thread did."""
+
+    lane: Lane
+    block: int
+    """-1: of no block in particular."""
+    start: Mark
+    end: Mark
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a link and the drive carried and the CPU updated since it was last asked."""
+
+    down_bytes: int = 0
+    up_bytes: int = 0
+    copy_seconds: float = 0.0
+    """Of copies that the training thread makes itself, on a CPU; on a GPU those of the two streams, added up."""
+    update_seconds: float = 0.0
+    """Of updates on the host: on a CPU, whose one thread makes each, by the clock of that thread."""
+    drive_read_bytes: int = 0
+    drive_written_bytes: int = 0
+    drive_seconds: float = 0.0
+    """Of reading and of writing there, added up."""
+    timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Books:
+    """What a link keeps account of."""
+
+    held: list[Tensor] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+    carried: list[Carried] | None = None
+    """None: no recording is on."""
+
+
+class HostLink:
+    """The way of one device to host memory and back, the memory there, and the thread that computes there."""
+
+    def __init__(self, device: torch.device, threads: int) -> None:
+        self.device = device
+        self._block = -1
+        self._books = _Books()
+        self.memory = torch.device("meta" if device.type == "meta" else "cpu")
+        """Where buffers are: with a device without memory in none either."""
+        self._pinned = device.type == "cuda"
+        self._clock = time.perf_counter if self._pinned else time.thread_time
+        self._down, self._up = _stream(device), _stream(device)
+        # operators use several threads each, so that the last block's update is not left to one
+        self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
+
+    def of(self, block: int) -> HostLink:
+        """The same link, whose recordings say that what it carries is of this block."""
+        own = copy(self)
+        own._block = block
+        return own
+
+    @property
+    def held(self) -> list[Tensor]:
+        """Every buffer in host memory."""
+        return self._books.held
+
+    @property
+    def traffic(self) -> Traffic:
+        """What there was since it was last taken."""
+        return self._books.traffic
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Carried]]:
+        """Everything that is carried or done inside the block, once that is over."""
+        carried: list[Carried] = []
+        self._books.carried = carried
+        try:
+            yield carried
+        finally:
+            self._books.carried = None
+
+    def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
+        """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
+        pinned = pinned and self._pinned
+        try:
+            made = torch.zeros(elements, dtype=dtype, device=self.memory, pin_memory=pinned)
+        except (RuntimeError, MemoryError) as error:
+            raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
+        self.held.append(made)
+        return made
+
+    def give_back(self, buffer: Tensor) -> None:
+        """Take note that a buffer is used no more."""
+        self._books.held = [one for one in self.held if one is not buffer]
+
+    def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
+        """Copy to host memory, after what was computed so far."""
+        self.traffic.down_bytes += to_host.nbytes
+        return self._copy(to_host, from_device, self._down, "down")
+
+    def up(self, to_device: Tensor, from_host: Tensor, after: Arrival | None = None) -> Arrival:
+        """Copy from host memory, after what was computed so far; nothing may write there before it has arrived.
+
+        What lies there may be on its way: `after` that.
+        """
+        if after is not None and self._up is not None:
+            with torch.cuda.stream(self._up):
+                after.before_computing()
+        self.traffic.up_bytes += to_device.nbytes
+        return self._copy(to_device, from_host, self._up, "up")
+
+    def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
+        """Have the host's thread do something, after all that it was given before.
+
+        Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
+        """
+        if _get_current_dispatch_mode() is None:
+            return self._worker.submit(self._timed_update, what)
+        done: Future[_Told] = Future()
+        done.set_result(self._timed_update(what))
+        return done
+
+    def taken(self) -> Traffic:
+        """What there was since this was last asked."""
+        traffic, self._books.traffic = self.traffic, Traffic()
+        for start, end in traffic.timed:
+            end.synchronize()
+            traffic.copy_seconds += start.elapsed_time(end) / 1e3
+        return traffic
+
+    def _timed_update(self, what: Callable[[], _Told]) -> _Told:
+        start, began = self._clock(), mark_on(_HERE)
+        try:
+            with torch.no_grad():
+                return what()
+        finally:
+            self.traffic.update_seconds += self._clock() - start
+            self.record("update", began, mark_on(_HERE))
+
+    def record(self, lane: Lane, start: Mark, end: Mark) -> None:
+        """Note what a lane did, where a recording is on."""
+        if self._books.carried is not None:
+            self._books.carried.append(Carried(lane, self._block, start, end))
+
+    def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
+        with torch.no_grad():
+            if stream is None:
+                start, began = self._clock(), mark_on(_HERE)
+                target.copy_(source)
+                self.traffic.copy_seconds += self._clock() - start
+                self.record(lane, began, mark_on(_HERE))
+                return HERE
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                start_event, end_event = _event(), _event()
+                start_event.record(stream)
+                target.copy_(source, non_blocking=True)
+                end_event.record(stream)
+            device_side = target if target.is_cuda else source
+            device_side.record_stream(stream)
+            self.traffic.timed.append((start_event, end_event))
+            self.record(lane, (0.0, 0.0, 0.0, start_event), (0.0, 0.0, 0.0, end_event))
+            return Arrival(end_event)
+
+    def _no_room(self, wanted: int, error: BaseException, *, pinned: bool) -> HostError:
+        held = sum(one.nbytes for one in self.held)
+        what = f"{format_bytes(wanted)} more of host memory cannot be had"
+        hint = "offload fewer blocks, or use a host with more memory"
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        if pinned and locked != resource.RLIM_INFINITY and locked < held + wanted:
+            hint = f"buffers are pinned, and `ulimit -l` allows {format_bytes(locked)}: raise it, or {hint}"
+        what = f"{what}; offloaded blocks have {format_bytes(held)} there"
+        return HostError(what, problems=[Problem("", f"{error}".splitlines()[0])], hint=hint)
+
+
+def threads_for_updates(device: torch.device, ranks: int) -> int:
+    """Threads for updates on the host, of each of so many ranks: on a GPU's host a share of the cores, but for one that
+    drives the device; on a CPU, which trains, one."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks - 1) if device.type == "cuda" else 1
+
+
+def _use_threads(threads: int) -> None:
+    if threads > 1:
+        torch.set_num_threads(threads)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+_SLOTS = 2
+
+
+@dataclass(slots=True)
+class Slot:
+    """One buffer, and who may still be using it."""
+
+    buffer: Tensor
+    arrival: Arrival = HERE
+    reader: Future[None] | None = None
+
+
+class Staging:
+    """Two buffers of one type, made where they are first needed."""
+
+    def __init__(self, link: HostLink, dtype: torch.dtype) -> None:
+        self._link, self._dtype = link, dtype
+        self._slots: list[Slot] = []
+        self._turn = 0
+
+    @contextmanager
+    def take(self, elements: int) -> Iterator[Slot]:
+        """A slot whose buffer, of so many elements, nobody uses; say in it what must end before its next use."""
+        whole = self._slot(elements)
+        whole.arrival.on_host()
+        if whole.reader is not None:
+            whole.reader.result()
+        part = Slot(whole.buffer[:elements])
+        yield part
+        whole.arrival, whole.reader = part.arrival, part.reader
+
+    def _slot(self, elements: int) -> Slot:
+        """The next slot in turn, made where there is none, or a smaller one."""
+        self._turn = (self._turn + 1) % _SLOTS
+        if len(self._slots) < _SLOTS:
+            self._slots.append(Slot(self._link.buffer(elements, self._dtype)))
+            return self._slots[-1]
+        if self._slots[self._turn].buffer.numel() < elements:
+            self._link.give_back(self._slots[self._turn].buffer)
+            self._slots[self._turn].buffer = self._link.buffer(elements, self._dtype)
+        return self._slots[self._turn]

@@ -1,0 +1,291 @@
+"""Streamed blocks, whose weights are on the device for their passes only; and the window that moves them.
+
+The window carries out a list of moves (`cost_models.axes.offload.window`) around the passes of a rank's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cost_models.axes.offload.window import Move, Turn
+from executor.axes.data import FlatParameters, part_of
+from executor.axes.offload.blocks import HostPart, StatesOnHost
+from executor.axes.offload.link import HERE, Arrival, Slot
+from executor.timing import Passes
+
+
+class StreamedBlock(StatesOnHost):
+    """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
+        for (
+            parameter
+        ) in parameters:  # it may have been made on the host: one block at a time is on the device
+            parameter.data = parameter.data.to(host.link.device)
+        super().__init__(parameters, *where, host=host, **how)
+        self._coming: Arrival | None = None
+        self._sent = self._down = HERE
+        self._norms: list[Tensor] = []
+        self._adding: Future[None] | None = None
+        self._alone = dist.get_world_size(self.group) == 1 and self.copies is None
+        for buffer in (self.weights, self.gradients):
+            _free(buffer)
+
+    def _share(self) -> tuple[nn.Parameter, Tensor]:
+        link = self.host.link
+        self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype).copy_(self.weights)
+        self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
+        mine = self.host_weights[self._mine]
+        if self._masters_apart:
+            mine = self._host_copy(self.weights[self._mine], pinned=False)
+        shard = nn.Parameter(mine)
+        shard.grad = self.host_gradients[self._mine]
+        return shard, shard.grad
+
+    @property
+    def _masters_apart(self) -> bool:
+        return self.weights.dtype != torch.float32
+
+    @property
+    def here(self) -> bool:
+        """Whether the weights are on the device, or on their way."""
+        return self._coming is not None
+
+    def load(self) -> None:
+        """Begin to copy the weights to the device."""
+        if not self.here:
+            _allocate(self.weights)
+            self._coming = self.host.link.up(self.weights, self.host_weights)
+
+    def await_weights(self) -> None:
+        """What is computed from now on has the weights."""
+        self.load()
+        assert self._coming is not None
+        self._coming.before_computing()
+
+    def drop(self) -> None:
+        """Free the weights on the device."""
+        self._coming = None
+        _free(self.weights)
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """The accumulated gradient of one parameter on the host, a view in its local shape."""
+        return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
+
+    def settle(self) -> None:
+        """Add up over tensor-parallel ranks what each computed from its part of the sequence; on the device."""
+        self.end_pass()
+        if self._pending:
+            self._await_sums()
+            super().settle()
+
+    def reduce(self) -> None:
+        """Average over the replicas, unless that is done: where there are others, on the device."""
+        if self._reduced:
+            return
+        self.end_pass()
+        self._reduced = True
+        if self.passes_done == 0:  # what lies there is of the step before
+            self.host_gradients.zero_()
+        assert self.shard.grad is not None
+        if self._alone:
+            if self.mean_over > 1:
+                self._await_sums()
+                self.shard.grad.div_(self.mean_over)
+            return
+        self._await_sums()
+        _allocate(self.gradients)
+        self.host.link.up(self.gradients, self.host_gradients).before_computing()
+        FlatParameters.reduce(self)
+        self._down = self.host.link.down(self.shard.grad, self.share_gradient)
+        _free(self.gradients)
+
+    def norms(self) -> list[Tensor]:
+        """The norm of each of the gradients in `reduced`, which are on the host."""
+        if self._update is None:
+            self._await_gradients()
+            self._norms = super().norms()
+        else:
+            self._update.result()
+        return self._norms
+
+    def scale(self, factor: float) -> None:
+        """Multiply the averaged gradient of this rank's share."""
+        assert self.shard.grad is not None
+        self.shard.grad.mul_(factor)
+
+    def begin_update(self) -> None:
+        """Have the CPU update the share, unless it does already."""
+        if self._update is None:
+            self._update = self.host.link.on_host(self._updated)
+
+    def spread(self) -> None:
+        """Write the share into the weights on the host, and gather everyone's there, by way of the device."""
+        mine = self.host_weights[self._mine]
+        if self.shard.dtype != mine.dtype:
+            mine.copy_(self._updated_weights())
+        if self.shards == 1:
+            return
+        _allocate(self.weights)
+        share = self.weights[self._mine]
+        self.host.link.up(share, mine).before_computing()
+        dist.all_gather_into_tensor(self.weights, share, group=self.group)
+        self.host.link.down(self.host_weights, self.weights).on_host()
+        _free(self.weights)
+
+    def _updated(self) -> None:
+        """Runs in the host's thread; the norms are taken there, too, as the update is not to wait for them."""
+        self._await_gradients()
+        if self.host.at_once:
+            self._norms = super().norms()
+        self._step()
+
+    def _await_gradients(self) -> None:
+        """Wait until the averaged gradient of the share is on the host."""
+        self._await_sums()
+        self._down.on_host()
+
+    def _await_sums(self) -> None:
+        """Wait until the gradients of all passes are added up on the host."""
+        self._sent.on_host()
+        if self._adding is not None:
+            self._adding.result()
+
+    def _accumulate(self, parameter: nn.Parameter) -> None:
+        if not self._seen or id(parameter) in self._seen:
+            self.end_pass()
+            _allocate(self.gradients)
+            self.gradients.zero_()
+        super()._accumulate(parameter)
+
+    def take_gradients_down(self) -> None:
+        """Add the gradients of a pass to those on the host, which those of the first are; none where it had none."""
+        if not self.gradients.untyped_storage().nbytes():
+            return
+        link = self.host.link
+        if self.passes_done == 1:
+            self._sent = link.down(self.host_gradients, self.gradients)
+        else:
+            with self.host.incoming.take(self.gradients.numel()) as slot:
+                slot.arrival = link.down(slot.buffer, self.gradients)
+                slot.reader = self._adding = link.on_host(partial(self._add, slot))
+        _free(self.gradients)
+
+    def _add(self, slot: Slot) -> None:
+        self._sent.on_host()
+        slot.arrival.on_host()
+        self.host_gradients.add_(slot.buffer)
+
+    def _clear_gradients(self) -> None:
+        """Those of the next step's first pass overwrite them."""
+        self._adding = None
+
+
+def _allocate(buffer: Tensor) -> None:
+    """Give a freed buffer its memory back, with no values in it."""
+    buffer.untyped_storage().resize_(buffer.nbytes)
+
+
+def _free(buffer: Tensor) -> None:
+    buffer.untyped_storage().resize_(0)
+
+
+class Window:
+    """Carries the turns of a step out as the blocks of a rank run: whatever is done, and when, is in that list."""
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        modules: Mapping[int, nn.Module],
+        flats: Mapping[int, Sequence[StatesOnHost]],
+        passes: Passes,
+    ) -> None:
+        self._turns, self._flats, self._passes = turns, flats, passes
+        self._at = 0
+        self._aside: int | None = None
+        for block, module in modules.items():
+            module.register_forward_pre_hook(partial(self._before_forward, block))
+            module.register_forward_hook(partial(self._after_forward, block))
+        for block, own in flats.items():
+            for flat in own:
+                flat.when_passed = partial(self._after_backward, block)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._at = 0
+        self._backward = dict.fromkeys(self._flats, 0)
+        self._open: Turn | None = None
+
+    def end(self) -> None:
+        """All passes of the step are over."""
+        self._close()
+        assert self._at == len(self._turns)
+
+    def _before_forward(self, block: int, *_: Any) -> None:
+        self._before("F", block)
+
+    def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda _: self._before("B", block))  # type: ignore[no-untyped-call]
+        self._close()
+
+    def _after_backward(self, block: int) -> None:
+        runs = self._open is not None and self._open.use[:2] == ("B", block)
+        if runs and all(flat.passes_done == self._backward[block] for flat in self._flats[block]):
+            self._close()
+
+    def _before(self, kind: str, block: int) -> None:
+        self._close()
+        self._end_aside()
+        if not self._passes.running:
+            self._run_aside(block)
+            return
+        turn = self._turns[self._at]
+        assert turn.use[:2] == (kind, block), f"{kind}{block} runs, and {turn.use} was to"
+        self._at += 1
+        self._open = turn
+        if kind == "B" and block in self._backward:
+            self._backward[block] += 1
+        self._make(turn.before)
+        for flat in self._flats.get(block, ()):
+            flat.await_weights()
+
+    def _run_aside(self, block: int) -> None:
+        """Have the weights for a pass that belongs to no step, until the next."""
+        self._aside = block
+        for flat in self._flats.get(block, ()):
+            flat.await_weights()
+
+    def _end_aside(self) -> None:
+        block, self._aside = self._aside, None
+        for flat in () if block is None else self._flats.get(block, ()):
+            flat.drop()
+
+    def _close(self) -> None:
+        """Do what comes after the turn that is open; a backward pass is over when another turn begins at the latest."""
+        turn, self._open = self._open, None
+        if turn is None:
+            return
+        for flat in self._flats.get(turn.use.block, ()):
+            flat.end_pass()
+        self._make(turn.after)
+
+    def _make(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            for flat in self._flats[move.block]:
+                _DONE_BY[move.what](flat)
+
+
+_DONE_BY: dict[str, Callable[[StatesOnHost], None]] = {
+    "load": lambda flat: flat.load(),
+    "drop": lambda flat: flat.drop(),
+    "down": lambda flat: flat.take_gradients_down(),
+    "update": lambda flat: flat.update_at_once(),
+}

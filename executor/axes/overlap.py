@@ -1,0 +1,276 @@
+"""Overlap of communication with compute: of data-parallel ranks (`overlap=dp`) and of tensor ranks (`overlap=tp`).
+
+dp: ZeRO-0 and 1 reduce the gradients of a block as soon as they are complete, and gather its updated weights until the
+next forward pass needs them. Each block has a flat buffer. Once the last microbatch has left its gradients there, they
+are reduced while earlier blocks still run backward. All ranks start these collectives in one order, on process groups
+of their own, so that those of the pass itself are never queued behind them. Groups of replicas add up what each has
+reduced, in the same order of blocks, over a group that the pass does not use.
+
+tp: torch's compiler (`torch/_inductor/fx_passes/micro_pipeline_tp.py`) cuts an all-gather and the product of what it
+gathers, or a product and the reduce-scatter of its sum, into a chunk for each rank: one is in flight while another is
+multiplied. Chunks go through memory that GPUs of a node map into one another (`torch.distributed._symmetric_memory`),
+so it needs GPUs, NCCL and compiled blocks. Options go with each compilation; nothing is set for the whole process.
+
+pp: `executor.axes.pipeline` posts sends and receives ahead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from cost_models.axes.layout import Layout
+from cost_models.errors import HostError
+from executor.axes.data import FlatParameters
+from executor.axes.expert import Copies
+from executor.mesh import group_beside
+from executor.models.transformer import Transformer
+
+
+class BlockBehindCompute(FlatParameters):
+    """A buffer whose collectives are started early and waited for late."""
+
+    def __init__(self, *given: Any, microbatches: int, **how: Any) -> None:
+        self._microbatches = microbatches
+        self._missing: dict[int, int] = {}
+        """How many microbatches' gradients each parameter waits for."""
+        self._reducing: dist.Work | None = None
+        self._adding: dist.Work | None = None
+        """Over groups of replicas, where there are several."""
+        self._gathering: dist.Work | None = None
+        self.in_order: InOrder | None = None
+        super().__init__(*given, **how)
+        self._expect()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every microbatch has left its gradients."""
+        return not self._missing
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the reduction that was started is known to be done.
+
+        On GPUs nobody asks: ranks would start what follows at different times, and NCCL wants one order over all
+        groups; there it follows when the pass is over.
+        """
+        return not self.gradients.is_cuda and (self._reducing is None or self._reducing.is_completed())
+
+    def start_reduce(self) -> None:
+        """Have the ranks' gradients added up while other things go on."""
+        assert self._reducing is None
+        if self.shards > 1:
+            self._reducing = dist.reduce_scatter_tensor(
+                self.share_gradient, self.gradients, group=self.group, async_op=True
+            )
+        elif dist.get_world_size(self.group) > 1:
+            self._reducing = dist.all_reduce(self.gradients, group=self.group, async_op=True)
+
+    def start_adding(self) -> None:
+        """Have groups of replicas add up what each has reduced."""
+        if self.copies is not None:
+            self._arrived()
+            self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
+
+    def settle(self) -> None:
+        """Nothing yet: tensor ranks add up shares, once these are reduced (`DataBehindCompute.settle`)."""
+
+    def reduce(self) -> None:
+        """Wait for what was started."""
+        self._arrived()
+        if self._adding is not None:
+            self._adding.wait()
+            self._adding = None
+        if self.mean_over > 1:
+            self.share_gradient.div_(self.mean_over)
+
+    def pending_shares(self) -> list[Tensor]:
+        """Reduced gradients, as far as this rank has them, that tensor ranks are still to add up; asked once."""
+        found = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
+        self._pending.clear()
+        return found
+
+    def finish_update(self) -> None:
+        """Update the share, have everyone's gathered, forget the gradients."""
+        super().finish_update()
+        self._expect()
+
+    def spread(self) -> None:
+        """Write the share into the weights and have everyone's gathered."""
+        self.arrive()
+        mine = self.weights[self._mine]
+        if self.weights.dtype != self.shard.dtype:
+            mine.copy_(self.shard.detach())
+        if self.shards > 1:
+            self._gathering = dist.all_gather_into_tensor(self.weights, mine, group=self.group, async_op=True)
+
+    def arrive(self) -> None:
+        """Wait until all weights are there."""
+        if self._gathering is not None:
+            self._gathering.wait()
+            self._gathering = None
+
+    def _arrived(self) -> None:
+        if self._reducing is not None:
+            self._reducing.wait()
+            self._reducing = None
+
+    def _expect(self) -> None:
+        self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
+
+    def _accumulate(self, parameter: nn.Parameter) -> None:
+        assert self._reducing is None, "a gradient came after all were there"
+        super()._accumulate(parameter)
+        left = self._missing.pop(id(parameter)) - 1
+        if left:
+            self._missing[id(parameter)] = left
+        elif not self._missing and self.in_order is not None:
+            self.in_order.go_on()
+
+
+class InOrder:
+    """Starts reductions in one order on all ranks, which is that in which backward passes complete most gradients."""
+
+    def __init__(self, flats: Sequence[BlockBehindCompute]) -> None:
+        self.flats = list(flats)
+        self.started = 0
+        """How many of them, this step."""
+        self.added = 0
+        """How many of these groups of replicas have begun to add up, which takes what was reduced."""
+        for flat in self.flats:
+            flat.in_order = self
+
+    def go_on(self) -> None:
+        """Start all that nothing stands before."""
+        while self.started < len(self.flats) and self.flats[self.started].is_complete:
+            self.flats[self.started].start_reduce()
+            self.started += 1
+        while self.added < self.started and self.flats[self.added].is_reduced:
+            self.flats[self.added].start_adding()
+            self.added += 1
+
+    def finish(self) -> None:
+        """Start the rest, gradients of which may be missing: no token came to an expert."""
+        for flat in self.flats[self.started :]:
+            flat.start_reduce()
+        for flat in self.flats[self.added :]:
+            flat.start_adding()
+        self.started = self.added = 0
+
+
+class DataBehindCompute:
+    """The buffers of one rank, their order, and the groups that their collectives run on; all ranks construct it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        microbatches: int,
+        parts: Sequence[Transformer],
+        mesh: DeviceMesh,
+        experts: DeviceMesh | None,
+        late: Collection[Tensor],
+    ) -> None:
+        self.parts, self.microbatches = parts, microbatches
+        self.buckets = {id(one): bucket for part in parts for bucket, one in _buckets(part)}
+        self._late = {id(one) for one in late}
+        self._tensor_group = mesh["tp"].get_group() if layout.tp > 1 else None
+        self._group = group_beside(mesh, "shard")
+        self._of_experts = None if experts is None else group_beside(experts, "shard")
+        self._flats: list[BlockBehindCompute] = []
+        self._order = InOrder(())
+
+    def flat(
+        self, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
+    ) -> FlatParameters:
+        """The buffer of one block's parameters. Gradients that other stages are to add to (`late`) are reduced after
+        the backward pass, as without overlap."""
+        if self._late.intersection(map(id, parameters)):
+            return FlatParameters(parameters, copies.shard, copies.groups, **how)
+        group = self._of_experts if routed else self._group
+        own = BlockBehindCompute(parameters, group, copies.groups, microbatches=self.microbatches, **how)
+        self._flats.append(own)
+        return own
+
+    def connect(self) -> None:
+        """Have all buffers that were made take turns, and every part of the model wait for its weights."""
+        self._order = InOrder(self._flats[::-1])
+        for part in self.parts:
+            needed: dict[str, dict[int, BlockBehindCompute]] = {}
+            holders = {id(one): flat for flat in self._flats for one in flat.parameters}
+            for bucket, one in _buckets(part):
+                if (flat := holders.get(id(one))) is not None:
+                    needed.setdefault(bucket, {})[id(flat)] = flat
+
+            def before(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
+                for flat in needed.get(bucket, {}).values():
+                    flat.arrive()
+
+            part.before = before
+
+    @property
+    def reducing(self) -> int:
+        """How many buffers' reductions have been started this step."""
+        return self._order.started
+
+    def finish(self) -> None:
+        """Start what is not reduced yet; all that was is waited for by each buffer's own `reduce`."""
+        self._order.finish()
+
+    def settle(self) -> None:
+        """Add up over tensor-parallel ranks what each computed from its part of the sequence, after the reduction over
+        replicas: a rank's peers have the same shares."""
+        views = [view for flat in self._flats for view in flat.pending_shares()]
+        if not views:
+            return
+        together = torch.cat(views)
+        dist.all_reduce(together, group=self._tensor_group)
+        for view, total in zip(views, torch.split(together, [len(view) for view in views]), strict=True):
+            view.copy_(total)
+
+    def arrive(self) -> None:
+        """Wait for all weights, before anything but the model reads them."""
+        for flat in self._flats:
+            flat.arrive()
+
+
+def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
+    """(block or end of the model, parameter that it needs) for each of a part."""
+    for name, child in part.named_children():
+        if name == "blocks":
+            for layer, block in part.blocks.items():
+                yield from ((f"blocks.{layer}", one) for one in block.parameters())
+        else:
+            yield from (("embedding" if name == "embedding" else "head", one) for one in child.parameters())
+
+
+def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:
+    """What inductor is told, for graphs whose tensors are split over this group.
+
+    Raises:
+        HostError: the device has no symmetric memory.
+    """
+    if device.type != "cuda" or not dist.is_nccl_available():
+        raise HostError(
+            "`overlap=tp` sends through the symmetric memory of GPUs, which this device has not",
+            hint="leave `tp` out of `overlap`",
+        )
+    share_memory(group)
+    return {"_micro_pipeline_tp": True}
+
+
+def share_memory(group: dist.ProcessGroup) -> None:
+    """Let the compiler use symmetric memory among these ranks.
+
+    It asks of every group whether it may, though torch 2.13 calls the permission deprecated.
+    """
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        enable_symm_mem_for_group(group.group_name)

@@ -1,0 +1,256 @@
+"""Pipeline parallelism: `torch.distributed.pipelining` runs the schedule that the planner priced.
+
+Gradients of tied embeddings, which the first and the last stage hold, are summed after the backward pass. In a process
+group that sends nothing a stage runs without its neighbours: shapes come from the plan, activations are noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import _utils as described
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    _Action,
+    _PipelineScheduleRuntime,
+)
+
+from cost_models.axes.layout import Layout
+from cost_models.schedules import V_SHAPED, ActionTable, build, schedule_named
+from executor.mesh import local, rank_places, with_values
+from executor.models.transformer import Transformer
+from executor.timing import Passes
+from planner.plan import Plan
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class _Stage(PipelineStage):
+    """Records what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
+    parameters then."""
+
+    def __init__(
+        self,
+        part: Transformer,
+        stage: int,
+        stages: int,
+        device: torch.device,
+        group: dist.ProcessGroup,
+        take_gradients: Callable[[], None],
+        passes: Passes,
+    ) -> None:
+        super().__init__(part, stage, stages, device, group=group)
+        self._take_gradients = take_gradients
+        self._passes = passes
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """Greetings to other ranks alone: neighbours in a V share one, and over gloo none can greet itself."""
+        return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        """Run the forward pass of one microbatch."""
+        with self._passes.run("F", self.stage_index, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> Any:
+        """Run the backward pass of one microbatch, or its dgrad half."""
+        with self._passes.run("B" if full_backward else "I", self.stage_index, bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Gradients of one microbatch's weights, then away with them."""
+        with self._passes.run("W", self.stage_index, bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
+            self._take_gradients()
+
+
+class PipelineStep:
+    """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
+
+    def __init__(
+        self,
+        schedule: PipelineScheduleMulti | PipelineScheduleSingle,
+        *,
+        first: bool,
+        last: bool,
+        loss_inside: bool,
+    ) -> None:
+        self.schedule = schedule
+        self.first, self.last = first, last
+        self.loss_inside = loss_inside
+
+    def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+        """Forward and backward of every microbatch; their losses added up on the last stage, else 0."""
+        losses: list[Tensor] = []
+        inputs = (inputs_BS,) if self.first else ()
+        if self.last:
+            inside: dict[str, Any] = {"targets_BS": targets_BS} if self.loss_inside else {}
+            self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
+            return float(torch.stack([local(value.detach()) for value in losses]).sum())
+        self.schedule.step(*inputs, return_outputs=False)
+        return 0.0
+
+
+def make_pipeline(
+    plan: Plan,
+    parts: Sequence[Transformer],
+    stages: Sequence[int],
+    mesh: DeviceMesh,
+    device: torch.device,
+    dtype: torch.dtype,
+    microbatches: int,
+    loss: Loss,
+    loss_inside: bool,
+    take_gradients: Callable[[], None],
+    passes: Passes,
+) -> PipelineStep:
+    """The plan's schedule over this rank's virtual stages, between which activations of `dtype` go.
+
+    With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
+    `take_gradients` collects what is in `.grad`, and `passes` is told of every pass.
+    """
+    layout = plan.layout
+    group = mesh["pp"].get_group()
+    kind = emulated_stage(_Stage, plan, dtype) if dist.get_backend(group) == "fake" else _Stage
+    made = [
+        kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
+        for part, stage in zip(parts, stages, strict=True)
+    ]
+    engine = getattr(pipelining, schedule_named(layout.schedule).engine)
+    how: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
+    schedule: PipelineScheduleMulti | PipelineScheduleSingle
+    if issubclass(engine, PipelineScheduleMulti):
+        schedule = engine([*made], microbatches, **how)
+    elif "pp" in (layout.overlap or ()):
+        schedule = _posting_ahead(made, build(layout.schedule, layout.pp, layout.vpp, microbatches), **how)
+    else:
+        schedule = engine(made[0], microbatches, **how)
+    first, last = 0 in stages, layout.num_stages - 1 in stages
+    return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)
+
+
+def _posting_ahead(
+    stages: Sequence[PipelineStage], table: ActionTable, **how: Any
+) -> _PipelineScheduleRuntime:
+    """A schedule of one stage a rank whose sends and receives are posted before the action that comes next.
+
+    torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
+    tables, where only what an action needs is waited for; so does this.
+    """
+    schedule = _PipelineScheduleRuntime([*stages], table.microbatches, **how)  # type: ignore[no-untyped-call]
+    actions: dict[int, list[_Action | None]] = {
+        rank: [_Action.from_str(f"{one.stage}{one.kind}{one.microbatch}") for one in table.actions(rank)]
+        for rank in range(table.pp)
+    }
+    schedule._prepare_schedule_with_comms(actions)
+    return schedule
+
+
+Stage = TypeVar("Stage", bound=PipelineStage)
+
+_SCALE = 0.02
+"""Standard deviation of the noise: finite and small, as what trains is."""
+
+
+def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
+    """A subclass of this kind of stage that runs without its neighbours."""
+    between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
+
+    class EmulatedStage(stage):  # type: ignore[misc, valid-type]
+        """Takes shapes from the plan, and noise for what neighbours would send."""
+
+        def _recv_meta(self, src_stage: int) -> Any:
+            """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
+            if src_stage < self.stage_index:
+                activations = described.extract_tensor_metas((between.detach().requires_grad_(),))
+                return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
+            gradients = described.extract_tensor_metas((between,))
+            return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
+
+        def _send_meta(self, meta: Any, dst_stage: int) -> None:
+            """Send nothing: nobody listens."""
+
+        def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+            """Both at once, as torch before 2.13 asks; stages of this rank hand their outputs on in `args`."""
+            self.inputs_meta = tuple(one.to("meta") for one in args or (between,))
+            with torch.no_grad():
+                zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
+                outputs = (self.submod(*zeros, **(kwargs or {})).to("meta"),)
+            self._configure_outputs_meta(outputs)
+            here = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
+            return outputs if here else ()
+
+        @torch.no_grad()
+        def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
+            buffers = [getattr(info, "buffer", None) for infos in received.values() for info in infos]
+            for buffer in buffers:
+                if isinstance(buffer, Tensor):
+                    buffer.normal_(std=_SCALE)
+
+        def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
+            """Buffers for activations, filled once for all steps."""
+            answer = super()._prepare_forward_infra(*arguments, **options)
+            self._create_noise(self.args_recv_info)
+            return answer
+
+        def _prepare_backward_infra(self, *arguments: Any, **options: Any) -> Any:
+            """Buffers for gradients, likewise."""
+            answer = super()._prepare_backward_infra(*arguments, **options)
+            self._create_noise(self.grad_recv_info)
+            return answer
+
+    return EmulatedStage
+
+
+def _shape_between(plan: Plan) -> tuple[int, int, int]:
+    """(B, S, D) of one microbatch between two stages: this rank's tokens, its part of them with `sp`."""
+    layout, training = plan.layout, plan.training
+    parts = layout.cp * (layout.tp if layout.sp else 1)
+    return layout.mbs, training.sequence_length // parts, plan.model.hidden_size
+
+
+class TiedGradients:
+    """Sums the gradients of the two copies of the tied matrix; every rank of the job must construct it."""
+
+    def __init__(self, layout: Layout, mesh: DeviceMesh, parts: list[Transformer], *, tied: bool) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self.copies: list[Tensor] = []
+        if not tied or layout.pp == 1:
+            return
+        if layout.schedule not in V_SHAPED:  # in a V one rank holds both
+            self._meet(layout)
+        for part in parts:
+            if part.embedding is not None:
+                self.copies.append(part.embedding.tokens.weight)
+            if part.head is not None:
+                self.copies.append(part.head.weight)
+
+    def add_up(self, gradient: Callable[[Tensor], Tensor | None]) -> None:
+        """Call after the backward pass, before the optimizer; `gradient` finds what a parameter has accumulated."""
+        mine = [found for copy in self.copies if (found := gradient(copy)) is not None]
+        if self.group is not None:
+            for one in mine:
+                dist.all_reduce(one, group=self.group)
+        elif len(mine) == 2:
+            mine[0].add_(mine[1])
+            mine[1].copy_(mine[0])
+
+    @with_values
+    def _meet(self, layout: Layout) -> None:
+        """A group of each place on the first pipeline rank with the same place on the last."""
+        rank, places = dist.get_rank(), rank_places(layout)
+        ends = torch.stack([places[0].flatten(), places[-1].flatten()], dim=1)
+        for members in ends.tolist():  # creating a group is collective, so all ranks create all of them
+            group = dist.new_group(members)
+            if rank in members:
+                self.group = group

@@ -1,0 +1,22 @@
+"""Activation recomputation by block: everything, or the attention submodule alone."""
+
+from __future__ import annotations
+
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from cost_models.axes.recompute import policy_of_blocks
+from executor.models.transformer import Block, Transformer
+
+
+def recompute_activations(model: Transformer, recompute: str) -> None:
+    """Wrap the slice's blocks in place, as its policy or mix of policies says.
+
+    `selective` wraps the attention submodule: what is kept is its input. `full` wraps the block.
+    """
+    policies = policy_of_blocks(len(model.blocks), recompute)
+    for (name, block), policy in zip(list(model.blocks.items()), policies, strict=True):
+        if policy == "full":
+            model.blocks[name] = checkpoint_wrapper(block)
+        elif policy == "selective":
+            assert isinstance(block, Block)
+            block.register_module("attention", checkpoint_wrapper(block.attention))

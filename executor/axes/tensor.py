@@ -1,0 +1,270 @@
+"""Tensor parallelism with DTensor, with or without sequence parallelism, and a loss over the split vocabulary.
+
+Routed experts and latent attention have parallel styles of their own. Blocks that take one sequence at a time may treat
+its tokens as rows of a matrix, gathered and scattered along the first dim: torch's compiler then overlaps a collective
+with a matrix product (`overlap=tp`). Along the second dim it simplifies the collective to one along the first and a
+view, behind which it finds no product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from executor.models.attention import LatentAttention
+from executor.models.experts import MoE
+from executor.models.feed_forward import FeedForward
+from executor.models.transformer import Block, Transformer
+
+
+def split_tensors(
+    model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool, as_rows: bool = False
+) -> None:
+    """Split every matrix of the slice over the tensor axis, in place.
+
+    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
+    that take one sequence at a time also `as_rows` of a matrix (`executor.axes.tensor`).
+    """
+    between = Shard(1) if sequence_parallel else Replicate()
+    ends_tied = (
+        model.embedding is not None
+        and model.head is not None
+        and model.head.weight is model.embedding.tokens.weight
+    )
+    if model.embedding is not None:
+        _parallelize(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
+        _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
+    if model.head is not None:
+        ends: dict[str, ParallelStyle] = {
+            "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
+        }
+        if sequence_parallel:
+            ends["norm"] = SequenceParallel()
+        _parallelize(model, mesh, ends)
+        if ends_tied and model.embedding is not None:
+            # splitting made two parameters of one; both are split by vocabulary
+            model.head.weight = model.embedding.tokens.weight
+
+
+def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]) -> None:
+    """Split a module without sending anything: every rank keeps its slice of values that all have."""
+    parallelize_module(module, mesh, plan, src_data_rank=None)
+
+
+def _embedding_plan(
+    model: Transformer, between: Replicate | Shard, sequence_parallel: bool
+) -> dict[str, ParallelStyle]:
+    plan: dict[str, ParallelStyle] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    }
+    if sequence_parallel and model.embedding is not None:
+        if model.embedding.positions is not None:
+            plan["positions"] = PrepareModuleOutput(
+                output_layouts=Replicate(), desired_output_layouts=Shard(1)
+            )
+        if model.embedding.norm is not None:
+            plan["norm"] = SequenceParallel(use_local_output=True)
+    return plan
+
+
+def _block_plan(
+    block: Block, between: Replicate | Shard, sequence_parallel: bool, as_rows: bool
+) -> dict[str, ParallelStyle]:
+    column = SplitColumns if as_rows else ColwiseParallel
+    forked = block.fork is not None
+    joined = block.join is not None
+    plan: dict[str, ParallelStyle] = {}
+    # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
+    enter = _entering(between, as_rows)
+    plan |= {"fork": enter} if forked else {}
+    if joined:  # what both found is added before it is reduced
+        plan["join"] = _adding(between, as_rows)
+    if isinstance(block.attention, LatentAttention):
+        plan |= latent_plan(block.attention, between)
+    else:
+        plan |= {f"attention.{name}": column() for name in ("query", "key", "value")}
+        plan |= {"attention.out": _leaving(between, joined, as_rows)}
+        if block.attention.query_norm is not None:
+            # of the heads of this rank, so gradients are still to be added
+            heads = SequenceParallel(sequence_dim=2, use_local_output=True)
+            plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
+        plan |= {} if forked else {"attention": enter}
+    mlp: FeedForward | None
+    if isinstance(block.mlp, MoE):
+        plan |= routed_plan(block.mlp, between)
+        name, mlp = "mlp.shared", block.mlp.shared
+    else:
+        name, mlp = "mlp", block.mlp
+    if mlp is not None:
+        plan |= {f"{name}.up": column(), f"{name}.down": _leaving(between, joined, as_rows)}
+        plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
+        plan |= {} if forked else {name: enter}
+    if sequence_parallel:
+        norms = {name: norm for name, norm in block.named_children() if name.endswith("_norm")}
+        plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}
+    return plan
+
+
+def _entering(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+    if as_rows:
+        return GatherRows()
+    return PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+
+
+def _leaving(between: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:
+    """The style of the matrix that a region ends with; where another's sums are joined to its, they stay parts."""
+    if as_rows and not joined:
+        return ScatterRows()
+    return RowwiseParallel(output_layouts=Partial() if joined else between)
+
+
+def _adding(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+    if as_rows:
+        return ScatterSum()
+    return PrepareModuleOutput(output_layouts=Partial(), desired_output_layouts=between)
+
+
+def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+    """Have each rank route its part of every sequence; the router is whole on all, and its gradients are summed."""
+    ours = Shard(1)
+    gate: dict[str, ParallelStyle] = {}
+    if mixture.shared_gate is not None and isinstance(between, Shard):  # else every rank does the same
+        gate = {"mlp.shared_gate": _OnItsTokens()}
+    return gate | {
+        "mlp.routed": PrepareModuleInputOutput(
+            input_layouts=(between,),
+            desired_input_layouts=(ours,),
+            use_local_input=True,
+            output_layouts=(ours,),
+            desired_output_layouts=(between,),
+            use_local_output=True,
+        ),
+        "mlp.routed.router": _OnItsTokens(),
+    }
+
+
+def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+    """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
+    split: dict[str, ParallelStyle] = {
+        "attention.query": ColwiseParallel(input_layouts=between),
+        "attention.key_value": ColwiseParallel(input_layouts=between),
+        "attention.shared_key": _ForAllHeads(between),
+        "attention.out": RowwiseParallel(output_layouts=between),
+    }
+    if isinstance(between, Shard):  # else every rank does the same, with parameters of its own
+        split |= {"attention.down": _OnItsTokens(), "attention.latent_norm": SequenceParallel()}
+        if attention.query_down is not None:
+            split |= {"attention.query_down": _OnItsTokens(), "attention.query_norm": SequenceParallel()}
+    return split
+
+
+class _OnItsTokens(ParallelStyle):
+    """A matrix that is whole on every rank, for the part of every sequence that each has; its gradient is their sum.
+
+    It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in list(module.named_parameters()):
+            whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
+            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+        multiply = module.forward
+
+        def on_rows(x: Tensor) -> Tensor:
+            x = x.to_local() if isinstance(x, DTensor) else x
+            rows = DTensor.from_local(x.flatten(0, -2), device_mesh, [Shard(0)], run_check=False)
+            found: Tensor = multiply(rows).to_local()
+            return torch.unflatten(found, 0, x.shape[:-1])
+
+        module.forward = on_rows
+        return module
+
+
+class _ForAllHeads(ParallelStyle):
+    """The style of what every head reads: whole on each rank, its gradient summed over the ranks' heads."""
+
+    def __init__(self, between: Replicate | Shard) -> None:
+        self.between = between
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+            (given,) = inputs
+            if not isinstance(given, DTensor):
+                given = DTensor.from_local(given, device_mesh, [self.between], run_check=False)
+            whole = given.redistribute(placements=[Replicate()])
+            return whole.to_local(grad_placements=[Partial()])
+
+        module.register_forward_pre_hook(gathered)
+        return module
+
+
+class GatherRows(ParallelStyle):
+    """The style of what is given (1, s / tp, h) and whose matrices, each a `SplitColumns`, read rows (s, h)."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            mine, *others = inputs
+            mine = mine.to_local() if isinstance(mine, DTensor) else mine
+            rows = DTensor.from_local(mine.flatten(0, 1), device_mesh, [Shard(0)], run_check=False)
+            return rows.redistribute(placements=[Replicate()]), *others
+
+        module.register_forward_pre_hook(gathered)
+        return module
+
+
+class SplitColumns(ColwiseParallel):
+    """The style of a matrix split by columns: of rows (s, h) it makes (1, s, its columns)."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module = super()._apply(module, device_mesh)
+        module.register_forward_hook(lambda _module, _inputs, found: found.unflatten(0, (1, -1)))
+        return module
+
+
+class ScatterRows(RowwiseParallel):
+    """The style of a matrix split by rows, whose sums (1, s, h) go back as (1, s / tp, h)."""
+
+    def __init__(self) -> None:
+        super().__init__(output_layouts=Partial(), use_local_output=False)
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module = super()._apply(module, device_mesh)
+        module.register_forward_hook(lambda _module, _inputs, found: _scattered(found))
+        return module
+
+
+class ScatterSum(ParallelStyle):
+    """The style of what adds up parts of sums (1, s, h), which go back as (1, s / tp, h)."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def scattered(_module: nn.Module, _inputs: tuple[Any, ...], found: Tensor) -> Tensor:
+            if not isinstance(found, DTensor):
+                found = DTensor.from_local(found, device_mesh, [Partial()], run_check=False)
+            return _scattered(found)
+
+        module.register_forward_hook(scattered)
+        return module
+
+
+def _scattered(parts: DTensor) -> Tensor:
+    """(1, s, h) of which every rank has a part of the sum → (1, s / tp, h), this rank's rows of it."""
+    rows: Any = parts.flatten(0, 1)
+    mine: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
+    return torch.unflatten(mine, 0, (1, -1))

@@ -1,0 +1,215 @@
+"""Stand-ins for what an emulated rank lacks: values of tensors, and messages of other ranks.
+
+Without values, a transformer's step runs through every operator, and only the sizes of tensors are kept.
+`FakeTensorMode` does this for one process; here, where tensors are asked for numbers: meshes of ranks are made of real
+tensors, numbers that are only reported (a loss, a norm) are zero, and routers spread their tokens evenly, as the cost
+model has it.
+
+Without other ranks, a recommender's rank knows which ids they would send, as they draw from the same made-up samples;
+vectors and gradients are noise. Sizes are those of the real rank, message by message.
+
+Shape legend: R copies of tokens, D model, E experts, L of them on this rank, e expert-parallel ranks, t ranks that
+share an expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from itertools import accumulate, pairwise
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from executor.axes.expert import Exchange, ExchangeSizes, routers
+from executor.data.clicks import MadeUpClicks
+from executor.embeddings.bags import Bags
+from executor.embeddings.collection import AT_ONCE, Embeddings, ids_of_part
+from executor.embeddings.copies import CopyExchange
+from executor.embeddings.exchanges import Parts, Peers, Router
+from executor.embeddings.places import Slice
+from executor.models.experts import Run
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Make tensors with a shape and a type but no memory inside the block."""
+    with _meshes_outside(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
+        yield
+
+
+class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A number asked of a tensor is zero; a grouped product has a shape in fp32 too (PyTorch: only bf16)."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 0.0 if args[0].is_floating_point() else 0
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float32:
+            return _grouped(*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _grouped(left: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
+    """(R, K) rows in groups times (L, K, N) matrices, or (M, R) times (R, N) group by group."""
+    if right.ndim == 3:
+        return left.new_empty(left.shape[0], right.shape[-1])
+    return left.new_empty(ends_L.shape[0], left.shape[0], right.shape[-1])
+
+
+@contextmanager
+def _meshes_outside() -> Iterator[None]:
+    """Have methods of meshes run outside every mode, as they compute with the numbers of ranks."""
+    own = {
+        name: member
+        for name, member in vars(DeviceMesh).items()
+        if isinstance(member, (FunctionType, staticmethod, property))
+    }
+    for name, member in own.items():
+        setattr(DeviceMesh, name, _outside(member))
+    try:
+        yield
+    finally:
+        for name, member in own.items():
+            setattr(DeviceMesh, name, member)
+
+
+def _outside(member: Any) -> Any:
+    """The same function, static function or property, run outside every mode."""
+    if isinstance(member, staticmethod):
+        return staticmethod(_outside(member.__func__))
+    if isinstance(member, property):
+        return property(_outside(member.fget))
+
+    @wraps(member)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with _disable_current_modes():
+            return member(*arguments, **options)
+
+    return call
+
+
+def spread_evenly(parts: Iterable[nn.Module]) -> None:
+    """Give the experts of every MoE layer the same number of copies, here and on all ranks it exchanges with; in place.
+
+    Counted copies are numbers, which fake tensors do not have.
+    """
+    for part in parts:
+        for routed in routers(part):
+            exchange = routed.exchange
+            routed.exchange = _EvenExchange(exchange) if isinstance(exchange, Exchange) else _all_here
+
+
+def _all_here(rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
+    """Run the experts without an exchange: all are on this rank."""
+    return run(rows_RD, _evenly(rows_RD.shape[0], counts_E.shape[0]))
+
+
+class _EvenExchange(Exchange):
+    """An exchange whose sizes are known: experts are evenly loaded."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange.across, exchange.inside)
+
+    def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
+        counts = _evenly(rows_RD.shape[0], counts_E.shape[0])
+        with _disable_current_modes():
+            counts_eL = torch.tensor(counts).view(self.ranks, -1)
+            mine_L = counts_eL[dist.get_rank(self.across)]
+            arriving_teL = mine_L.expand(self.parts, self.ranks, -1).contiguous()
+            sent = counts_eL.sum(-1).tolist()
+            known = ExchangeSizes.of(sent, arriving_teL, self._place, torch.device("cpu"))
+        order = torch.empty(sum(known.held), dtype=torch.long, device=rows_RD.device)
+        return replace(known, order=order, back=torch.empty_like(order))
+
+
+def _evenly(copies: int, experts: int) -> list[int]:
+    """Split a total evenly; the first shares get what is left over."""
+    return [copies // experts + (expert < copies % experts) for expert in range(experts)]
+
+
+_SCALE = 0.02
+"""Noise lies between 0 and this: sums of squares are among what ranks send."""
+
+
+class AbsentPeers(Peers):
+    """Ranks that are not there: their vectors and gradients are noise."""
+
+    def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
+        if came.is_floating_point():
+            came.uniform_(0, _SCALE)
+        else:
+            came.zero_()
+
+    def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
+        theirs = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
+        mine.copy_(theirs.view(self.size, -1)[self.rank])
+
+    def _all_gather(self, everyone: Tensor, mine: Tensor) -> None:
+        everyone.view(self.size, -1).copy_(mine)
+
+
+class _KnownRouter(Router):
+    """Ids that samples of all ranks have for the slices of this one."""
+
+    came: dict[Slice, Bags]
+
+    def exchange(self, parts: Parts) -> dict[Slice, Bags]:
+        """This rank's ids are cut up as they are; what comes is known, and comes now."""
+        super().exchange(parts)
+        return {one: Bags(bags.values.clone(), bags.lengths.clone()) for one, bags in self.came.items()}
+
+
+class _KnownCopies(CopyExchange):
+    """Rows of copies that samples of all ranks use."""
+
+    rows: list[Sequence[Tensor]]
+
+    def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """What this rank has is gathered as it is; what comes is known, and comes now."""
+        super().rows_of_ranks(mine)
+        return [[rows.clone() for rows in of] for of in self.rows]
+
+
+class OtherRanks:
+    """What the ranks that are not there do to one that is."""
+
+    def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
+        self.embeddings, self.clicks = embeddings, clicks
+        peers = embeddings.peers
+        placed = [one for one in embeddings.slices if one.rank is not None]
+        self._router = _KnownRouter(peers, placed, embeddings.samples)
+        self._copies = _KnownCopies(peers, embeddings.exchange_dtype, AT_ONCE * embeddings.samples)
+        embeddings.router, embeddings.copy_exchange = self._router, self._copies
+
+    def draw(self, step: int) -> None:
+        """Have their samples be those of this step, counted from 0."""
+        every = {table: self._ids(step, table) for table in {one.table for one in self.embeddings.held}}
+        self._router.came = {
+            one: self._part(one, every[one.table]).split(one.ways)[one.residue] for one in self._router.mine
+        }
+        used = [self._rows_by_rank(one, every[one.table]) for one in self.embeddings.copies]
+        self._copies.rows = list(zip(*used, strict=True))
+
+    def _ids(self, step: int, table: int) -> Bags:
+        """Of all samples, those of a rank one after another, as they arrive."""
+        values, lengths = self.clicks.ids(table, step, 0, self.clicks.global_batch)
+        return Bags(torch.from_numpy(values), torch.from_numpy(lengths)).to(self.embeddings.device)
+
+    def _part(self, one: Slice, bags: Bags) -> Bags:
+        return ids_of_part(one, self.embeddings.tables[one.table], bags)
+
+    def _rows_by_rank(self, one: Slice, bags: Bags) -> list[Tensor]:
+        lengths = self._part(one, bags).lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
+        values = self._part(one, bags).values
+        borders = [0, *accumulate(lengths)]
+        return [values[start:end].unique() for start, end in pairwise(borders)]  # type: ignore[no-untyped-call]

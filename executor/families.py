@@ -1,0 +1,59 @@
+"""Training by family of models: what the launcher and every rank call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cost_models.families import family_of_plan_kind, part
+from executor.run_config import RunConfig
+from planner.any_plan import AnyPlan
+
+if TYPE_CHECKING:
+    import torch
+
+    from executor.measure.any_report import AnyReport
+    from executor.steps import Stopped, Watcher
+
+
+P = TypeVar("P", bound=AnyPlan, contravariant=True)
+
+
+class Training(Protocol[P]):
+    """What depends on the family when a plan is run; processes, devices, faults and records do not."""
+
+    def require_trainable(self, plan: P, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
+        """The flags as the plan is trained with them.
+
+        Raises:
+            InputError: the plan cannot be trained, or not with these flags or this data.
+        """
+
+    def require_devices(self, plan: P, name: str, *, on_gpu: bool) -> None:
+        """Raise HostError where devices or software here cannot compute what the plan, called `name`, asks for."""
+
+    def train(
+        self,
+        plan: P,
+        device: torch.device,
+        config: RunConfig,
+        watcher: Watcher,
+        stop: Callable[[], bool],
+    ) -> AnyReport | Stopped:
+        """Train on this rank, inside an initialised process group; every rank gets the report.
+
+        Raises:
+            OutOfMemoryError: this rank's memory ran out; the error says which part held what.
+            InputError: data or checkpoint do not go with the plan.
+            RunError: the loss is no number, or a checkpoint could not be written.
+        """
+
+    def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
+        """What is written of a rank that ran out of memory: its `place` in words, such as `stage 3`, and `predicted`
+        bytes by part."""
+
+
+def training_of(plan: AnyPlan) -> Training[Any]:
+    """How plans of its family are trained."""
+    training: Callable[[], Training[Any]] = part(family_of_plan_kind(plan.kind).training)
+    return training()

@@ -1,0 +1,104 @@
+"""Ranks meet: the store on loopback, the check that all were given the same job, the owners of the run's folder.
+
+A start may fail before its ranks meet, and then the folder still holds an earlier run. So ranks that clear the folder
+write down who started them: its owners. Ranks that are started again go on with the files there only where one of them
+has an owner among these; the others may be on another node, in the place of a lost one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from cost_models.errors import InputError
+from cost_models.files.whole import write_whole
+from executor.faults.heartbeat import LAUNCH
+from executor.launch.environment import LOOPBACK
+from executor.messages import gather_json
+from executor.run_config import OWNERS, RunConfig
+from planner.any_plan import AnyPlan
+
+_calls = 0
+
+
+def owner(plan: AnyPlan, config: RunConfig) -> str:
+    """A name for who started this rank, and for what: the same at each start of one run, and of no other.
+
+    To be called once a run, as a process may train more than once.
+
+    A launcher gives its ranks a token. torchrun without one is known by the folder of its logs, a new one each time;
+    where it keeps none, by its process.
+    """
+    global _calls
+    _calls += 1
+    who = os.environ.get(LAUNCH, "")
+    if not who and (error_file := os.environ.get("TORCHELASTIC_ERROR_FILE")):
+        who = str(Path(error_file).parent.parent.parent)  # RUN/attempt_N/RANK/error.json
+    if not who:
+        who = f"{socket.gethostname()} {os.getppid()} {os.environ.get('TORCHELASTIC_RUN_ID', '')}"
+    job = hashlib.sha256(f"{plan.model_dump_json()} {config.of_all_nodes()}".encode()).hexdigest()
+    return f"{who} {_calls} {job}"
+
+
+def owners_of_all_ranks(mine: str) -> frozenset[str]:
+    """Gather the owners of all ranks; every rank must call it."""
+    return frozenset(gather_json(mine))
+
+
+def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
+    """Whether one of these is an owner of the folder."""
+    try:
+        return not owners.isdisjoint(json.loads((folder / OWNERS).read_text("utf-8")))
+    except FileNotFoundError:
+        return False
+
+
+def write_owners(folder: Path, owners: frozenset[str]) -> None:
+    """Write down the folder's owners, when it is cleared and whenever ranks meet again."""
+    write_whole(folder / OWNERS, json.dumps(sorted(owners)))
+
+
+_BYTES = 7
+"""How many bytes of the digest are compared: a whole number of that size fits int64, which every backend reduces."""
+
+
+def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> None:
+    """Compare plan and flags with those of all other ranks; every rank must call it.
+
+    Raises:
+        InputError: on every rank, where the plan or the flags of one differ from those of another.
+    """
+    job = json.dumps([plan.model_dump(mode="json"), config.of_all_nodes()], sort_keys=True)
+    mine = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
+    both = torch.tensor([mine, -mine], dtype=torch.int64, device=device)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    largest, smallest = both.tolist()
+    if largest != -smallest:
+        raise InputError(
+            "ranks were started with different plans or flags",
+            hint="the same plan file and the same command on every node",
+        )
+
+
+def store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
+    """A store on loopback for ranks that meet there; None where they meet elsewhere or share torchrun's own store."""
+    if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    port = int(os.environ["MASTER_PORT"])
+    listening = None if rank else socket.create_server((LOOPBACK, port))
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        LOOPBACK,
+        port,
+        ranks,
+        is_master=rank == 0,
+        timeout=default_pg_timeout,
+        multi_tenant=True,
+        master_listen_fd=None if listening is None else listening.detach(),
+    )

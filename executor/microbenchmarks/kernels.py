@@ -1,0 +1,261 @@
+"""Times the kernels of a transformer: GEMMs, attention cores, element-wise operators, memory copies, the optimizer.
+
+Shape legend: m rows (tokens), n columns out, k inner; B sequences, H heads, S sequence, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmark_fit import REPEATED
+from cost_models.specs.hardware import ElementwiseOperator
+from executor.microbenchmarks.scale import Scale
+from executor.microbenchmarks.stopwatch import Stopwatch, Timing, copies, in_turn
+
+Tensors = tuple[torch.Tensor, ...]
+_BACKWARD_PRODUCTS = 2.5
+"""FLOPs of attention's backward pass, in those of forward: the scores are computed again (Dao 2023)."""
+
+
+def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time the three GEMMs of each linear layer: output (with bias), dgrad, wgrad."""
+    for m, n, k in scale.products:
+        count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
+        operands = [
+            tuple(scale.tensor(watch.device, *shape) for shape in ((m, k), (n, k), (m, n), (n,)))
+            for _ in range(count)
+        ]
+        passes = {
+            "forward": ((m, n, k), _output),
+            "backward-input": ((m, k, n), _input_gradient),
+            "backward-weight": ((n, k, m), _weight_gradient),
+        }
+        for name, (shape, product) in passes.items():
+            timing = watch.compute(in_turn([partial(product, *tensors) for tensors in operands]))
+            yield Measurement(
+                kind="matrix",
+                name=f"{name}.{scale.precision}",
+                shape=shape,
+                size=2.0 * m * n * k,
+                seconds=timing.seconds,
+                quiet_seconds=timing.quiet,
+            )
+
+
+def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time GEMMs whose operands never leave the cache: none of a model is faster."""
+    for m, n, k in scale.repeated_products:
+        x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)
+        out_mn = scale.tensor(watch.device, m, n)
+        timing = watch.compute(partial(torch.mm, x_mk, w_kn, out=out_mn))
+        yield Measurement(
+            kind="matrix",
+            name=f"{REPEATED}.{scale.precision}",
+            shape=(m, n, k),
+            size=2.0 * m * n * k,
+            seconds=timing.seconds,
+            quiet_seconds=timing.quiet,
+        )
+
+
+def _output(x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias_n, x_mk, w_nk.t())
+
+
+def _input_gradient(
+    x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor
+) -> torch.Tensor:
+    return g_mn @ w_nk
+
+
+def _weight_gradient(
+    x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor
+) -> torch.Tensor:
+    return g_mn.t() @ x_mk
+
+
+def attention_cores(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Causal scaled dot-product attention, seconds of one head: forward, and backward through autograd."""
+    for head_dim in scale.head_dims:
+        for sequence in scale.sequences:
+            yield from _attention_core(watch, scale, sequence, head_dim)
+
+
+def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int) -> Iterator[Measurement]:
+    """Queries, keys and values are strided views (B, S, H, K) of their projections, as in the model."""
+    heads = scale.heads(sequence)
+    count = copies(scale, 4.0 * scale.element_bytes * heads * sequence * head_dim)
+    leaves, outputs = [], []
+    for _ in range(count):
+        qkv_BSHK = [scale.tensor(watch.device, 1, sequence, heads, head_dim) for _ in range(3)]
+        q, k, v = (x.transpose(1, 2).requires_grad_() for x in qkv_BSHK)
+        leaves.append((q, k, v))
+        outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    gradient = torch.ones_like(outputs[0])
+    forward = in_turn([partial(_attend, *tensors) for tensors in leaves])
+    backward = in_turn(
+        [
+            partial(torch.autograd.grad, output, tensors, gradient, retain_graph=True)
+            for output, tensors in zip(outputs, leaves, strict=True)
+        ]
+    )
+    causal_flops = 2.0 * sequence * sequence * head_dim
+    for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
+        timing = watch.compute(call)
+        per_head = Timing(seconds=timing.seconds / heads, quiet=timing.quiet / heads)
+        yield Measurement(
+            kind="attention",
+            name=name,
+            shape=(sequence, head_dim),
+            size=products * causal_flops,
+            seconds=per_head.seconds,
+            quiet_seconds=per_head.quiet,
+        )
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+_HEAD_DIM = 64
+_VOCABULARY = 4096
+_DROPOUT = 0.1
+_LEAST_SHARE = 0.1
+_TENSORS_TOUCHED = 2.0
+
+
+def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time every operator forward, and backward where autograd launches something."""
+    engine_seconds = _autograd_call(watch)
+    for elements in scale.elements:
+        rows = max(1, elements // scale.width)
+        count = copies(scale, _TENSORS_TOUCHED * scale.element_bytes * elements)
+        tables = [_operators(watch.device, scale, rows) for _ in range(count)]
+        for name in tables[0]:
+            variants = [table[name] for table in tables]
+            forward = in_turn([partial(_without_gradient, call, leaves) for call, leaves in variants])
+            yield _row(name, elements, watch.compute(forward))
+            backward = [_backward(call, leaves) for call, leaves in variants]
+            if all(backward):
+                timing = watch.compute(in_turn([call for call in backward if call]))
+                yield _row(f"{name}.backward", elements, _without(engine_seconds, timing))
+
+
+def _backward(call: Callable[..., torch.Tensor], leaves: Tensors) -> Callable[[], object] | None:
+    """The backward pass of one call, to be repeated; None where no input needs a gradient."""
+    needing = tuple(leaf for leaf in leaves if leaf.requires_grad)
+    if not needing:
+        return None
+    out = call(*leaves)
+    return partial(torch.autograd.grad, out, needing, torch.ones_like(out), retain_graph=True)
+
+
+def _operators(
+    device: torch.device, scale: Scale, rows: int
+) -> dict[ElementwiseOperator, tuple[Callable[..., torch.Tensor], Tensors]]:
+    """Operator → (call, inputs) over `rows` × width elements; inputs that require gradients get them."""
+    width = (scale.width,)
+    x, y = (scale.tensor(device, rows, scale.width).requires_grad_() for _ in range(2))
+    plain = scale.tensor(device, rows, scale.width)
+    weight, bias = (scale.tensor(device, scale.width).requires_grad_() for _ in range(2))
+    heads = scale.tensor(device, 1, rows, scale.width // _HEAD_DIM, _HEAD_DIM).requires_grad_()
+    angles = torch.randn(rows, 1, _HEAD_DIM // 2, device=device)
+    table = scale.tensor(device, _VOCABULARY, scale.width).requires_grad_()
+    token_ids = torch.randint(_VOCABULARY, (rows,), device=device)
+    lines = max(1, rows * scale.width // _VOCABULARY)
+    logits = torch.randn(lines, _VOCABULARY, device=device).requires_grad_()
+    targets = torch.randint(_VOCABULARY, (lines,), device=device)
+    return {
+        "layernorm": (lambda x, w, b: F.layer_norm(x, width, w, b), (x, weight, bias)),
+        "rmsnorm": (lambda x, w: F.rms_norm(x, width, w), (x, weight)),
+        "gelu": (F.gelu, (x,)),
+        "silu": (F.silu, (x,)),
+        "relu": (F.relu, (x,)),
+        "squared-relu": (lambda x: F.relu(x).square(), (x,)),
+        "multiply": (torch.mul, (x, y)),
+        "add": (torch.add, (plain, plain.clone())),
+        "dropout": (lambda x: F.dropout(x, _DROPOUT, training=True), (x,)),
+        "rotary": (partial(_rotate, cosine=angles.cos(), sine=angles.sin()), (heads,)),
+        "copy": (lambda x: x.transpose(1, 2).contiguous(), (heads.detach(),)),
+        "bias-gradient": (lambda x: x.sum(0), (plain,)),
+        "embedding": (partial(F.embedding, token_ids), (table,)),
+        "cross-entropy": (lambda logits: F.cross_entropy(logits, targets), (logits,)),
+    }
+
+
+def _rotate(x_BSHD: torch.Tensor, *, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary positions, halves convention, computed in fp32."""
+    left, right = x_BSHD.float().chunk(2, dim=-1)
+    turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+    return turned.type_as(x_BSHD)
+
+
+def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time copies between two arrays, in the caches and beyond them; bytes read plus bytes written."""
+    for size in scale.memory_bytes:
+        source = torch.ones(size // 4, device=watch.device)
+        target = torch.zeros_like(source)
+        timing = watch.compute(partial(target.copy_, source))
+        yield Measurement(
+            kind="memory", name="copy", size=2.0 * size, seconds=timing.seconds, quiet_seconds=timing.quiet
+        )
+
+
+def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time the norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
+
+    As in `executor.axes.data`: the norm over a view for each tensor, the update over the one flat buffer
+    they lie in.
+    """
+    for tensors, parameters in scale.optimizer_shapes:
+        flat = torch.nn.Parameter(torch.zeros(tensors * parameters, device=watch.device))
+        flat.grad = torch.ones_like(flat)
+        adamw = torch.optim.AdamW([flat], fused=True)
+        timing = watch.compute(partial(_norm_and_step, adamw, torch.split(flat.grad, parameters)))
+        yield Measurement(
+            kind="optimizer",
+            name="adamw",
+            shape=(tensors,),
+            size=float(tensors * parameters),
+            seconds=timing.seconds,
+            quiet_seconds=timing.quiet,
+        )
+
+
+def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The norm reads each gradient once and writes a number for each tensor."""
+    norms = torch._foreach_norm(gradients, dtype=torch.float32)
+    adamw.step()
+    return torch.stack(norms).square().sum()
+
+
+def _autograd_call(watch: Stopwatch) -> float:
+    """Seconds to call the autograd engine, for a view that launches nothing: a model calls it once."""
+    leaf = torch.zeros(1, device=watch.device, requires_grad=True)
+    out, gradient = leaf.view(1), torch.ones(1, device=watch.device)
+    return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).seconds
+
+
+def _without(engine_seconds: float, timing: Timing) -> Timing:
+    """The rest of a time without another; at least a tenth, as the engine's own call is noisy."""
+    return Timing(
+        seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
+        quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),
+    )
+
+
+def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> torch.Tensor:
+    with torch.no_grad():
+        return call(*leaves)
+
+
+def _row(name: str, elements: int, timing: Timing) -> Measurement:
+    return Measurement(
+        kind="operator", name=name, size=float(elements), seconds=timing.seconds, quiet_seconds=timing.quiet
+    )

@@ -1,1 +1,0 @@
-"""Blocks whose states, weights or activations live in host memory: what lies where, what moves when, who updates it."""

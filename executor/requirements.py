@@ -1,0 +1,96 @@
+"""Checks of this host before a run: packages, devices, products in fp8, the number of processes.
+
+Nothing here imports torch unless it must ask for devices.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from cost_models.errors import HostError, require_installed
+from cost_models.units import counted
+from executor.run_config import Backend
+from planner.any_plan import AnyPlan
+from planner.plan import Plan
+from planner.rules.runnable import IN_16_BITS
+
+_PROCESSES_PER_CORE = 4
+
+
+def require_host(plan: AnyPlan, name: str, backend: Backend, nodes: int = 1) -> None:
+    """Raise HostError where this host has too few devices for its share of the ranks."""
+    ranks = plan.num_ranks // nodes
+    hint = "--nodes N and --rendezvous HOST:PORT run it on several hosts"
+    name = name if nodes == 1 else f"each of {nodes} nodes of {name}"
+    if backend == "nccl":
+        devices = cuda_devices()
+        if devices < ranks:
+            raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {devices}", hint=hint)
+        return
+    if plan.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
+        raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {cuda_devices()}", hint=hint)
+    most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if ranks > most:
+        raise HostError(f"{name} needs {counted(ranks, 'process')}; this host runs {most} at most", hint=hint)
+
+
+def require_world(plan: AnyPlan, name: str) -> None:
+    """Raise HostError where another number of ranks was started than the plan has."""
+    ranks, started = plan.num_ranks, int(os.environ.get("WORLD_SIZE", "1"))
+    if started != ranks:
+        raise HostError(
+            f"{name} needs {counted(ranks, 'process')}; {started} {'was' if started == 1 else 'were'} started",
+            hint=f"torchrun --nproc-per-node {ranks} on one host, or as many on each that their product is {ranks}",
+        )
+
+
+def cuda_devices() -> int:
+    """GPUs that torch can use here."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def require_torch(verb: str) -> None:
+    """Raises HostError where torch, or what saves its tensors, is not installed."""
+    require_installed(f"`{verb}`", torch="torch>=2.11", safetensors="safetensors>=0.5")
+
+
+_LEAST_CAPABILITY = (8, 9)
+"""The compute capability of Ada, the first NVIDIA GPUs with fp8 GEMMs."""
+_AMD_ARCHITECTURES = ("gfx94", "gfx95")
+
+
+def require_torchao(plan: Plan, name: str) -> None:
+    """Raise HostError where a plan needs torchao and it is not installed."""
+    if plan.training.precision == "fp8" and find_spec("torchao") is None:
+        raise HostError(
+            f"{name} trains in fp8, for which torchao is not installed",
+            hint=f"pip install 'torchao>=0.18', or {IN_16_BITS}",
+        )
+
+
+def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
+    """Raise HostError where a plan needs fp8 GEMMs and the device it would run on has none."""
+    if plan.training.precision != "fp8":
+        return
+    if not on_gpu:
+        raise HostError(f"{name} trains in fp8, which it cannot on CPU processes", hint=IN_16_BITS)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise HostError(f"{name} trains in fp8, and this host has no GPU", hint=IN_16_BITS)
+    if not _multiplies():
+        found = torch.cuda.get_device_name()
+        raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=IN_16_BITS)
+
+
+def _multiplies() -> bool:
+    """Whether `torch._scaled_mm` has kernels for the current GPU."""
+    import torch
+
+    if torch.version.hip:
+        architecture: str = torch.cuda.get_device_properties().gcnArchName
+        return architecture.startswith(_AMD_ARCHITECTURES)
+    return torch.cuda.get_device_capability() >= _LEAST_CAPABILITY

@@ -1,1 +1,0 @@
-"""Embeddings while serving: some rows of a table on the device, all of them in host memory."""

@@ -1,0 +1,1 @@
+"""Training transformers: checks, steps, diagnosis, report, what checkpoints hold."""

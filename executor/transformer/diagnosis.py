@@ -1,0 +1,200 @@
+"""Diagnostic steps after the measured ones: where time goes, what holds memory, which attention kernel runs.
+
+They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are recorded. One that
+fails must not cost what was measured before. A run of one rank goes on without what that step would have found. Of
+several ranks the others are then in the middle of a collective: the run ends with the report that was kept before
+(`Watcher.keep`).
+
+torch chooses an attention kernel by device, type, shape and mask, and does not report it. Each backend of
+`scaled_dot_product_attention` is an operator below autograd, which is recognised there by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cost_models.errors import RunError
+from executor.data.batches import Batches
+from executor.engine.engine import Engine
+from executor.faults.failures import is_peer_lost
+from executor.faults.stopping import any_rank
+from executor.measure.memory import measure_tiers
+from executor.measure.parts import operator_share, step_parts
+from executor.measure.step_spans import StepSpans, gather_typical, record_steps
+from executor.measure.trace import chrome_trace, save_trace
+from executor.mesh import made_of_others
+from executor.messages import gather_json
+from executor.models.sequence import fits_flex
+from executor.run_config import RunConfig
+
+LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
+"""Note of a report that was kept before them."""
+MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
+"""Note of one that was kept between those that tell parts and this one."""
+_Told = TypeVar("_Told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the diagnostic steps found; empty where they were not asked for, or failed."""
+
+    steps: Sequence[StepSpans] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    host_bytes: int = 0
+    """Most in host memory, of what the layout has there."""
+    notes: tuple[str, ...] = ()
+
+
+def run_diagnostic_steps(
+    engine: Engine,
+    batches: Batches,
+    config: RunConfig,
+    keep: Callable[[Diagnosis], None] = lambda so_far: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Diagnosis:
+    """Train the diagnostic steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+
+    `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
+    out, with a note.
+
+    Raises:
+        RunError: one of them failed on this rank, which is not the only one.
+    """
+    with torch.compiler.set_stance("force_eager"):
+        return _run_diagnostic_steps(engine, batches, config, keep, stop)
+
+
+def _run_diagnostic_steps(
+    engine: Engine,
+    batches: Batches,
+    config: RunConfig,
+    keep: Callable[[Diagnosis], None],
+    stop: Callable[[], bool],
+) -> Diagnosis:
+    notes: list[str] = []
+    steps: list[StepSpans] = []
+    parts: dict[str, float] = {}
+    memory: tuple[dict[str, int], int] = ({}, 0)
+    if config.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
+        steps, parts = told or (steps, parts)
+    if config.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+        if config.waiting_steps:
+            keep(Diagnosis(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
+        kernels = AttentionKernels()
+        with kernels:
+            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
+        memory = found or memory
+        if found and engine.device.type == "cuda":
+            notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
+    return Diagnosis(steps=steps, parts=parts, memory=memory[0], host_bytes=memory[1], notes=tuple(notes))
+
+
+def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+    """Whether any rank was asked to stop, known on every rank; a note says what is left out."""
+    (asked,) = any_rank(engine.device, stop())
+    notes += [f"asked to stop after the last step: {what} not measured"] * asked
+    return asked
+
+
+def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
+    """What `tell` returns; None, and a note, where it fails and there is one rank.
+
+    Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
+    """
+    try:
+        return tell()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        if is_peer_lost({"reason": reason}):
+            raise
+        if dist.get_world_size() > 1:
+            raise RunError(
+                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
+            ) from error
+    notes.append(f"{what} could not be measured: {reason}")
+    torch.cuda.empty_cache()  # nothing, where there is no GPU
+    return None
+
+
+def _parts(
+    engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
+) -> tuple[list[StepSpans], dict[str, float]]:
+    """The recorded steps, and the parts of the typical one on this rank; rank 0 writes its trace, or a note."""
+    *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
+    steps = record_steps(engine, watched)
+    share = operator_share(engine, *profiled)
+    everyone = gather_typical(steps)
+    parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
+    if config.trace is not None and dist.get_rank() == 0:
+        try:
+            save_trace(chrome_trace(engine.plan, everyone), config.trace)
+        except OSError as error:
+            notes.append(f"the trace could not be written to {config.trace}: {error.strerror or error}")
+    return steps, parts[dist.get_rank()]
+
+
+def _memory(engine: Engine, batches: Batches, config: RunConfig) -> tuple[dict[str, int], int]:
+    return measure_tiers(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
+
+
+def _batch(
+    engine: Engine, batches: Batches, config: RunConfig, number: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
+    return batches.between(config.warm_up + config.steps + number, engine.share.first, engine.share.last)
+
+
+def _everyones(seen: set[str]) -> set[str]:
+    return set().union(*gather_json(sorted(seen)))
+
+
+def takes_flexible(engine: Engine) -> bool:
+    """Whether blocks use FlexAttention in measured steps: they have a window or ALiBi, and a whole sequence."""
+    model, tokens = engine.plan.model, engine.plan.training.sequence_length
+    biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
+    return biased and engine.layout.cp == 1 and fits_flex(engine.device, model.head_dim)
+
+
+KERNELS = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash of the CPU",
+    "_scaled_dot_product_efficient_attention": "memory-efficient",
+    "_scaled_dot_product_cudnn_attention": "cuDNN",
+    "_scaled_dot_product_fused_attention_overrideable": "the device's own",
+    "_safe_softmax": "math, with all scores in memory",
+}
+"""Operator → how the backend is called; the last one is a part of what torch writes out where no kernel is fused."""
+
+
+class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that collects in `seen` the names of the attention kernels that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if made_of_others(types):
+            return NotImplemented
+        if name := KERNELS.get(func._opname):
+            self.seen.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def in_words(seen: Collection[str], *, flexible: bool) -> str:
+    """The note for the report. `flexible`: measured steps use FlexAttention, which is never seen here."""
+    kinds = [name for name in KERNELS.values() if name in seen]
+    found = " and ".join(kinds) or "none that torch has fused"
+    if flexible:
+        return f"attention kernel: FlexAttention; in the steps that are followed, with a dense mask: {found}"
+    return f"attention kernel: {found}"

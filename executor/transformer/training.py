@@ -1,0 +1,118 @@
+"""Training transformers: checks before a run starts, and the call on each rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.axes.offload import NOWHERE
+from cost_models.defaults import OWN_COMPILED
+from cost_models.errors import HostError, InputError
+from cost_models.files.catalog import load_stack
+from cost_models.schedules import SPLIT_BACKWARD
+from executor.axes.offload.drive import drive_folder, require_drive
+from executor.data.tokens import open_tokens, require_a_sequence, require_whole
+from executor.families import Training
+from executor.requirements import require_fp8_gemms, require_torchao
+from executor.run_config import RANDOM, TEXT, RunConfig
+from planner.plan import Plan
+from planner.rules.host import require_hosts
+from planner.rules.stack import require_runnable
+
+if TYPE_CHECKING:
+    import torch
+
+    from executor.measure.report import RunReport
+    from executor.steps import Stopped, Watcher
+
+
+_BYTE_VOCABULARY = 256
+
+
+class TransformerTraining(Training[Plan]):
+    """Transformers on tokens."""
+
+    def require_trainable(self, plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
+        config = config.model_copy(update={"compile": config.compile or plan.stack.compiled})
+        require_trainable(plan, byte_text=config.data == TEXT)
+        if config.drive is not None and not plan.layout.offload.drive:
+            raise InputError(
+                "--drive: the plan keeps nothing on a drive",
+                hint="leave it out, or plan `offload=states/drive`",
+            )
+        if os.environ.get("RANK", "0") == "0":
+            _require_data(plan, config.data, on_note)
+            require_drive(plan, drive_folder(config), config.nodes)
+        if config.compile:
+            _require_compilable(plan)
+        return config
+
+    def require_devices(self, plan: Plan, name: str, *, on_gpu: bool) -> None:
+        require_torchao(plan, name)
+        require_fp8_gemms(plan, name, on_gpu=on_gpu)
+        if "tp" in (plan.layout.overlap or ()) and not on_gpu:
+            raise HostError(
+                f"{name} has `overlap=tp`, which sends through the symmetric memory of GPUs",
+                hint="leave `tp` out",
+            )
+
+    def train(
+        self,
+        plan: Plan,
+        device: torch.device,
+        config: RunConfig,
+        watcher: Watcher,
+        stop: Callable[[], bool],
+    ) -> RunReport | Stopped:
+        from executor.transformer.train import train
+
+        return train(plan, device, config, watcher, stop)
+
+    def of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
+        from executor.measure.memory import predicted_parts
+        from executor.mesh import pipeline_rank
+
+        stage = pipeline_rank(plan.layout, rank)
+        return {
+            "place": f"stage {stage}",
+            "predicted": predicted_parts(plan.prediction.rank_memory[stage]),
+        }
+
+
+def require_trainable(plan: Plan, *, byte_text: bool) -> None:
+    """Raise InputError where the executor cannot train the plan, or hosts do not hold what it offloads."""
+    require_runnable(plan.question, plan.layout)
+    require_hosts(plan.question, plan.layout)
+    if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:
+        raise InputError(
+            f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"
+            f" {plan.model.vocab_size}",
+            hint="--data random, or a folder that meshwright tokens made",
+        )
+
+
+def _require_data(plan: Plan, data: str, on_note: Callable[[str], None]) -> None:
+    """Raise InputError where there are no whole tokens that go with the plan."""
+    if data not in (TEXT, RANDOM):
+        require_whole(Path(data), on_note)
+        header, _ = open_tokens(Path(data), plan.model.vocab_size)
+        require_a_sequence(header.tokens, plan.training.sequence_length, data)
+
+
+def _require_compilable(plan: Plan) -> None:
+    """Raise InputError where the plan's blocks cannot be compiled, whatever stack it was made for."""
+    schedule = plan.layout.schedule
+    if schedule in SPLIT_BACKWARD:
+        raise InputError(
+            f"a compiled block has one backward pass, which `schedule={schedule}` splits",
+            hint="leave out `compile`, or use another schedule",
+        )
+    if plan.layout.offload != NOWHERE:
+        raise InputError(
+            "compiled blocks stay on the device, and the plan keeps some in host memory",
+            hint="leave out `compile`, or plan without `offload`",
+        )
+    require_runnable(replace(plan.question, stack=load_stack(OWN_COMPILED)), plan.layout)
