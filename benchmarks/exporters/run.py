@@ -15,8 +15,8 @@ from collections import Counter
 from benchmarks.exporters import compare, peers
 from benchmarks.exporters.draw import draw
 from benchmarks.exporters.targets import TARGETS, Read
+from planner.formats.exporter import Job, settings_of
 from planner.formats.trainers import refusals
-from planner.formats.words import Asked, settings_of
 
 _SEED = 18
 _MOST = 4
@@ -28,7 +28,7 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
     found: Counter[str] = Counter()
     cases, wanted, broken = [], [], []
     for question, layout in draw(one.stack, _MOST * count, _SEED, name, one.models):
-        asked = Asked(question, layout)
+        asked = Job(question, layout)
         fields = one.target.translations(asked)
         if any(field.word.lacking for field in fields):
             found["not expressible"] += 1
@@ -40,9 +40,9 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
     for question, layout in draw(one.stack, count, _SEED + 1, None, one.models):
         if refusals(name, question, layout):
             found["refused"] += 1
-            fields = one.target.translations(Asked(question, layout))
+            fields = one.target.translations(Job(question, layout))
             if not any(field.word.lacking for field in fields):
-                broken.append(one.case(Asked(question, layout), settings_of(fields)))
+                broken.append(one.case(Job(question, layout), settings_of(fields)))
     answers = peers.read_back(one.peer, cases + broken)
     for (question, plan), answer in zip(wanted, answers, strict=False):
         read = one.read(answer["values"], question) if "values" in answer else None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
 from planner.formats.deepspeed import writing as deepspeed
+from planner.formats.exporter import Job, Settings
 from planner.formats.megatron import script as megatron
+from planner.formats.megatron.arguments import written
 from planner.formats.nemo import recipe as nemo
 from planner.formats.target import Target
 from planner.formats.torchtitan import writing as torchtitan
-from planner.formats.words import Asked, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Read:
     """The parser, as people write it."""
     peer: str = ""
     """Name of the parser (`peers`); empty: it has none that runs here."""
-    case: Callable[[Asked, Settings], dict[str, Any]] = lambda asked, settings: {}
+    case: Callable[[Job, Settings], dict[str, Any]] = lambda asked, settings: {}
     read: Callable[[Mapping[str, Any], Question], dict[str, Any]] = lambda values, question: {}
     same_names: bool = True
     """Whether the parser calls settings as the exporter does."""
@@ -37,15 +39,15 @@ class Read:
     """What the file has no place for, of `compare.planned`."""
 
 
-def _megatron(asked: Asked, settings: Settings) -> dict[str, Any]:
+def _megatron(asked: Job, settings: Settings) -> dict[str, Any]:
     return {
-        "arguments": [*megatron.arguments(settings), "--lr", "1e-4", "--mock-data"],
+        "arguments": [*chain(*written(settings)), "--lr", "1e-4", "--mock-data"],
         "world": asked.layout.num_gpus,
         "environment": megatron.environment(asked, settings),
     }
 
 
-def _text(target: Target) -> Callable[[Asked, Settings], dict[str, Any]]:
+def _text(target: Target) -> Callable[[Job, Settings], dict[str, Any]]:
     return lambda asked, settings: {
         "text": target.text(asked, settings, "plan.yaml"),
         "world": asked.layout.num_gpus,

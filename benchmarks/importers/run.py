@@ -22,9 +22,9 @@ from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.pipeline.estimating import estimate
 from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.reading import read_megatron
+from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo
-from planner.formats.reading.run import Reading
+from planner.formats.reading.settings import Reading
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
 

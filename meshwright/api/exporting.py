@@ -17,8 +17,7 @@ from meshwright.families.transformer.importing import ask_import_of
 from meshwright.inputs.questions import Inputs
 from planner.any_plan import AnyPlan
 from planner.formats.exporter import Exported
-from planner.formats.registry import exporter_named
-from planner.formats.sources import reader_of
+from planner.formats.registry import exporter_named, reader_of
 from planner.formats.torchrec import import_sharding
 from planner.plan_files import load_any_plan
 from planner.search.budget import Budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from planner.formats.words import Asked
+from planner.formats.exporter import Job
 
 
 def head(comment: str) -> list[str]:
@@ -12,21 +12,21 @@ def head(comment: str) -> list[str]:
     return ["#!/usr/bin/env bash", *(f"# {line}" for line in comment.splitlines()), "set -euo pipefail"]
 
 
-def several_nodes(asked: Asked) -> str:
+def several_nodes(job: Job) -> str:
     """What else `torchrun_words` want to be set, of several nodes."""
-    return ", NODE_RANK and MASTER_ADDR on every node" if asked.question.cluster.nodes > 1 else ""
+    return ", NODE_RANK and MASTER_ADDR on every node" if job.question.cluster.nodes > 1 else ""
 
 
-def torchrun_by_hand(asked: Asked) -> str:
+def torchrun_by_hand(job: Job) -> str:
     """How a person starts a module with torchrun."""
-    cluster = asked.question.cluster
+    cluster = job.question.cluster
     nodes = f"--nnodes {cluster.nodes} --node-rank .. --master-addr .. " if cluster.nodes > 1 else ""
     return f"torchrun {nodes}--nproc-per-node {cluster.gpus_per_node}"
 
 
-def torchrun_words(asked: Asked) -> list[str]:
+def torchrun_words(job: Job) -> list[str]:
     """Lines that set `LAUNCH` to torchrun's own arguments; where there are several nodes they say who they are."""
-    cluster = asked.question.cluster
+    cluster = job.question.cluster
     per_node, nodes = cluster.gpus_per_node, cluster.nodes
     words = ["--nproc-per-node", str(per_node)]
     if nodes == 1:

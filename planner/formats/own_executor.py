@@ -9,9 +9,8 @@ from typing import Any
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.question import MixedQuestion
-from planner.formats.exporter import Exported, Exporter
+from planner.formats.exporter import NOTHING, Exported, Exporter, Job, Translation, every_field
 from planner.formats.launching import head, several_nodes, torchrun_words
-from planner.formats.words import NOTHING, Asked, Translation, every_field
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -20,7 +19,7 @@ _MINUTES = 30
 
 
 def _exporter(
-    name: str, text: Callable[[Asked, str], str], usage: Callable[[Asked], tuple[str, ...]]
+    name: str, text: Callable[[Job, str], str], usage: Callable[[Job], tuple[str, ...]]
 ) -> Exporter:
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
         if isinstance(plan.question, MixedQuestion):
@@ -28,73 +27,71 @@ def _exporter(
                 f"{name} starts as many ranks on every node, and pools of several kinds may differ",
                 hint="`meshwright run` on each node, in the order of the pools, trains it",
             )
-        asked = Asked(plan.question, plan.layout)
+        job = Job(plan.question, plan.layout)
         try:
             require_runnable(plan.question, plan.layout)
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
         fields = tuple(
-            Translation(field=field, ours=str(asked.value(field)), word=NOTHING) for field in every_field()
+            Translation(field=field, ours=str(job.value(field)), word=NOTHING) for field in every_field()
         )
-        remarks = (*_prices(asked), *usage(asked))
-        return Exported(text=text(asked, plan_file), remarks=remarks, fields=fields)
+        remarks = (*_prices(job), *usage(job))
+        return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 
     return Exporter(name=name, plan_kind="plan", noun="plans of transformers", write=write)
 
 
-def _prices(asked: Asked) -> tuple[str, ...]:
-    if asked.stack.name in OWN_STACKS:
+def _prices(job: Job) -> tuple[str, ...]:
+    if job.stack.name in OWN_STACKS:
         return ()
-    return (
-        f"prices are of `{asked.stack.name}`, and the executor works as `meshwright`: --stack meshwright",
-    )
+    return (f"prices are of `{job.stack.name}`, and the executor works as `meshwright`: --stack meshwright",)
 
 
-def _command(asked: Asked, plan_file: str) -> list[str]:
+def _command(job: Job, plan_file: str) -> list[str]:
     return ["-m", "meshwright", "run", plan_file, "-o", _FOLDER]
 
 
-def _torchrun(asked: Asked, plan_file: str) -> str:
+def _torchrun(job: Job, plan_file: str) -> str:
     lines = [
         *head(
             f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
         ),
-        *torchrun_words(asked),
-        f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(_command(asked, plan_file))} "$@"',
+        *torchrun_words(job),
+        f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(_command(job, plan_file))} "$@"',
     ]
     return "\n".join(lines) + "\n"
 
 
-def _directives(asked: Asked) -> list[str]:
-    cluster = asked.question.cluster
+def _directives(job: Job) -> list[str]:
+    cluster = job.question.cluster
     options: dict[str, Any] = {"nodes": cluster.nodes, "ntasks-per-node": 1}
     if cluster.gpu.kind != "cpu":
         options["gpus-per-node"] = cluster.gpus_per_node
     return [f"#SBATCH --{name}={value}" for name, value in {**options, "time": _MINUTES}.items()]
 
 
-def _slurm(asked: Asked, plan_file: str) -> str:
+def _slurm(job: Job, plan_file: str) -> str:
     first, *rest = head(f"{plan_file} under SLURM, as `meshwright export --to slurm` wrote it")
     words = shlex.join(["meshwright", "run", plan_file])
     nodes = ""
-    if asked.question.cluster.nodes > 1:
+    if job.question.cluster.nodes > 1:
         rest.append('HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
         nodes = ' --nodes "$SLURM_NNODES" --rendezvous "$HEAD:${MASTER_PORT:-29500}"'
-    lines = [first, *_directives(asked), *rest, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
+    lines = [first, *_directives(job), *rest, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
     return "\n".join(lines) + "\n"
 
 
 TORCHRUN = _exporter(
     "torchrun",
     _torchrun,
-    lambda asked: (
-        f"steps, data and checkpoints are options behind it: `bash run.sh --steps 20`{several_nodes(asked)}",
+    lambda job: (
+        f"steps, data and checkpoints are options behind it: `bash run.sh --steps 20`{several_nodes(job)}",
     ),
 )
 SLURM = _exporter(
     "slurm",
     _slurm,
-    lambda asked: (
+    lambda job: (
         f"account, partition and time ({_MINUTES} minutes here) are yours: `sbatch --partition .. job.sh`",
     ),
 )

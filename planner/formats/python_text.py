@@ -1,4 +1,4 @@
-"""Python that an exporter writes, as a syntax tree: values are constants of the tree, so nothing has to be quoted."""
+"""Python that an exporter writes: values by `repr`, which quotes them, and lines as `ast.unparse` lays them out."""
 
 from __future__ import annotations
 
@@ -7,66 +7,32 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def value(what: Any) -> ast.expr:
-    """A plain value: a number, a text, a list of such .. or a tree as it is."""
-    if isinstance(what, ast.expr):
-        return what
-    if isinstance(what, (list, tuple)):
-        items = [value(one) for one in what]
-        return (ast.List if isinstance(what, list) else ast.Tuple)(elts=items, ctx=ast.Load())
-    assert what is None or isinstance(what, (bool, int, float, str)), what
-    return ast.Constant(what)
+class Code(str):
+    """Python that is written as it is, where `repr` would quote a text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
-def name(path: str) -> ast.expr:
-    """`a.b.c`."""
-    first, *rest = path.split(".")
-    tree: ast.expr = ast.Name(first, ast.Load())
-    for part in rest:
-        tree = ast.Attribute(tree, part, ast.Load())
-    return tree
-
-
-def call(path: str, *arguments: Any, **named: Any) -> ast.expr:
+def call(path: str, *arguments: Any, **named: Any) -> Code:
     """`a.b(1, c=2)`."""
-    keywords = [ast.keyword(key, value(one)) for key, one in named.items()]
-    return ast.Call(name(path), [value(one) for one in arguments], keywords)
+    given = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in named.items())]
+    return Code(f"{path}({', '.join(given)})")
 
 
-def assign(path: str, what: Any) -> ast.stmt:
-    """`a.b = 1`."""
-    target = name(path)
-    assert isinstance(target, (ast.Name, ast.Attribute))
-    target.ctx = ast.Store()
-    return ast.Assign([target], value(what))
+def assign(path: str, value: Any) -> str:
+    """`a.b = 1`, a line of a function."""
+    return f"{path} = {value!r}"
 
 
-def when_started(what: ast.expr) -> ast.stmt:
-    """`if __name__ == "__main__": what`."""
-    test = ast.Compare(name("__name__"), [ast.Eq()], [value("__main__")])
-    return ast.If(test, [ast.Expr(what)], [])
-
-
-def module(
-    about: str,
-    imports: Mapping[str, Iterable[str]],
-    function: str,
-    body: list[ast.stmt],
-    last: Iterable[ast.stmt] = (),
-) -> str:
-    """A module of one function without arguments: what it is, imports from each module, the function's lines, and
-    what follows it."""
-    lines: list[ast.stmt] = [ast.Expr(ast.Constant(about))]
+def module(about: str, imports: Mapping[str, Iterable[str]], body: Iterable[str], last: str = "") -> str:
+    """A module whose function `plan()` sets and returns `config`: what it is about, imports by module, the function's
+    lines, and what follows it."""
+    lines = [repr(about)]
     lines += [
-        ast.ImportFrom(source, [ast.alias(one) for one in sorted(set(names))], 0)
-        for source, names in sorted(imports.items())
+        f"from {source} import {', '.join(sorted(set(names)))}" for source, names in sorted(imports.items())
     ]
-    no_arguments = ast.arguments([], [], None, [], [], None, [])
-    lines += [ast.FunctionDef(function, no_arguments, body, [], None), *last]
-    tree = ast.fix_missing_locations(ast.Module(lines, []))
-    return ast.unparse(tree) + "\n"
-
-
-def returned(path: str) -> ast.stmt:
-    """`return a`."""
-    return ast.Return(name(path))
+    lines += ["def plan():", *(f"    {line}" for line in body), "    return config", last]
+    return ast.unparse(ast.parse("\n".join(lines))) + "\n"

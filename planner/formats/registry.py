@@ -1,10 +1,14 @@
-"""Trainers whose files plans are written as, and read from: one exporter a line."""
+"""Trainers whose files plans are written as, and whose files and commands runs are read from."""
 
 from __future__ import annotations
 
-from cost_models.errors import UnknownNameError
+from pathlib import PurePath
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.reading import is_pipe, read_document, read_text
 from planner.formats import own_executor, torchrec
 from planner.formats.deepspeed import writing as deepspeed
+from planner.formats.deepspeed.reading import MARKS
 from planner.formats.exporter import Exporter
 from planner.formats.megatron import script as megatron
 from planner.formats.nemo import recipe as nemo
@@ -19,6 +23,20 @@ EXPORTERS: dict[str, Exporter] = {
     "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,
 }
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "torchrec")
+_SUFFIXES = {
+    ".json": "torchrec",
+    ".sh": "megatron",
+    ".bash": "megatron",
+    ".slurm": "megatron",
+    ".sbatch": "megatron",
+    ".py": "torchtitan",
+    ".toml": "torchtitan",
+    ".yaml": "nemo",
+    ".yml": "nemo",
+}
+_SEVERAL = (".json", ".py")
+"""Suffixes of several trainers' files, which their words tell apart."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -27,3 +45,47 @@ def exporter_named(name: str) -> Exporter:
         known = tuple(EXPORTERS)
         raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
     return EXPORTERS[name]
+
+
+def reader_of(source: str, said: str | None = None) -> str:
+    """The reader of a file, or of a command line.
+
+    Raises:
+        UnknownNameError: there is no such reader.
+        InputError: neither its name nor its words tell.
+    """
+    known = ", ".join(READERS)
+    if said is not None:
+        if said not in READERS:
+            raise UnknownNameError("trainer to import from", said, READERS, hint=f"there are {known}")
+        return said
+    if is_command(source):
+        return "megatron"
+    suffix = PurePath(source).suffix
+    if suffix in _SEVERAL and is_pipe(source):
+        raise InputError(
+            f"`{source}` is a pipe, which is read once: its words cannot tell whose it is",
+            hint=f"--from says it: {known}",
+        )
+    if suffix not in _SUFFIXES:
+        raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
+    if suffix == ".json" and _is_deepspeed(source):
+        return "deepspeed"
+    return "nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix]
+
+
+def _is_deepspeed(source: str) -> bool:
+    document = read_document(source, most_bytes=torchrec.MOST_BYTES).value
+    return isinstance(document, dict) and bool(MARKS & document.keys())
+
+
+def _is_bridge(source: str) -> bool:
+    try:
+        return nemo.MARK in read_text(source)
+    except InputError:
+        return False
+
+
+def is_command(source: str) -> bool:
+    """Whether it is a command line itself, not the name of a file."""
+    return "\n" in source or " --" in source or source.startswith("--")

@@ -1,4 +1,4 @@
-"""What exporters of transformer plans share: the trainer's rules are asked, then its words, then its file written."""
+"""Exporters of transformer plans: check the trainer's rules, translate every field, write the file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.question import MixedQuestion
-from planner.formats.exporter import Exported, Exporter
-from planner.formats.trainers import TRAINERS, refusals
-from planner.formats.words import Asked, Settings, Translate, Translation, settings_of, translated
+from planner.formats import exporter as e
+from planner.formats.table import table_of
+from planner.formats.trainers import refusals
 from planner.plan import Plan
 
 _MOST_NAMED = 4
@@ -19,32 +19,39 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A trainer of transformers as an exporter sees it."""
+    """A trainer of transformers that plans are exported to."""
 
     name: str
-    """Of the exporter; of a trainer of `planner.formats.trainers` too, whose rules it then obeys."""
+    """Of the exporter, and of the trainer in `planner.formats.trainers` whose rules it obeys."""
     called: str
     """The trainer with its version, as people write it."""
-    stack: str | None
-    """Catalogue name of the software stack that it runs; None: it runs the plan's own."""
-    words: Mapping[str, Translate]
-    """Its word for every field, but for facts of the stack that it does not switch."""
-    text: Callable[[Asked, Settings, str], str]
-    """Its file, of settings and of the name of the plan's file."""
-    usage: Callable[[Asked, str], tuple[str, ...]]
+    stack: str
+    """Catalogue name of the software stack that it runs."""
+    table: str
+    """Folder of the trainer's `arguments.csv`."""
+    translated: Mapping[str, e.Translate]
+    """Path of a field → its settings, for fields that the table does not write."""
+    text: Callable[[e.Job, e.Settings, str], str]
+    """Writes the file, given the settings and the name of the plan's file."""
+    usage: Callable[[e.Job, str], tuple[str, ...]]
     """How to use the file."""
 
     @property
-    def exporter(self) -> Exporter:
-        """As a line of the registry."""
-        return Exporter(name=self.name, plan_kind="plan", noun="plans of transformers", write=self.write)
+    def words(self) -> dict[str, e.Translate]:
+        """Path of a field → its settings, for every field but facts of the stack that the trainer does not switch."""
+        return {**e.EVERYWHERE, **table_of(self.table).words(), **self.translated}
 
-    def write(self, plan: Plan, name: str, partly: bool) -> Exported:
-        """A plan as the trainer's file.
+    @property
+    def exporter(self) -> e.Exporter:
+        """As a line of the registry."""
+        return e.Exporter(name=self.name, plan_kind="plan", noun="plans of transformers", write=self.write)
+
+    def write(self, plan: Plan, name: str, partly: bool) -> e.Exported:
+        """Write a plan as the trainer's file.
 
         Raises:
             InputError: the plan is of a cluster of several pools.
-            InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
+            InfeasibleError: the trainer refuses the layout, or has no settings for some of the plan.
         """
         if isinstance(plan.question, MixedQuestion):
             pools = ", ".join(f"`{pool.name}`" for pool in plan.question.mixed.pools)
@@ -52,51 +59,46 @@ class Target:
                 f"{self.called} cannot train on several kinds of GPU, and the plan has {pools}",
                 hint="plan for one of them",
             )
-        asked = Asked(plan.question, plan.layout)
-        self.require_allowed(asked)
-        fields = self.translations(asked)
+        job = e.Job(plan.question, plan.layout)
+        self.require_allowed(job)
+        fields = self.translations(job)
         lacking = [one for one in fields if one.word.lacking]
         if lacking and not partly:
+            only_stack = all(one.field.startswith("stack.") for one in lacking)
             raise InfeasibleError(
                 f"{self.called} cannot say {_things(len(lacking))} of `{name}`",
                 problems=_problems(lacking),
-                hint=self._hint(lacking),
+                hint=f"plan again with --for {self.name}, or --partly writes the rest"
+                if only_stack
+                else "--partly writes the rest",
             )
-        return Exported(
-            text=self.text(asked, settings_of(fields), name),
-            remarks=(*map(_remark, _other_words(fields)), *_left(lacking), *self.usage(asked, name)),
+        remarks = [_remark(one) for one in fields if one.word.otherwise]
+        remarks += [f"not written: {problem}" for problem in _problems(lacking)]
+        return e.Exported(
+            text=self.text(job, e.settings_of(fields), name),
+            remarks=(*remarks, *self.usage(job, name)),
             fields=fields,
         )
 
-    def require_allowed(self, asked: Asked) -> None:
+    def require_allowed(self, job: e.Job) -> None:
         """Raise InfeasibleError where the trainer would not start with the layout: what `--for` refuses."""
-        if self.name not in TRAINERS:
-            return
-        refused = refusals(self.name, asked.question, asked.layout)
-        if refused:
+        if refused := refusals(self.name, job.question, job.layout):
             raise InfeasibleError(
-                f"{self.called} does not start with `{asked.layout.brief}`",
+                f"{self.called} does not start with `{job.layout.brief}`",
                 problems=[Problem("", words.what) for words in refused],
                 hint=f"plan again with --for {self.name}",
             )
 
-    def translations(self, asked: Asked) -> tuple[Translation, ...]:
-        """Every field of what is asked with the trainer's word."""
-        own = asked.stack if self.stack is None else load_stack(self.stack)
-        return translated(self.words, asked, own)
-
-    def _hint(self, lacking: list[Translation]) -> str:
-        if self.stack is not None and all(one.field.startswith("stack.") for one in lacking):
-            how = f"--for {self.name}" if self.name in TRAINERS else f"--stack {self.stack}"
-            return f"plan again with {how}, or --partly writes the rest"
-        return "--partly writes the rest"
+    def translations(self, job: e.Job) -> tuple[e.Translation, ...]:
+        """Every field of a job with the trainer's settings."""
+        return e.translated(self.words, job, load_stack(self.stack))
 
 
 def _things(count: int) -> str:
     return "one thing" if count == 1 else f"{count} things"
 
 
-def _problems(lacking: list[Translation]) -> list[Problem]:
+def _problems(lacking: list[e.Translation]) -> list[Problem]:
     """One for each field; many facts of a stack together."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     apart = [one for one in lacking if one not in stack] if len(stack) > _MOST_NAMED else lacking
@@ -108,11 +110,7 @@ def _problems(lacking: list[Translation]) -> list[Problem]:
     return found
 
 
-def _other_words(fields: tuple[Translation, ...]) -> list[Translation]:
-    return [one for one in fields if one.word.otherwise]
-
-
-def _remark(one: Translation) -> str:
+def _remark(one: e.Translation) -> str:
     settings = ", ".join(f"{name} {_value(value)}" for name, value in one.word.settings.items())
     theirs = f"`{settings}`" if settings else "no setting"
     return f"{one.field} `{one.ours}` is {theirs} there: {one.word.otherwise}"
@@ -120,7 +118,3 @@ def _remark(one: Translation) -> str:
 
 def _value(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _left(lacking: list[Translation]) -> list[str]:
-    return [f"not written: {problem}" for problem in _problems(lacking)]

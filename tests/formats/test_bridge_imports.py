@@ -13,9 +13,9 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.pipeline.estimating import estimate
 from meshwright.api.exporting import export
-from planner.formats.megatron.arguments import KINDS
-from planner.formats.nemo.bridge import read_bridge
-from planner.formats.sources import reader_of
+from planner.formats.nemo.recipe import read_bridge
+from planner.formats.registry import reader_of
+from planner.formats.table import table_of
 from planner.plan import make_plan
 
 RECIPE = """
@@ -87,7 +87,12 @@ def test_what_is_wrong_is_named(line: str, named: tuple[str, ...]) -> None:
 )
 def test_nonsense_is_read_or_refused(value: str) -> None:
     """Never another error, whatever a setting is."""
-    for name in (*KINDS, "num_moe_experts", "virtual_pipeline_model_parallel_size", "activation_func"):
+    for name in (
+        *table_of("megatron").arguments,
+        "num_moe_experts",
+        "virtual_pipeline_model_parallel_size",
+        "activation_func",
+    ):
         try:
             read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), gpus=16)
         except InputError as error:

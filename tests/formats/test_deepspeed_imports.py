@@ -18,8 +18,8 @@ from cost_models.pipeline.estimating import estimate
 from meshwright.api.exporting import export
 from meshwright.cli.frame import main
 from planner.formats.deepspeed.reading import read_deepspeed
-from planner.formats.reading.run import Reading
-from planner.formats.sources import reader_of
+from planner.formats.reading.settings import Reading
+from planner.formats.registry import reader_of
 from planner.plan import make_plan
 from planner.plan_files import load_any_plan
 

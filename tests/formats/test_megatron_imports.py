@@ -17,9 +17,9 @@ from cost_models.pipeline.estimating import estimate
 from meshwright.api.exporting import export
 from meshwright.cli.frame import main
 from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.reading import read_megatron
-from planner.formats.reading.run import Reading
-from planner.formats.sources import reader_of
+from planner.formats.megatron.script import read_megatron
+from planner.formats.reading.settings import Reading
+from planner.formats.registry import reader_of
 from planner.plan import make_plan
 from planner.plan_files import load_any_plan
 

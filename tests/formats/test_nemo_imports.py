@@ -16,7 +16,7 @@ from benchmarks.importers.run import priced
 from cost_models.errors import InputError
 from meshwright.cli.frame import main
 from planner.formats.nemo.config_file import read_nemo
-from planner.formats.reading.run import Reading
+from planner.formats.reading.settings import Reading
 
 WORDS = "model.override_vocab_size=128256"
 

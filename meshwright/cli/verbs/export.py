@@ -91,7 +91,7 @@ def import_(
     """Price what runs today."""
     from cost_models.errors import InputError
     from meshwright.inputs.questions import Inputs
-    from planner.formats.sources import reader_of
+    from planner.formats.registry import reader_of
 
     output = Output(json=json, csv=None, quiet=quiet)
     check_places(("-o", out))

@@ -25,11 +25,11 @@ from meshwright.inputs.questions import (
 )
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.reading import read_megatron
-from planner.formats.nemo.bridge import read_bridge
+from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo
-from planner.formats.reading.run import Reading
-from planner.formats.sources import is_command
+from planner.formats.nemo.recipe import read_bridge
+from planner.formats.reading.settings import Reading
+from planner.formats.registry import is_command
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
 

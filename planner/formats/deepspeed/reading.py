@@ -17,37 +17,15 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.reading.run import Reading
-from planner.formats.reading.settings import Settings, by_path
+from planner.formats.reading.settings import Reading, Settings, by_path
+from planner.formats.table import table_of
 
 STACK = "deepspeed"
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
 """Keys one of which every such file has."""
 _ZERO = "zero_optimization"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_BUCKET = 500_000_000
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "cpuadam": "adamw", "sgd": "sgd", "lamb": "lamb"}
-_SAYS_NOTHING = (
-    *(
-        "optimizer.params",
-        "optimizer.type",
-        "scheduler",
-        "gradient_clipping",
-        "steps_per_print",
-        "tensorboard",
-    ),
-    *("wall_clock_breakdown", "wandb", "csv_monitor", "dump_state", "flops_profiler", "prescale_gradients"),
-    *("data_parallel_size", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint"),
-    *("fp16.loss_scale", "fp16.initial_scale", "fp16.hysteresis", "fp16.min_loss", "fp16.auto_cast"),
-    *(
-        "activation_checkpointing",
-        f"{_ZERO}.contiguous_gradients",
-        f"{_ZERO}.reduce_scatter",
-        "pipeline.partition",
-    ),
-    *(f"{_ZERO}.allgather_partitions", f"{_ZERO}.stage3_gather_16bit", "expert_parallel.enabled"),
-    *(f"{_ZERO}.offload_optimizer.nvme_path", f"{_ZERO}.offload_optimizer.pin", f"{_ZERO}.offload_param.pin"),
-)
 
 
 def read_deepspeed(
@@ -63,7 +41,7 @@ def read_deepspeed(
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
     """
-    said = Settings(dict(by_path(document)))
+    said = Settings(dict(by_path(document)), table_of("deepspeed"))
     if auto := [path for path, value in said.values.items() if value == "auto" and path != "pipeline.stages"]:
         problems = [Problem(path, "`auto` is filled in when the program starts") for path in auto]
         raise InputError("the file leaves values to the program", problems=problems, hint="write them in")
@@ -72,15 +50,14 @@ def read_deepspeed(
     layout = _layout(said, model, gpus, assumed)
     training = _training(said, layout, sequence, base, assumed)
     own = base.model_copy(update=_facts(said, layout, base))
-    if unread := said.unread(_SAYS_NOTHING):
-        assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
-    return Reading(model=model, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
+    assumptions = (*said.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=own, assumptions=assumptions)
 
 
 def _layout(said: Settings, model: TransformerSpec, gpus: int, assumed: list[str]) -> Layout:
-    tp, cp = said.whole("tensor_parallel.autotp_size", 1), said.whole("sequence_parallel_size", 1)
-    pp = 1 if said.get("pipeline.stages") == "auto" else said.whole("pipeline.stages", 1)
-    ep = said.whole("expert_parallel.autoep_size", 1)
+    tp, cp = said.whole("tensor_parallel.autotp_size"), said.whole("sequence_parallel_size")
+    pp = 1 if said.get("pipeline.stages") == "auto" else said.whole("pipeline.stages")
+    ep = said.whole("expert_parallel.autoep_size")
     if gpus < 1 or gpus % (tp * pp * cp):
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
@@ -91,11 +68,11 @@ def _layout(said: Settings, model: TransformerSpec, gpus: int, assumed: list[str
         "dp": dp,
         "ep": ep,
         "mbs": _batches(said, dp)[1],
-        "zero": said.get(f"{_ZERO}.stage", 0),
+        "zero": said.get(f"{_ZERO}.stage"),
         "recompute": ("full" if _recomputes(said, pp, assumed) else "none",),
         "offload": _offload(said, model.num_layers // pp),
     }
-    if ep > 1 and (etp := said.whole("expert_parallel.expert_tensor_parallel_size", 1)) != tp:
+    if ep > 1 and (etp := said.whole("expert_parallel.expert_tensor_parallel_size")) != tp:
         fields["etp"] = etp
     if not model.num_layers % pp:
         fields["layers"] = (model.num_layers // pp,) * pp
@@ -120,7 +97,7 @@ def _batches(said: Settings, dp: int) -> tuple[int, int, int]:
 
 def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
     if pp > 1:
-        return bool(said.get("pipeline.activation_checkpoint_interval", 0))
+        return bool(said.get("pipeline.activation_checkpoint_interval"))
     named = any(path.startswith("activation_checkpointing") for path in said.values)
     what = "every block is recomputed" if named else "nothing is recomputed"
     assumed.append(
@@ -130,8 +107,8 @@ def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
 
 
 def _offload(said: Settings, blocks: int) -> Offload:
-    optimizer = said.get(f"{_ZERO}.offload_optimizer.device", "none")
-    weights = said.get(f"{_ZERO}.offload_param.device", "none")
+    optimizer = said.get(f"{_ZERO}.offload_optimizer.device")
+    weights = said.get(f"{_ZERO}.offload_param.device")
     for device in (optimizer, weights):
         if device not in ("none", None, "cpu", "nvme"):
             raise InputError(f"`device: {device}` is not known here")
@@ -142,7 +119,7 @@ def _offload(said: Settings, blocks: int) -> Offload:
         return Offload(streamed=EVERY, drive=drive)
     if optimizer in ("none", None):
         return Offload()
-    share = said.get(f"{_ZERO}.offload_optimizer.ratio", 1.0)
+    share = said.get(f"{_ZERO}.offload_optimizer.ratio")
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise InputError(f"`ratio: {share}` is no share")
     return Offload(states=EVERY if share >= 1 else round(share * blocks), drive=drive)
@@ -181,14 +158,15 @@ def _facts(said: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
     if not layout.zero:
         return {}
     facts: dict[str, Any] = {"overlap_gradient_reduce": said.get(f"{_ZERO}.overlap_comm", layout.zero == 3)}
-    sizes = [said.whole(f"{_ZERO}.{kind}_bucket_size") for kind in ("reduce", "allgather")]
-    if any(sizes):
-        facts["collective_buffers"] = 2.0 * sum(size or _BUCKET for size in sizes)
-    if layout.zero == 3 and (group := said.whole(f"{_ZERO}.sub_group_size")):
+    buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
+    sizes = [said.whole(bucket, None) or said.usual(bucket) for bucket in buckets]
+    if any(said.get(bucket, None) for bucket in buckets):
+        facts["collective_buffers"] = 2.0 * sum(sizes)  # of two bytes an element
+    if layout.zero == 3 and (group := said.whole(f"{_ZERO}.sub_group_size", None)):
         facts["update_group"] = group
     if layout.offload.drive:
         place = f"{_ZERO}.offload_optimizer"
-        reads, writes = (said.get(f"{place}.pipeline_{one}", False) for one in ("read", "write"))
-        drive = {"buffers": said.whole(f"{place}.buffer_count", 4), "overlaps": bool(reads and writes)}
+        reads, writes = (said.get(f"{place}.pipeline_{one}") for one in ("read", "write"))
+        drive = {"buffers": said.whole(f"{place}.buffer_count"), "overlaps": bool(reads and writes)}
         facts["drive"] = stack.drive.model_copy(update=drive)
     return facts

@@ -13,8 +13,19 @@ from typing import Any
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.specs.transformer import TransformerSpec
+from planner.formats.exporter import (
+    NOTHING,
+    Job,
+    Settings,
+    Translate,
+    Word,
+    lacks,
+    nothing,
+    only,
+    otherwise,
+    says,
+)
 from planner.formats.target import Target
-from planner.formats.words import NOTHING, Asked, Settings, Translate, Word, lacks, otherwise, says
 
 VERSION = "0.19.8"
 _RATE = 3e-4
@@ -23,58 +34,48 @@ _DRIVE = "/local/nvme"
 """Where drives are mounted, for the user to change."""
 
 
-def _nothing(asked: Asked) -> Word:
-    return NOTHING
-
-
 def _set(**settings: Any) -> Word:
     """Settings of `zero_optimization`."""
     return says(**{f"{_ZERO}.{name}": value for name, value in settings.items()})
 
 
-def _tp(asked: Asked) -> Word:
-    if asked.layout.tp == 1:
+def _pp(job: Job) -> Word:
+    if job.layout.pp == 1:
         return NOTHING
-    return says(**{"tensor_parallel.autotp_size": asked.layout.tp})
+    how = f"the program's model is a `PipelineModule` with `num_stages={job.layout.pp}`"
+    return otherwise(how, **{"pipeline.stages": job.layout.pp})
 
 
-def _pp(asked: Asked) -> Word:
-    if asked.layout.pp == 1:
+def _cp(job: Job) -> Word:
+    if job.layout.cp == 1:
         return NOTHING
-    how = f"the program's model is a `PipelineModule` with `num_stages={asked.layout.pp}`"
-    return otherwise(how, **{"pipeline.stages": asked.layout.pp})
+    return says(sequence_parallel_size=job.layout.cp, data_parallel_size=job.layout.dp)
 
 
-def _cp(asked: Asked) -> Word:
-    if asked.layout.cp == 1:
+def _context(job: Job) -> Word:
+    kind = job.layout.context or job.stack.context_parallel
+    return NOTHING if job.layout.cp == 1 or kind == "all-to-all" else lacks("its context ranks trade heads")
+
+
+def _ep(job: Job) -> Word:
+    if not job.model.has_experts or job.layout.ep == 1:
         return NOTHING
-    return says(sequence_parallel_size=asked.layout.cp, data_parallel_size=asked.layout.dp)
+    settings = {"expert_parallel.enabled": True, "expert_parallel.autoep_size": job.layout.ep}
+    return says(**settings, **{"expert_parallel.expert_tensor_parallel_size": job.layout.expert_tp})
 
 
-def _context(asked: Asked) -> Word:
-    kind = asked.layout.context or asked.stack.context_parallel
-    return NOTHING if asked.layout.cp == 1 or kind == "all-to-all" else lacks("its context ranks trade heads")
+def _mbs(job: Job) -> Word:
+    steps = job.layout.microbatches(job.training.global_batch)
+    return says(train_micro_batch_size_per_gpu=job.layout.mbs, gradient_accumulation_steps=steps)
 
 
-def _ep(asked: Asked) -> Word:
-    if not asked.model.has_experts or asked.layout.ep == 1:
-        return NOTHING
-    settings = {"expert_parallel.enabled": True, "expert_parallel.autoep_size": asked.layout.ep}
-    return says(**settings, **{"expert_parallel.expert_tensor_parallel_size": asked.layout.expert_tp})
-
-
-def _mbs(asked: Asked) -> Word:
-    steps = asked.layout.microbatches(asked.training.global_batch)
-    return says(train_micro_batch_size_per_gpu=asked.layout.mbs, gradient_accumulation_steps=steps)
-
-
-def _recompute(asked: Asked) -> Word:
-    policies = {policy for mix in asked.layout.recompute for policy in policies_in(mix)}
+def _recompute(job: Job) -> Word:
+    policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
     if policies == {"none"}:
         return NOTHING
     if policies != {"full"}:
         return lacks("it recomputes whole blocks, of all or of none")
-    if asked.layout.pp > 1:
+    if job.layout.pp > 1:
         return says(**{"pipeline.activation_checkpoint_interval": 1})
     return otherwise(
         "the program turns it on, as `model.gradient_checkpointing_enable()`",
@@ -82,8 +83,8 @@ def _recompute(asked: Asked) -> Word:
     )
 
 
-def _offload(asked: Asked) -> Word:
-    moved, layout = asked.layout.offload, asked.layout
+def _offload(job: Job) -> Word:
+    moved, layout = job.layout.offload, job.layout
     if not any(moved):
         return NOTHING
     if moved.parked or moved.activations:
@@ -107,51 +108,44 @@ def _offload(asked: Asked) -> Word:
     )
 
 
-def _layers(asked: Asked) -> Word:
-    if asked.layout.pp == 1:
+def _layers(job: Job) -> Word:
+    if job.layout.pp == 1:
         return NOTHING
-    if len(set(asked.layout.layers)) > 1:
+    if len(set(job.layout.layers)) > 1:
         return lacks("it divides blocks evenly, by parameters or by type")
     return says(**{"pipeline.partition": "uniform"})
 
 
-def _overlap(asked: Asked) -> Word:
-    layout = asked.layout
+def _overlap(job: Job) -> Word:
+    layout = job.layout
     if layout.overlap is not None and layout.pp > 1 and "pp" not in layout.overlap:
         return lacks("its stages always send behind compute")
-    wanted = asked.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
+    wanted = job.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
     return _set(overlap_comm=wanted) if layout.zero else NOTHING
 
 
 LAYOUT: Mapping[str, Translate] = {
-    "tp": _tp,
-    "pp": _pp,
-    "vpp": _nothing,  # one: its rules
-    "cp": _cp,
-    "dp": _nothing,  # what is left of the processes
-    "ep": _ep,
-    "etp": _nothing,  # said with `ep`
-    "mbs": _mbs,
-    "zero": lambda asked: _set(stage=asked.layout.zero),
-    "shard": _nothing,  # all: its rules
-    "sp": lambda asked: lacks("its tensor ranks have whole sequences") if asked.layout.sp else NOTHING,
-    "schedule": _nothing,  # 1f1b: its rules
-    "order": lambda asked: (
-        NOTHING if asked.layout.order == "tp-cp-dp-pp" else lacks("its order is tp-cp-dp-pp")
-    ),
-    "context": _context,
-    "recompute": _recompute,
-    "offload": _offload,
-    "ring": _nothing,  # how far it fetches ahead is in parameters
-    "overlap": _overlap,
-    "layers": _layers,
-    "pools": lambda asked: lacks("all its ranks are of one kind") if asked.layout.pools else NOTHING,
-    "replicas": lambda asked: lacks("replicas take equal shares") if asked.layout.replicas else NOTHING,
+    "layout.pp": _pp,
+    "layout.vpp": nothing,  # one: its rules
+    "layout.cp": _cp,
+    "layout.ep": _ep,
+    "layout.etp": nothing,  # said with `ep`
+    "layout.mbs": _mbs,
+    "layout.shard": nothing,  # all: its rules
+    "layout.sp": only("layout.sp", "its tensor ranks have whole sequences", False),
+    "layout.schedule": nothing,  # 1f1b: its rules
+    "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+    "layout.context": _context,
+    "layout.recompute": _recompute,
+    "layout.offload": _offload,
+    "layout.ring": nothing,  # how far it fetches ahead is in parameters
+    "layout.overlap": _overlap,
+    "layout.layers": _layers,
 }
 
 
-def _precision(asked: Asked) -> Word:
-    match asked.training.precision:
+def _precision(job: Job) -> Word:
+    match job.training.precision:
         case "bf16" | "fp16" as name:
             return says(**{f"{name}.enabled": True})
         case "fp32":
@@ -159,69 +153,66 @@ def _precision(asked: Asked) -> Word:
     return lacks("it trains in bf16, fp16 or fp32")
 
 
-def _optimizer(asked: Asked) -> Word:
+def _optimizer(job: Job) -> Word:
     names = {"adamw": "AdamW", "sgd": "SGD", "lamb": "Lamb"}
-    name = names.get(asked.training.optimizer)
+    name = names.get(job.training.optimizer)
     if name is None:
-        return lacks(f"it has no {asked.training.optimizer}")
+        return lacks(f"it has no {job.training.optimizer}")
     return says(**{"optimizer.type": name, "optimizer.params.lr": _RATE})
 
 
-def _gradients(asked: Asked) -> Word:
-    dtype = asked.training.gradient_dtype or asked.stack.gradient_dtype
-    if asked.training.precision not in ("bf16", "fp16"):
+def _gradients(job: Job) -> Word:
+    dtype = job.training.gradient_dtype or job.stack.gradient_dtype
+    if job.training.precision not in ("bf16", "fp16"):
         return NOTHING
-    wide = "fp32" if dtype == "fp32" else asked.training.precision
+    wide = "fp32" if dtype == "fp32" else job.training.precision
     return says(**{"data_types.grad_accum_dtype": wide})
 
 
-def _states(asked: Asked) -> Word:
-    if asked.training.state_dtype == "fp32":
+def _states(job: Job) -> Word:
+    if job.training.state_dtype == "fp32":
         return NOTHING
-    if asked.layout.zero == 0 or asked.training.precision != "bf16":
+    if job.layout.zero == 0 or job.training.precision != "bf16":
         return lacks("it keeps all states in bf16 from zero1 on, beside bf16 weights")
     return says(**{"bf16.bf16_master_weights_and_grads": True, "bf16.bf16_optimizer_states": True})
 
 
-def _moments(asked: Asked) -> Word:
-    same = asked.training.moment_dtype in (None, asked.training.state_dtype)
+def _moments(job: Job) -> Word:
+    same = job.training.moment_dtype in (None, job.training.state_dtype)
     return NOTHING if same else lacks("its moments have the type of its master weights")
 
 
 TRAINING: Mapping[str, Translate] = {
-    "kind": _nothing,
-    "global_batch": lambda asked: says(train_batch_size=asked.training.global_batch),
-    "sequence_length": lambda asked: otherwise("what the program feeds it"),
-    "precision": _precision,
-    "optimizer": _optimizer,
-    "gradient_dtype": _gradients,
-    "state_dtype": _states,
-    "moment_dtype": _moments,
-    "dropout": lambda asked: otherwise("of the program's model") if asked.question.dropout else NOTHING,
-    "recompute": _nothing,  # what the search may use
-    "tokens": lambda asked: (
-        NOTHING if asked.training.tokens is None else otherwise("as many steps as the program does")
+    "training.sequence_length": lambda job: otherwise("what the program feeds it"),
+    "training.precision": _precision,
+    "training.optimizer": _optimizer,
+    "training.gradient_dtype": _gradients,
+    "training.state_dtype": _states,
+    "training.moment_dtype": _moments,
+    "training.dropout": lambda job: otherwise("of the program's model") if job.question.dropout else NOTHING,
+    "training.tokens": lambda job: (
+        NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
     ),
 }
 
 
-def _buckets(asked: Asked) -> Word:
-    size = asked.stack.collective_buffers
-    if size is None or not asked.layout.zero:
+def _buckets(job: Job) -> Word:
+    size = job.stack.collective_buffers
+    if size is None or not job.layout.zero:
         return NOTHING
     elements = int(size / 4)  # one bucket to reduce and one to gather, of two bytes each
     return _set(reduce_bucket_size=elements, allgather_bucket_size=elements)
 
 
-def _group(asked: Asked) -> Word:
-    size = asked.stack.update_group
-    return NOTHING if size is None or asked.layout.zero < 3 else _set(sub_group_size=size)
+def _group(job: Job) -> Word:
+    size = job.stack.update_group
+    return NOTHING if size is None or job.layout.zero < 3 else _set(sub_group_size=size)
 
 
-def _drive(asked: Asked) -> Word:
-    if not asked.layout.offload.drive:
+def _drive(job: Job) -> Word:
+    if not job.layout.offload.drive:
         return NOTHING
-    drive = asked.stack.drive
+    drive = job.stack.drive
     settings = {
         "offload_optimizer.buffer_count": drive.buffers,
         "offload_optimizer.pipeline_read": drive.overlaps,
@@ -231,13 +222,12 @@ def _drive(asked: Asked) -> Word:
 
 
 STACK: Mapping[str, Translate] = {
-    "gradient_dtype": _nothing,  # said with the training job's
-    "overlap_gradient_reduce": _nothing,  # said with the layout's `overlap`
-    "collective_buffers": _buckets,
-    "update_group": _group,
-    "context_parallel": _nothing,  # said with the layout's `context`
-    "selective_drops": _nothing,  # it recomputes whole blocks
-    "drive": _drive,
+    "stack.gradient_dtype": nothing,  # said with the training job's
+    "stack.overlap_gradient_reduce": nothing,  # said with the layout's `overlap`
+    "stack.collective_buffers": _buckets,
+    "stack.update_group": _group,
+    "stack.selective_drops": nothing,  # it recomputes whole blocks
+    "stack.drive": _drive,
 }
 
 
@@ -253,13 +243,13 @@ def document(settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _usage(asked: Asked, name: str) -> tuple[str, ...]:
-    layout = asked.layout
+def _usage(job: Job, name: str) -> tuple[str, ...]:
+    layout = job.layout
     tied = [f"tp{layout.tp}" if layout.tp > 1 else "", f"ep{layout.ep}" if layout.ep > 1 else ""]
     split = " and ".join(filter(None, tied))
     how = f"; it splits a Hugging Face model for {split} by itself" if split else ""
     return (
-        f"the model (`{asked.model.name}`), its data and sequences of {asked.training.sequence_length:,} are your "
+        f"the model (`{job.model.name}`), its data and sequences of {job.training.sequence_length:,} are your "
         f"program's{how}",
         f"use it as deepspeed.initialize(model=.., config='ds.json'), with {layout.num_gpus:,} processes",
         *([f"drives are taken to be mounted at {_DRIVE}"] if layout.offload.drive else []),
@@ -270,12 +260,13 @@ TARGET = Target(
     name="deepspeed",
     called=f"DeepSpeed {VERSION}",
     stack="deepspeed",
-    words={
-        **{f"layout.{field}": word for field, word in LAYOUT.items()},
-        **{f"training.{field}": word for field, word in TRAINING.items()},
-        **{f"model.{field}": _nothing for field in TransformerSpec.model_fields},  # the program's
-        **{f"stack.{field}": word for field, word in STACK.items()},
+    table="deepspeed",
+    translated={
+        **{f"model.{field}": nothing for field in TransformerSpec.model_fields},  # the program's
+        **LAYOUT,
+        **TRAINING,
+        **STACK,
     },
-    text=lambda asked, settings, name: json.dumps(document(settings), indent=2) + "\n",
+    text=lambda job, settings, name: json.dumps(document(settings), indent=2) + "\n",
     usage=_usage,
 )

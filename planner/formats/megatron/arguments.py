@@ -1,7 +1,7 @@
-"""Arguments of Megatron-LM's `pretrain_gpt.py` as settings: by the names of their values, contradictions named.
+"""Arguments of Megatron-LM's `pretrain_gpt.py` as settings by the names of their values, and back.
 
-Sources: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py; names of 2021 and 2022 that are
-still in people's scripts.
+Sources of `arguments.csv`: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py; its column
+`earlier` has names of 2021 and 2022 that scripts still use.
 """
 
 from __future__ import annotations
@@ -10,88 +10,17 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
 from typing import Any
 
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
+from planner.formats.exporter import Settings
 from planner.formats.reading.shell_words import is_known, may_hold_arguments, plain
+from planner.formats.table import table_of
 
-KINDS = {
-    name: kind
-    for kind, names in {
-        "switch": """
-            bf16 fp16 group_query_attention swiglu squared_relu qk_layernorm add_qkv_bias use_rope_scaling
-            untie_embeddings_and_output_weights multi_latent_attention moe_router_pre_softmax moe_shared_expert_gate
-            moe_grouped_gemm sequence_parallel use_distributed_optimizer use_tp_pp_dp_mapping optimizer_cpu_offload
-            use_precision_aware_optimizer fine_grained_activation_offloading overlap_cpu_optimizer_d2h_h2d
-            overlap_grad_reduce overlap_param_gather tp_comm_overlap accumulate_allreduce_grads_in_fp32
-            grad_reduce_in_bf16 deterministic_mode cross_entropy_loss_fusion account_for_embedding_in_pipeline_split
-            account_for_loss_in_pipeline_split recompute_activations use_flash_attn use_rotary_position_embeddings
-            bias_gelu_fusion checkpoint_activations
-        """,
-        "whole": """
-            num_layers hidden_size num_attention_heads ffn_hidden_size kv_channels num_query_groups seq_length
-            max_position_embeddings vocab_size padded_vocab_size make_vocab_size_divisible_by rotary_base
-            rotary_seq_len_interpolation_factor micro_batch_size global_batch_size train_iters train_samples
-            tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size expert_model_parallel_size
-            expert_tensor_parallel_size num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
-            decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers recompute_num_layers
-            num_distributed_optimizer_instances num_experts moe_router_topk moe_ffn_hidden_size
-            moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk mtp_num_layers
-            q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim
-        """,
-        "share": """
-            layernorm_epsilon rotary_percent rope_scaling_factor hidden_dropout attention_dropout
-            moe_router_topk_scaling_factor optimizer_offload_fraction
-        """,
-        "name": """
-            position_embedding_type normalization attention_backend transformer_impl optimizer fp8 fp4
-            recompute_granularity recompute_method softmax_type moe_router_score_function moe_token_dispatcher_type
-            moe_flex_dispatcher_backend pipeline_model_parallel_layout exp_avg_dtype exp_avg_sq_dtype
-            main_params_dtype main_grads_dtype
-        """,
-        "list": """
-            recompute_modules offload_modules cp_comm_type rampup_batch_size moe_router_load_balancing_type
-            moe_aux_loss_coeff
-        """,
-        "pattern": """
-            moe_layer_freq no_rope_freq window_attn_skip_freq window_size
-        """,
-    }.items()
-    for name in names.split()
-}
-"""Name of a value → how it is written."""
-NEGATIONS = {
-    "--disable-bias-linear": "add_bias_linear",
-    "--no-overlap-p2p-communication": "overlap_p2p_comm",
-    "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
-    "--no-bias-gelu-fusion": "bias_gelu_fusion",
-    "--no-bias-swiglu-fusion": "bias_swiglu_fusion",
-    "--no-bias-dropout-fusion": "bias_dropout_fusion",
-    "--no-position-embedding": "position_embedding",
-}
-_OTHER_NAMES = {
-    "--norm-epsilon": "layernorm_epsilon",
-    "--fp8-format": "fp8",
-    "--fp4-format": "fp4",
-    "--model-parallel-size": "tensor_model_parallel_size",
-    "--batch-size": "micro_batch_size",
-    "--activations-checkpoint-method": "recompute_method",
-    "--activations-checkpoint-num-layers": "recompute_num_layers",
-}
-_SAYS_NOTHING = re.compile(
-    r"""--(?:no-)?(?:
-    lr|min-lr|decoupled|weight-decay|clip-grad|adam|sgd-momentum|init-method|seed|start-weight|end-weight|
-    data|split|train-data|valid|test-data|per-split|mock-data|tokenizer|vocab-file|merge-file|num-workers|
-    reset-|eod-mask|create-attention-mask|mmap|dataloader|
-    save|load|ckpt|async-save|use-dist-ckpt|dist-ckpt|auto-detect-ckpt|finetune|override-opt|use-checkpoint-opt|
-    log|tensorboard|wandb|timing|eval|exit|profile|use-pytorch-profiler|one-logger|check-|
-    distributed-(?:backend|timeout)|local-rank|lazy-mpu|rank|init-method-std|use-mcore-models|use-legacy|
-    manual-gc|use-cpu-init|hysteresis|initial-loss-scale|loss-scale|attention-softmax-in-fp32|
-    apply-query-key|masked-softmax|calculate-per-token|DDP-impl|empty-unused|untied|disable-straggler
-    )""",
-    re.VERBOSE,
-)
+TABLE = "megatron"
 _EXCLUDE = (
     ("bf16", "fp16"),
     ("swiglu", "squared_relu"),
@@ -116,8 +45,8 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting, or what it is without a word."""
-        return self.values.get(name, default)
+        """A setting; where it is not set the given default, else that of the table."""
+        return self.values.get(name, table_of(TABLE).arguments[name].default if default is None else default)
 
     def has(self, name: str) -> bool:
         """Whether it is said."""
@@ -173,27 +102,29 @@ def _by_flag(words: Sequence[str], said: Arguments) -> list[tuple[str, list[str]
     return found
 
 
+@cache
+def _flags() -> dict[str, tuple[str, bool | None]]:
+    """Flag → the name of its value, and the value of a flag that takes none."""
+    found: dict[str, tuple[str, bool | None]] = {}
+    for name, row in table_of(TABLE).arguments.items():
+        dashed = name.replace("_", "-")
+        spellings = " ".join([f"--{dashed}", *(row.others.get(column, "") for column in ("flag", "earlier"))])
+        if row.kind != "off":
+            found |= dict.fromkeys(spellings.split(), (name, True if row.kind == "switch" else None))
+        if row.kind in ("switch", "off"):
+            found[flag_of(name, False)] = name, False
+    return found
+
+
 def _take(said: Arguments, flag: str, values: list[str]) -> None:
     words = plain(" ".join([flag, *values]))
-    name = _OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
-    if flag in NEGATIONS:
-        name, arity, value = NEGATIONS[flag], 0, False
-    elif (kind := KINDS.get(name)) == "switch":
-        arity, value = 0, True
-    elif kind is not None:
-        arity, value = (max(1, len(values)) if kind == "list" else 1), None
-    elif flag.startswith("--no-") and KINDS.get(flag[5:].replace("-", "_")) == "switch":
-        name, arity, value = flag[5:].replace("-", "_"), 0, False
-    else:
-        if not _SAYS_NOTHING.match(flag):
-            said.unread[flag] = words
-        first = len(values) if "data-path" in flag else 1
-        for one in values:
-            if "[@]" in one or (one in values[first:] and may_hold_arguments(one)):
-                said.problems.append(
-                    Problem(f"`{plain(one)}`", "only the shell knows which arguments it holds")
-                )
+    dashed = flag if flag.startswith("--no") else f"--{flag[2:].replace('_', '-')}"
+    if (found := _flags().get(flag) or _flags().get(dashed)) is None:
+        _pass_over(said, flag, values, words)
         return
+    name, value = found
+    kind = table_of(TABLE).arguments[name].kind
+    arity = 0 if value is not None else max(1, len(values)) if kind == "list" else 1
     if unknown := [one for one in values if not is_known(one)]:
         what = f"only the shell knows what `{plain(unknown[0])}` is"
         said.problems.append(Problem(f"`{words}`", what))
@@ -204,13 +135,24 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
         said.say(name, value, flag)
     else:
         try:
-            said.say(name, _value(name, values), words)
+            said.say(name, _value(kind, values), words)
         except ValueError as error:
             said.problems.append(Problem(f"`{words}`", str(error)))
 
 
-def _value(name: str, values: list[str]) -> Any:
-    kind, text = KINDS[name], values[0]
+def _pass_over(said: Arguments, flag: str, values: list[str], words: str) -> None:
+    """Keep an argument that the table does not have; values that may hold further arguments are a problem."""
+    if not flag[2:].removeprefix("no-").startswith(table_of(TABLE).ignored["flag"]):
+        said.unread[flag] = words
+    first = len(values) if "data-path" in flag else 1
+    for one in values:
+        if "[@]" in one or (one in values[first:] and may_hold_arguments(one)):
+            what = "only the shell knows which arguments it holds"
+            said.problems.append(Problem(f"`{plain(one)}`", what))
+
+
+def _value(kind: str, values: list[str]) -> Any:
+    text = values[0]
     if kind in ("list", "name"):
         return tuple(values) if kind == "list" else text
     if kind == "pattern":
@@ -243,3 +185,24 @@ def _pattern(text: str) -> Any:
         if len(found) * int(times[:9]) > _MOST_BLOCKS:
             raise ValueError(f"`{text[:40]}` names more blocks than any model has")
     return tuple(found) * int(times)
+
+
+def flag_of(name: str, value: Any) -> str:
+    """The flag that sets an argument to a value."""
+    row = table_of(TABLE).arguments[name]
+    return row.others.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
+
+
+def written(settings: Settings) -> list[list[str]]:
+    """Settings as arguments of `pretrain_gpt.py`: the words of each flag with its values."""
+    return [[flag_of(name, value), *_words(name, value)] for name, value in settings.items()]
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return []
+    if name == "window_size":
+        return [",".join(map(str, value))]
+    if table_of(TABLE).arguments[name].kind == "pattern":
+        return ["+".join(f"[{one}]*{len(list(run))}" for one, run in groupby(value))]
+    return [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]

@@ -1,9 +1,8 @@
-"""Megatron Core's words for a plan, first of all for its layout, as names of its arguments: Megatron-LM's flags and the
-fields of Megatron Bridge's recipes are the same.
+"""The layout of a run in Megatron Core's arguments, written and read; Megatron-LM's flags and the fields of Megatron
+Bridge's recipes have the same names.
 
 Sources: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py, core/transformer/
-transformer_config.py, core/model_parallel_config.py, core/optimizer/optimizer_config.py,
-core/transformer/pipeline_parallel_layer_layout.py.
+transformer_config.py, core/model_parallel_config.py, core/optimizer/optimizer_config.py.
 """
 
 from __future__ import annotations
@@ -11,93 +10,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload import Offload
 from cost_models.axes.recompute import named_blocks, policies_in
 from cost_models.axes.words import EVERY
-from planner.formats.megatron.model import MODEL, nothing
-from planner.formats.megatron.training import TRAINING, stack_words
-from planner.formats.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
+from cost_models.errors import InputError
+from cost_models.specs.stack import StackSpec
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, otherwise, says
+from planner.formats.megatron.arguments import TABLE, Arguments
+from planner.formats.megatron.stages import pipeline_layout, stages_of
+from planner.formats.table import table_of
 
-_CONTEXT = {"ring": "p2p", "all-gather": "all_gather", "all-to-all": "a2a"}
-_RECOMPUTED = {"core": "core_attn", "experts": "moe"}
 _OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 _OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 
 
-def pipeline_layout(layers: tuple[int, ...]) -> str:
-    """Blocks of every virtual stage in the words of `--pipeline-model-parallel-layout`: `Ettt|tttt|tttL`."""
-    stages = ["t" * count for count in layers]
-    stages[0] = "E" + stages[0]
-    stages[-1] += "L"
-    return "|".join(stages)
-
-
-def _vpp(asked: Asked) -> Word:
-    layout = asked.layout
-    if layout.vpp == 1 or not _even(asked):
+def _vpp(job: Job) -> Word:
+    if job.layout.vpp == 1 or not _even(job):
         return NOTHING  # the stages of `layers` say it
-    return says(num_layers_per_virtual_pipeline_stage=layout.layers[0])
+    return says(num_layers_per_virtual_pipeline_stage=job.layout.layers[0])
 
 
-def _layers(asked: Asked) -> Word:
-    if _even(asked):
+def _layers(job: Job) -> Word:
+    if _even(job):
         return NOTHING
-    return says(pipeline_model_parallel_layout=pipeline_layout(asked.layout.layers))
+    return says(pipeline_model_parallel_layout=pipeline_layout(job.layout.layers))
 
 
-def _even(asked: Asked) -> bool:
-    return len(set(asked.layout.layers)) == 1
+def _even(job: Job) -> bool:
+    return len(set(job.layout.layers)) == 1
 
 
-def _cp(asked: Asked) -> Word:
-    return says(context_parallel_size=asked.layout.cp)
-
-
-def _context(asked: Asked) -> Word:
-    if asked.layout.cp == 1:
+def _context(job: Job) -> Word:
+    if job.layout.cp == 1:
         return NOTHING
-    return says(cp_comm_type=[_CONTEXT[asked.layout.context or asked.stack.context_parallel]])
+    kind = job.layout.context or job.stack.context_parallel
+    return says(cp_comm_type=[table_of(TABLE).arguments["cp_comm_type"].values[kind]])
 
 
-def _etp(asked: Asked) -> Word:
-    if not asked.model.has_experts:
-        return NOTHING
-    return says(expert_tensor_parallel_size=asked.layout.expert_tp)
+def _etp(job: Job) -> Word:
+    return says(expert_tensor_parallel_size=job.layout.expert_tp) if job.model.has_experts else NOTHING
 
 
-def _zero(asked: Asked) -> Word:
-    if asked.layout.zero == 0:
-        return NOTHING
-    if asked.layout.zero == 1:
-        return says(use_distributed_optimizer=True)
-    return lacks("its distributed optimizer shards optimizer states (zero1)")
+def _zero(job: Job) -> Word:
+    if job.layout.zero > 1:
+        return lacks("its distributed optimizer shards optimizer states (zero1)")
+    return says(use_distributed_optimizer=True) if job.layout.zero else NOTHING
 
 
-def _shard(asked: Asked) -> Word:
-    instances = asked.layout.data_ranks // asked.layout.shard_group
-    if instances == 1 or asked.layout.zero == 0:
+def _shard(job: Job) -> Word:
+    instances = job.layout.data_ranks // job.layout.shard_group
+    if instances == 1 or job.layout.zero == 0:
         return NOTHING
     return otherwise(
         f"{instances} instances of the optimizer, each sharded", num_distributed_optimizer_instances=instances
     )
 
 
-def _sp(asked: Asked) -> Word:
-    return says(sequence_parallel=True) if asked.layout.sp else NOTHING
-
-
-def _schedule(asked: Asked) -> Word:
-    if asked.layout.schedule in ("1f1b", "interleaved"):
+def _schedule(job: Job) -> Word:
+    if job.layout.schedule in ("1f1b", "interleaved"):
         return NOTHING  # the latter where a rank has several chunks
     return lacks("it runs 1f1b, and interleaved where vpp is above 1")
 
 
-def _order(asked: Asked) -> Word:
+def _order(job: Job) -> Word:
     orders = {"tp-cp-dp-pp": NOTHING, "tp-cp-pp-dp": says(use_tp_pp_dp_mapping=True)}
-    return orders.get(asked.layout.order, lacks("it seats ranks tp-cp-dp-pp or tp-cp-pp-dp"))
+    return orders.get(job.layout.order, lacks("it seats ranks tp-cp-dp-pp or tp-cp-pp-dp"))
 
 
-def _recompute(asked: Asked) -> Word:
-    layout = asked.layout
+def _recompute(job: Job) -> Word:
+    layout = job.layout
     if len(set(layout.recompute)) > 1:
         return lacks("it recomputes the same on every stage")
     mix = layout.recompute[0]
@@ -107,38 +89,29 @@ def _recompute(asked: Asked) -> Word:
         case ("full",):
             return says(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
         case ("selective",):
-            return _selective(asked)
+            return _selective(job)
         case ("full", "none") | ("none", "full"):
-            return says(
-                recompute_granularity="full",
-                recompute_method="block",
-                recompute_num_layers=_counted(asked, mix),
-            )
+            counted = "/".join(part for part in mix.split("/") if part.startswith("full"))
+            blocks = named_blocks(counted) if "full:" in mix else min(layout.layers) - named_blocks(mix)
+            return says(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
     return lacks("it has one policy for the blocks of a stage")
 
 
-def _counted(asked: Asked, mix: str) -> int:
-    """Blocks of a stage that are recomputed in full."""
-    if "full:" in mix:
-        return named_blocks("/".join(part for part in mix.split("/") if part.startswith("full")))
-    return min(asked.layout.layers) - named_blocks(mix)
-
-
-def _selective(asked: Asked) -> Word:
-    drops = asked.stack.selective_drops
-    if drops not in _RECOMPUTED:
+def _selective(job: Job) -> Word:
+    drops, modules = job.stack.selective_drops, table_of(TABLE).arguments["recompute_modules"].values
+    if drops not in modules:
         return lacks(f"its modules to recompute are others than what the stack drops ({drops})")
-    return says(recompute_granularity="selective", recompute_modules=[_RECOMPUTED[drops]])
+    return says(recompute_granularity="selective", recompute_modules=[modules[drops]])
 
 
-def _offload(asked: Asked) -> Word:
-    moved = asked.layout.offload
+def _offload(job: Job) -> Word:
+    moved = job.layout.offload
     if missing := [part for part in ("parked", "streamed", "drive") if getattr(moved, part)]:
         return lacks(f"it keeps no {' and '.join(missing)} blocks on the host")
     settings: dict[str, Any] = {}
     how = []
     if moved.states:
-        blocks = min(asked.layout.layers) * asked.layout.vpp
+        blocks = min(job.layout.layers) * job.layout.vpp
         share = 1.0 if moved.states >= EVERY else min(1.0, moved.states / blocks)
         settings |= {
             "optimizer_cpu_offload": True,
@@ -147,50 +120,96 @@ def _offload(asked: Asked) -> Word:
         }
         how.append(f"states of {share:.0%} of a rank's parameters, in their order")
     if moved.activations:
-        named = _OFFLOADED + (_OFFLOADED_OF_EXPERTS if asked.model.has_experts else ())
+        named = _OFFLOADED + (_OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
         settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(named)}
         how.append(f"the inputs of {', '.join(named)}")
     return otherwise("; ".join(how), **settings) if how else NOTHING
 
 
-def _ring(asked: Asked) -> Word:
-    return NOTHING  # a part of streaming, which `offload` answers for
-
-
-def _pools(asked: Asked) -> Word:
-    return lacks("all its ranks are of one kind") if asked.layout.pools else NOTHING
-
-
-def _replicas(asked: Asked) -> Word:
-    return lacks("replicas take equal shares") if asked.layout.replicas else NOTHING
-
-
 LAYOUT: Mapping[str, Translate] = {
-    "tp": lambda asked: says(tensor_model_parallel_size=asked.layout.tp),
-    "pp": lambda asked: says(pipeline_model_parallel_size=asked.layout.pp),
-    "vpp": _vpp,
-    "cp": _cp,
-    "dp": nothing,  # what is left of the processes
-    "ep": lambda asked: says(expert_model_parallel_size=asked.layout.ep) if asked.layout.ep > 1 else NOTHING,
-    "etp": _etp,
-    "mbs": lambda asked: says(micro_batch_size=asked.layout.mbs),
-    "zero": _zero,
-    "shard": _shard,
-    "sp": _sp,
-    "schedule": _schedule,
-    "order": _order,
-    "context": _context,
-    "recompute": _recompute,
-    "offload": _offload,
-    "ring": _ring,
-    "overlap": nothing,  # said with what the stack overlaps where no layout says
-    "layers": _layers,
-    "pools": _pools,
-    "replicas": _replicas,
+    "layout.vpp": _vpp,
+    "layout.etp": _etp,
+    "layout.zero": _zero,
+    "layout.shard": _shard,
+    "layout.schedule": _schedule,
+    "layout.order": _order,
+    "layout.context": _context,
+    "layout.recompute": _recompute,
+    "layout.offload": _offload,
+    "layout.ring": nothing,  # a part of streaming, which `offload` answers for
+    "layout.overlap": nothing,  # said with what the stack overlaps where no layout says
+    "layout.layers": _layers,
 }
+"""Fields of the layout whose settings do not follow from the table."""
 
 
-def core_words(own_attention: str) -> dict[str, Translate]:
-    """Megatron Core's word for every field that it switches."""
-    parts = {"layout": LAYOUT, "training": TRAINING, "model": MODEL, "stack": stack_words(own_attention)}
-    return {f"{part}.{name}": word for part, words in parts.items() for name, word in words.items()}
+def layout_of(
+    said: Arguments, blocks: int, has_experts: bool, world: int, stack: StackSpec, assumed: list[str]
+) -> Layout:
+    """The layout that arguments describe on `world` GPUs.
+
+    Raises:
+        InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
+    """
+    degrees = table_of(TABLE).fields("layout", said.get)
+    tp, pp, cp, ep = (degrees[axis] for axis in ("tp", "pp", "cp", "ep"))
+    if min(tp, pp, cp, ep) < 1 or world % (tp * pp * cp):
+        raise InputError(
+            f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command",
+            hint="the number of nodes is often a variable, or the launcher's: write it in",
+        )
+    dp = world // (tp * pp * cp)
+    vpp, layers = stages_of(said, blocks, pp)
+    fields: dict[str, Any] = {
+        **degrees,
+        "vpp": vpp,
+        "dp": dp,
+        "zero": int(said.get("use_distributed_optimizer")),
+        "order": "tp-cp-pp-dp" if said.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
+        "layers": layers,
+    }
+    if degrees["sp"] and tp == 1:
+        assumed.append("`--sequence-parallel` says nothing without tensor parallelism")
+        fields["sp"] = False
+    fields["recompute"] = (_recompute_of(said, max(layers), assumed),)
+    fields["offload"] = _offload_of(said, blocks // pp)
+    if not said.has("micro_batch_size"):
+        assumed.append("microbatches of one sequence")
+    instances = said.get("num_distributed_optimizer_instances")
+    if fields["zero"] and instances > 1:
+        fields["shard"] = dp * cp // instances
+    if has_experts and (etp := said.get("expert_tensor_parallel_size", tp)) != tp:
+        fields["etp"] = etp
+    if cp > 1:
+        kind, argument = said.get("cp_comm_type")[0], table_of(TABLE).arguments["cp_comm_type"]
+        if kind not in argument.values.values():
+            raise InputError(f"`--cp-comm-type {kind}` is not known here")
+        if argument.ours(kind) != stack.context_parallel:
+            fields["context"] = argument.ours(kind)
+    return Layout(**fields)
+
+
+def _recompute_of(said: Arguments, most: int, assumed: list[str]) -> str:
+    """Megatron's granularity, method and count; in 2021 a method alone meant whole blocks."""
+    method, count = said.get("recompute_method"), said.get("recompute_num_layers")
+    usual = "full" if method or said.get("checkpoint_activations") else None
+    match said.get("recompute_granularity", usual), method:
+        case None, _:
+            return "none"
+        case "selective", _:
+            return "selective"
+        case "full", "block":
+            return f"full:{count}" if count < most else "full"
+        case "full", "uniform" | None:
+            if count > 1:
+                assumed.append(f"one checkpoint a block, not one for {count}")
+            return "full"
+    raise InputError(f"`{said.flags.get('recompute_granularity', method)}` is not known here")
+
+
+def _offload_of(said: Arguments, blocks: int) -> Offload:
+    states = 0
+    if said.get("optimizer_cpu_offload"):
+        share = said.get("optimizer_offload_fraction")
+        states = EVERY if share >= 1 else round(share * blocks)
+    return Offload(states=states, activations=EVERY if said.get("fine_grained_activation_offloading") else 0)

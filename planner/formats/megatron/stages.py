@@ -1,4 +1,4 @@
-"""How Megatron-LM's arguments cut blocks into pipeline stages.
+"""Pipeline stages of blocks in Megatron-LM's arguments, written and read.
 
 Sources: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py,
 core/transformer/pipeline_parallel_layer_layout.py, core/transformer/transformer_block.py.
@@ -14,6 +14,14 @@ from planner.formats.megatron.arguments import Arguments
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", re.ASCII)
 _MOST_TEXT = 20_000
+
+
+def pipeline_layout(layers: tuple[int, ...]) -> str:
+    """Blocks of every virtual stage as `--pipeline-model-parallel-layout` writes them: `Ettt|tttt|tttL`."""
+    stages = ["t" * count for count in layers]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "L"
+    return "|".join(stages)
 
 
 def stages_of(said: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:

@@ -1,46 +1,38 @@
-"""NeMo's Megatron Bridge: a plan as a recipe, a module whose `plan()` is a `ConfigContainer`.
+"""NeMo's Megatron Bridge: a plan as a recipe, a module whose `plan()` is a `ConfigContainer`, and such a recipe read.
 
-It starts from Bridge's recipe without a model of its own (`vanilla_gpt_pretrain_config`) and sets what Megatron Core
-calls so (`megatron_core`), in the part of the container that has it. Sources: NVIDIA-NeMo/Megatron-Bridge 0.6, August
-2026: src/megatron/bridge/training/config.py, training/comm_overlap.py, training/mixed_precision.py,
-models/gpt_provider.py, models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
+It starts from Bridge's recipe without a model of its own (`vanilla_gpt_pretrain_config`) and sets Megatron Core's
+arguments, each in its part of the container. Sources: NVIDIA-NeMo/Megatron-Bridge 0.6, August 2026:
+src/megatron/bridge/training/config.py, training/comm_overlap.py, training/mixed_precision.py, models/gpt_provider.py,
+models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 """
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from cost_models.documents import printable
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_stack
 from planner.formats import python_text as py
+from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, otherwise
 from planner.formats.launching import torchrun_by_hand
-from planner.formats.megatron.layout import core_words
+from planner.formats.megatron.arguments import TABLE
+from planner.formats.megatron.script import CORE, reading_of
+from planner.formats.nemo.taken import Taken, overrides
+from planner.formats.reading.python_values import Built, Unknown, built_by, module_of
+from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Settings as Paths
+from planner.formats.table import table_of
 from planner.formats.target import Target
-from planner.formats.words import NOTHING, Asked, Settings, Word, lacks, otherwise
 
-_BRIDGE = "megatron.bridge"
-_PARTS = {
-    "train": ("micro_batch_size", "global_batch_size", "train_samples"),
-    "ddp": ("num_distributed_optimizer_instances", "overlap_grad_reduce", "overlap_param_gather"),
-    "dist": ("use_tp_pp_dp_mapping",),
-    "optimizer": (
-        "optimizer",
-        "optimizer_cpu_offload",
-        "optimizer_offload_fraction",
-        "overlap_cpu_optimizer_d2h_h2d",
-        "use_precision_aware_optimizer",
-    ),
-}
-"""Part of the container → settings that it has; all others are the model's."""
-_PART_OF = {setting: part for part, settings in _PARTS.items() for setting in settings}
-_RENAMED = {
-    "num_experts": "num_moe_experts",
-    "use_rope_scaling": "rope_scaling",
-    "rotary_seq_len_interpolation_factor": "seq_len_interpolation_factor",
-    "bias_gelu_fusion": "bias_activation_fusion",
-    "bias_swiglu_fusion": "bias_activation_fusion",
-}
+STACK = "nemo"
+MARK = "megatron.bridge"
+"""What every recipe of Bridge imports from."""
+_BASE = "vanilla_gpt_pretrain_config"
+_PARTS = ("model", "train", "ddp", "dist", "optimizer")
+"""Parts of the container that have Megatron Core's arguments."""
 _SAID_ELSEWHERE = frozenset(
     {
         "group_query_attention",  # by the number of groups
@@ -49,37 +41,44 @@ _SAID_ELSEWHERE = frozenset(
         *("bf16", "fp16", "fp8", "fp4"),  # by the mixed precision
     }
 )
-_MIXES = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp4": "bf16_with_nvfp4_mixed"}
-_MIXES_IN_16_BITS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
+_MIXES = {
+    "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp4": "bf16_with_nvfp4_mixed",
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+}
+_MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
+"""Provider of a model without settings of its own → whether its attention is latent."""
+_TO_ONE = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
+"""Arguments of Megatron-LM that take a list, and one value in Bridge."""
+_WORDS = (
+    *("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"),
+    *("model.attention_backend", "model.activation_func"),
+)
+"""Settings whose values are names of Python."""
 
 Imports = defaultdict[str, list[str]]
 Lines = Iterator[tuple[str, Any]]
 
 
-def _lines(asked: Asked, settings: Settings, imports: Imports) -> Lines:
+def _lines(job: Job, settings: Settings, imports: Imports) -> Lines:
     """Paths in the container with their values, in order."""
     if settings.get("multi_latent_attention"):
-        imports[f"{_BRIDGE}.models.mla_provider"].append("MLAModelProvider")
+        imports[f"{MARK}.models.mla_provider"].append("MLAModelProvider")
         yield "model", py.call("MLAModelProvider")
-    yield from _precision(settings, imports)
-    if asked.layout.vpp > 1:
-        yield "model.virtual_pipeline_model_parallel_size", asked.layout.vpp
+    mix = next((mix for name, mix in _MIXES.items() if settings.get(name)), None)
+    if mix is not None:
+        imports[f"{MARK}.training.mixed_precision"].append(mix)
+    yield "mixed_precision", mix and py.call(mix)
+    if job.layout.vpp > 1:
+        yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
     for name, value in settings.items():
         if name not in _SAID_ELSEWHERE:
             yield from _said(name, value, imports)
 
 
-def _precision(settings: Settings, imports: Imports) -> Lines:
-    mixes = [mix for name, mix in {**_MIXES, **_MIXES_IN_16_BITS}.items() if settings.get(name)]
-    if not mixes:
-        yield "mixed_precision", None
-        return
-    imports[f"{_BRIDGE}.training.mixed_precision"].append(mixes[0])
-    yield "mixed_precision", py.call(mixes[0])
-
-
 def _said(name: str, value: Any, imports: Imports) -> Lines:
-    """Where the container has one setting of Megatron Core."""
+    """Paths that set one argument of Megatron Core."""
     match name:
         case "seq_length":
             yield from ((f"{part}.seq_length", value) for part in ("model", "dataset"))
@@ -95,75 +94,177 @@ def _said(name: str, value: Any, imports: Imports) -> Lines:
             yield from ((f"{part}.grad_reduce_in_fp32", wide) for part in ("mixed_precision", "ddp"))
         case "exp_avg_dtype" | "exp_avg_sq_dtype":
             imports["torch"].append("bfloat16")
-            yield f"optimizer.{name}", py.name("bfloat16")
-        case "swiglu" | "squared_relu":
-            yield from _activation(name, imports)
+            yield f"optimizer.{name}", py.Code("bfloat16")
+        case "swiglu":
+            imports["torch.nn.functional"].append("silu")
+            yield "model.gated_linear_unit", True
+            yield "model.activation_func", py.Code("silu")
+        case "squared_relu":
+            imports["megatron.core.activations"].append("squared_relu")
+            yield "model.activation_func", py.Code("squared_relu")
         case "untie_embeddings_and_output_weights":
             yield "model.share_embeddings_and_output_weights", False
         case "attention_backend":
             imports["megatron.core.transformer.enums"].append("AttnBackend")
-            yield "model.attention_backend", py.name(f"AttnBackend.{value}")
+            yield "model.attention_backend", py.Code(f"AttnBackend.{value}")
         case "cp_comm_type":
             yield "model.cp_comm_type", value[0]
         case "tp_comm_overlap":
-            imports[f"{_BRIDGE}.training.comm_overlap"].append("CommOverlapConfig")
+            imports[f"{MARK}.training.comm_overlap"].append("CommOverlapConfig")
             yield "comm_overlap", py.call("CommOverlapConfig", tp_comm_overlap=True)
         case "train_samples":
             yield "train.train_iters", None
             yield "train.train_samples", value
         case _:
-            yield f"{_PART_OF.get(name, 'model')}.{_RENAMED.get(name, name)}", value
+            yield table_of(TABLE).arguments[name].others.get("bridge", f"model.{name}"), value
 
 
-def _activation(name: str, imports: Imports) -> Lines:
-    if name == "squared_relu":
-        imports["megatron.core.activations"].append("squared_relu")
-        yield "model.activation_func", py.name("squared_relu")
-        return
-    imports["torch.nn.functional"].append("silu")
-    yield "model.gated_linear_unit", True
-    yield "model.activation_func", py.name("silu")
-
-
-def _text(asked: Asked, settings: Settings, name: str) -> str:
+def _text(job: Job, settings: Settings, name: str) -> str:
     imports: Imports = defaultdict(list)
-    imports[f"{_BRIDGE}.recipes.gpt"].append("vanilla_gpt_pretrain_config")
-    imports[f"{_BRIDGE}.training.gpt_step"].append("forward_step")
-    imports[f"{_BRIDGE}.training.pretrain"].append("pretrain")
-    body: list[ast.stmt] = [py.assign("config", py.call("vanilla_gpt_pretrain_config"))]
-    body += [py.assign(f"config.{path}", value) for path, value in _lines(asked, settings, imports)]
-    body.append(py.returned("config"))
+    imports[f"{MARK}.recipes.gpt"].append(_BASE)
+    imports[f"{MARK}.training.gpt_step"].append("forward_step")
+    imports[f"{MARK}.training.pretrain"].append("pretrain")
+    body = [py.assign("config", py.call(_BASE))]
+    body += [py.assign(f"config.{path}", value) for path, value in _lines(job, settings, imports)]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
-    started = py.when_started(py.call("pretrain", py.call("plan"), py.name("forward_step")))
-    return py.module(about, imports, "plan", body, [started])
+    started = "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
+    return py.module(about, imports, body, started)
 
 
-def _usage(asked: Asked, name: str) -> tuple[str, ...]:
+def _usage(job: Job, name: str) -> tuple[str, ...]:
     return (
         "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
-        f"run it as recipe.py: {torchrun_by_hand(asked)} recipe.py",
+        f"run it as recipe.py: {torchrun_by_hand(job)} recipe.py",
     )
 
 
-def _positions(asked: Asked) -> Word:
-    length, longest = asked.training.sequence_length, asked.model.max_positions
-    if asked.model.positions != "learned" or length == longest:
+def _max_positions(job: Job) -> Word:
+    length, longest = job.training.sequence_length, job.model.max_positions
+    if job.model.positions != "learned" or length == longest:
         return NOTHING
     return otherwise(f"its table of positions is as long as a sequence, {length:,}")
 
 
-def _kind_of_positions(asked: Asked) -> Word:
-    words = core_words(own_attention="cudnn")
-    plain = asked.model.positions in ("learned", "rotary")
-    return words["model.positions"](asked) if plain else lacks("it has learned and rotary positions")
+def _positions(job: Job) -> Word:
+    known = job.model.positions in ("learned", "rotary")
+    return CORE["model.positions"](job) if known else lacks("it has learned and rotary positions")
 
 
 TARGET = Target(
     name="nemo",
     called="NeMo (Megatron Bridge 0.6)",
-    stack="nemo",
-    words=core_words(own_attention="cudnn")
-    | {"model.max_positions": _positions, "model.positions": _kind_of_positions},
+    stack=STACK,
+    table=TABLE,
+    translated=CORE | {"model.max_positions": _max_positions, "model.positions": _positions},
     text=_text,
     usage=_usage,
 )
+
+
+def read_bridge(text: str, *, gpus: int | None, stack: str | None = None, also: str = "") -> Reading:
+    """The run of a recipe on so many GPUs; `also` are overrides like `train.global_batch_size=512`.
+
+    Raises:
+        InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
+    """
+    if gpus is None:
+        raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
+    config = _recipe(text)
+    mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
+    taken = Taken(Paths({**values, **overrides(also)}, table_of(TABLE)))
+    _take_all(taken)
+    said = taken.said
+    for name in mix:
+        said.say(name, "hybrid" if name == "fp8" else "nvfp4" if name == "fp4" else True, "mixed_precision")
+    for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"):
+        if not said.has(name):
+            said.say(name, False, f"ddp.{name}")
+    overlaps = config.fields.get("comm_overlap")
+    inside = isinstance(overlaps, Built) and overlaps.fields.get("tp_comm_overlap") is True
+    said.say("tp_comm_overlap", inside, "comm_overlap")
+    wide = values.get("mixed_precision.grad_reduce_in_fp32", values.get("ddp.grad_reduce_in_fp32", True))
+    name = "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16"
+    said.say(name, True, "grad_reduce_in_fp32")
+    taken.require_readable("recipe")
+    return reading_of(said, gpus, None, load_stack(stack or STACK), True, taken.settings.unread("bridge"))
+
+
+def _recipe(text: str) -> Built:
+    module = module_of(text)
+    built = {name: built_by(module, name) for name, node in module.functions.items() if not node.args.args}
+    found = {
+        name: one for name, one in built.items() if isinstance(one, Built) and one.name.endswith("_config")
+    }
+    if len(found) != 1:
+        raise InputError(
+            f"the file has {len(found) or 'no'} recipe{'s' if len(found) > 1 else ''} of Megatron Bridge",
+            hint="a function that starts from one of its recipes and returns it",
+        )
+    name, recipe = next(iter(found.items()))
+    if recipe.name != _BASE:
+        raise InputError(
+            f"`{name}` starts from `{recipe.name}`, whose settings only Bridge has",
+            hint=f"start from `{_BASE}` and write out what the other sets",
+        )
+    return recipe
+
+
+def _mix(said: Any) -> tuple[str, ...]:
+    """Precisions of a mixture by its name."""
+    name = said.name if isinstance(said, Built) else said
+    if name is None:
+        return ()
+    known = {"bf16_mixed": ("bf16",), "fp16_mixed": ("fp16",), _MIXES["fp4"]: ("bf16", "fp4")}
+    if isinstance(name, str) and name.startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
+        return ("bf16", "fp8")
+    if name not in known:
+        raise InputError(f"`mixed_precision: {printable(str(name))}` is not known here")
+    return known[name]
+
+
+def _values(config: Built) -> dict[str, Any]:
+    """Settings by path, names of Python as their last word."""
+    model = config.fields.get("model")
+    if isinstance(model, Built) and model.name not in _MODELS:
+        raise InputError(
+            f"`{model.name}` has settings that only Bridge has", hint="write them out on a `GPTModelProvider`"
+        )
+    found: dict[str, Any] = {}
+    for part, of in config.fields.items():
+        if isinstance(of, Built) and part in (*_PARTS, "mixed_precision"):
+            found |= {f"{part}.{name}": _plain(value) for name, value in of.fields.items()}
+        elif part not in table_of(TABLE).ignored["bridge"]:
+            found[part] = _plain(of)
+    if isinstance(model, Built) and _MODELS[model.name]:
+        found["model.multi_latent_attention"] = True
+    for path in _WORDS:
+        if isinstance(found.get(path), Unknown):
+            found[path] = str(found[path]).rpartition(".")[2].replace("bfloat16", "bf16")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return Unknown(f"{value.name}(..)") if isinstance(value, Built) else value
+
+
+def _take_all(taken: Taken) -> None:
+    values, said, table = taken.settings.values, taken.said, table_of(TABLE)
+    if (kind := taken.get("model.activation_func")) == "squared_relu":
+        said.say("squared_relu", True, "activation_func: squared_relu")
+    elif kind not in (None, "silu", "gelu"):
+        raise InputError(f"`model.activation_func: {printable(str(kind))}` is not known here")
+    taken.take_tied_embeddings()
+    renamed = {path.rpartition(".")[2]: name for path, name in table.spelled("bridge").items()}
+    del renamed["bias_activation_fusion"]  # one of two arguments, by the activation
+    for path in values:
+        part, _, name = path.partition(".")
+        ours = renamed.get(name, name)
+        if part not in _PARTS or path.startswith(table.ignored["bridge"]) or ours in said.values:
+            continue
+        if ours in _TO_ONE and not isinstance(values[path], list | Unknown | None):
+            said.say(ours, (str(taken.get(path)),), f"{path}: {values[path]}")
+        elif ours in table.arguments:
+            taken.take(path, ours)
+    taken.take_fused_activation()
+    if said.has("num_query_groups"):
+        said.say("group_query_attention", True, said.flags["num_query_groups"])

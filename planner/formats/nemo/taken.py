@@ -1,4 +1,4 @@
-"""Settings of NeMo's files on their way to Megatron-LM's names, each checked for its kind."""
+"""Settings of NeMo's files taken under Megatron-LM's names, each checked for its kind."""
 
 from __future__ import annotations
 
@@ -10,38 +10,33 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
-from planner.formats.megatron.arguments import KINDS, NEGATIONS, Arguments
+from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.reading.python_values import Unknown
 from planner.formats.reading.settings import Settings
+from planner.formats.table import table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "switch": (bool,),
+    "off": (bool,),
     "whole": (int,),
     "share": (int, float),
     "name": (str,),
     "list": (list,),
     "pattern": (int, list),
 }
-"""How Megatron-LM's arguments are written → what a file may have."""
-
-_NEGATED = frozenset(NEGATIONS.values())
+"""Kind of an argument of Megatron-LM → types that a file may give it."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """Settings of the file on their way to Megatron-LM's names."""
+    """Settings of the file, and those of them that were taken under Megatron-LM's names."""
 
     settings: Settings
     said: Arguments = field(default_factory=Arguments)
 
-    @staticmethod
-    def knows(name: str) -> bool:
-        """Whether Megatron-LM has an argument for it."""
-        return name in KINDS or name in _NEGATED
-
     def get(self, path: str, default: Any = None) -> Any:
         """A setting; one that is filled in when the program starts is a problem."""
-        value = self.settings.get(path, default)
+        value = self.settings.get(path)
         if isinstance(value, Unknown):
             self.said.problems.append(Problem(f"`{path}`", f"only Python knows what `{value}` is"))
             return default
@@ -51,15 +46,14 @@ class Taken:
         return default if value is None else value
 
     def take(self, path: str, name: str) -> None:
-        """A setting under another name, if it is there and fits."""
+        """Take a setting under another name, if it is there and fits."""
         value = self.get(path)
         if value is None:
             return
-        words = f"{path}: {printable(str(value))}"
-        kind = KINDS.get(name, "switch")
+        words, kind = f"{path}: {printable(str(value))}", table_of(TABLE).arguments[name].kind
         if kind == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)
-        fits = isinstance(value, _TYPES[kind]) and (kind == "switch") == isinstance(value, bool)
+        fits = isinstance(value, _TYPES[kind]) and (kind in ("switch", "off")) == isinstance(value, bool)
         if fits and isinstance(value, list):
             wanted = int if kind == "pattern" else str
             fits = bool(value) and all(isinstance(one, wanted) for one in value)
@@ -69,6 +63,23 @@ class Taken:
             self.said.problems.append(Problem(f"`{words}`", "is no value of this setting"))
         else:
             self.said.say(name, tuple(value) if isinstance(value, list) else value, words)
+
+    def take_fused_activation(self) -> None:
+        """Take the fusion of biases with the activation, which Megatron-LM names by the activation."""
+        name = "bias_swiglu_fusion" if self.said.get("swiglu") else "bias_gelu_fusion"
+        self.take("model.bias_activation_fusion", name)
+
+    def take_tied_embeddings(self) -> None:
+        """Take whether the head has weights of its own."""
+        if not self.get("model.share_embeddings_and_output_weights", True):
+            words = "share_embeddings_and_output_weights: False"
+            self.said.say("untie_embeddings_and_output_weights", True, words)
+
+    def require_readable(self, what: str) -> None:
+        """Raise InputError with all problems of the file."""
+        if self.said.problems:
+            hint = '--also "model.KEY=VALUE" says one'
+            raise InputError(f"the {what} cannot be read", problems=self.said.problems, hint=hint)
 
 
 def overrides(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cost_models.files.catalog import load_model
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 
 
 class Flavour(NamedTuple):
@@ -99,8 +99,8 @@ def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None
 
 
 def _shape(name: str) -> Translate:
-    def word(asked: Asked) -> Word:
-        if flavour_of(asked.model) is not None:
+    def word(job: Job) -> Word:
+        if flavour_of(job.model) is not None:
             return NOTHING
         if name != "num_layers":
             return NOTHING  # once is enough
@@ -110,20 +110,20 @@ def _shape(name: str) -> Translate:
 
 
 def _detail(name: str) -> Translate:
-    def word(asked: Asked) -> Word:
-        found = flavour_of(asked.model)
-        if found is None or getattr(asked.model, name) == getattr(found[1], name):
+    def word(job: Job) -> Word:
+        found = flavour_of(job.model)
+        if found is None or getattr(job.model, name) == getattr(found[1], name):
             return NOTHING
         return lacks(f"its {found[0].family} {found[0].name} has `{getattr(found[1], name)}`")
 
     return word
 
 
-def _rotary(asked: Asked) -> Word:
-    found = flavour_of(asked.model)
+def _rotary(job: Job) -> Word:
+    found = flavour_of(job.model)
     if found is None or found[0].family != "llama3":
-        return _detail("rotary")(asked)
-    ours, theirs = asked.model.rotary, found[1].rotary
+        return _detail("rotary")(job)
+    ours, theirs = job.model.rotary, found[1].rotary
     if ours == theirs:
         return NOTHING
     if (
@@ -132,39 +132,34 @@ def _rotary(asked: Asked) -> Word:
         and ours.model_copy(update={"scaling": theirs.scaling}) == theirs
     ):
         return otherwise("its llama3 scales positions as Llama 3.1 does")
-    return _detail("rotary")(asked)
+    return _detail("rotary")(job)
 
 
-def _name(asked: Asked) -> Word:
-    found = flavour_of(asked.model)
+def _name(job: Job) -> Word:
+    found = flavour_of(job.model)
     return NOTHING if found is None else says(model=tuple(found[0]))
 
 
-def _left_out(asked: Asked) -> Word:
-    found = flavour_of(asked.model)
-    if not asked.model.left_out or (found is not None and found[1].left_out == asked.model.left_out):
+def _left_out(job: Job) -> Word:
+    found = flavour_of(job.model)
+    if not job.model.left_out or (found is not None and found[1].left_out == job.model.left_out):
         return NOTHING
-    return lacks(f"nobody read how: {', '.join(asked.model.left_out)}")
+    return lacks(f"nobody read how: {', '.join(job.model.left_out)}")
 
 
 MODEL: Mapping[str, Translate] = {
-    name: _shape(name) if name in _SHAPE else _detail(name)
+    f"model.{name}": _shape(name) if name in _SHAPE else _detail(name)
     for name in TransformerSpec.model_fields
     if name not in _ELSEWHERE
 } | {
-    "kind": lambda asked: NOTHING,
-    "name": _name,
-    "source": lambda asked: NOTHING,
-    "changed": lambda asked: NOTHING,  # the other fields say what
-    "max_positions": lambda asked: NOTHING,  # its caches are as long as the sequence
-    "rotary": _rotary,
-    "left_out": _left_out,
-    "load_balance": lambda asked: (
+    "model.name": _name,
+    "model.max_positions": nothing,  # its caches are as long as the sequence
+    "model.rotary": _rotary,
+    "model.left_out": _left_out,
+    "model.load_balance": lambda job: (
         otherwise("its routers have a bias for each expert, moved towards even loads")
-        if asked.model.has_experts and asked.model.load_balance
+        if job.model.has_experts and job.model.load_balance
         else NOTHING
     ),
-    "vocab_multiple": lambda asked: (
-        NOTHING if asked.model.vocab_multiple == 1 else lacks("its vocabulary is not padded")
-    ),
+    "model.vocab_multiple": only("model.vocab_multiple", "its vocabulary is not padded", 1),
 }

@@ -38,11 +38,10 @@ def layout_of(
 ) -> tuple[Layout, int]:
     """The layout, and sequences that one rank takes before it accumulates."""
     tp, pp, cp, ep = (
-        said.whole(f"{_MESH}.{axis}_parallel_degree", 1)
-        for axis in ("tensor", "pipeline", "context", "expert")
+        said.whole(f"{_MESH}.{axis}_parallel_degree") for axis in ("tensor", "pipeline", "context", "expert")
     )
     replicas, shard = _mesh(said, world, tp * pp * cp)
-    policy = said.get(f"{_MESH}.fsdp_reshard_after_forward", "default")
+    policy = said.get(f"{_MESH}.fsdp_reshard_after_forward")
     if policy not in ("default", "always", "never"):
         raise InputError(f"`{_MESH}.fsdp_reshard_after_forward: {policy}` is not known here")
     is_sharded = shard * cp > 1 or policy != "default"
@@ -57,7 +56,7 @@ def layout_of(
         "ep": ep,
         "mbs": mbs,
         "zero": (2 if policy == "never" else 3) if is_sharded else 0,
-        "sp": tp > 1 and bool(said.get(f"{_MESH}.enable_sequence_parallel", True)),
+        "sp": tp > 1 and bool(said.get(f"{_MESH}.enable_sequence_parallel")),
         "schedule": schedule,
         "layers": layers,
         "recompute": (_recompute(said, recipe, max(layers), assumed),),
@@ -67,7 +66,7 @@ def layout_of(
         fields["shard"] = shard * cp
     if model.has_experts and ep > 1:
         fields["etp"] = 1
-    rotated = said.get(f"{_MESH}.context_parallel_rotate_method", "allgather")
+    rotated = said.get(f"{_MESH}.context_parallel_rotate_method")
     if cp > 1 and _ROTATED.get(str(rotated)):
         fields["context"] = _ROTATED[rotated]
     try:
@@ -79,13 +78,13 @@ def layout_of(
 def _mesh(said: Settings, world: int, inner: int) -> tuple[int, int]:
     """Groups of replicas, and ranks that a group's weights are shared over; -1 are all that are left."""
     paths = [f"{_MESH}.data_parallel_{kind}_degree" for kind in ("replicate", "shard")]
-    replicas, shard = said.whole(paths[0], 1), said.get(paths[1], -1)
+    replicas, shard = said.whole(paths[0]), said.get(paths[1])
     if shard == -1:
         shard = world // (inner * replicas)
     elif not isinstance(shard, int) or shard < 1:
         raise InputError(f"`{paths[1]}: {shard}` is no degree")
     if shard < 1 or replicas * shard * inner != world:
-        words = ", ".join(f"`{path}: {said.get(path)}`" for path in paths if said.get(path) is not None)
+        words = ", ".join(f"`{path}: {said.get(path)}`" for path in paths if path in said.values)
         raise InputError(
             f"{world} GPUs do not divide by tp x pp x cp = {inner}" + (f" with {words}" if words else ""),
             hint="the product of all degrees is the number of GPUs",
@@ -101,9 +100,9 @@ def _microbatch(said: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
             raise InputError(
                 f"`training.num_tokens_per_microbatch_per_dp_rank: {tokens}` are no whole sequences of {length:,}"
             )
-        return each, each * said.whole(f"{_MESH}.num_pp_microbatches", 1)
-    if (local := said.whole("training.local_batch_size")) is None:
-        local = 8
+        return each, each * said.whole(f"{_MESH}.num_pp_microbatches")
+    if (local := said.whole("training.local_batch_size", None)) is None:
+        local = said.usual("training.local_batch_size")
         assumed.append(f"{local} sequences on a rank, torchtitan's default")
     if pp == 1:
         said.get(f"{_MESH}.pipeline_parallel_microbatch_size")
@@ -111,14 +110,14 @@ def _microbatch(said: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
     if (count := said.whole(f"{_MESH}.pipeline_parallel_microbatches")) is not None:
         each = max(1, local // count)
     else:
-        each = said.whole(f"{_MESH}.pipeline_parallel_microbatch_size", 1)
+        each = said.whole(f"{_MESH}.pipeline_parallel_microbatch_size")
     if local % each:
         raise InputError(f"`training.local_batch_size: {local}` does not divide into microbatches of {each}")
     return each, local
 
 
 def sequence_length(said: Settings) -> int:
-    usual = said.whole("training.max_context_length", 2048)
+    usual = said.whole("training.max_context_length")
     return int(said.whole("training.seq_len", usual))
 
 
@@ -128,7 +127,7 @@ def _stages(said: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]
         for name in ("schedule", "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"):
             said.get(f"{_MESH}.pipeline_parallel_{name}")
         return "1f1b", (blocks,)
-    wanted = str(said.get(f"{_MESH}.pipeline_parallel_schedule", "1F1B"))
+    wanted = str(said.get(f"{_MESH}.pipeline_parallel_schedule"))
     known = {schedule_named(name).engine.removeprefix("Schedule").lower(): name for name in REGISTRY}
     if (schedule := known.get(wanted.lower())) is None:
         raise InputError(f"`{_MESH}.pipeline_parallel_schedule: {wanted}` is not known here")
@@ -148,7 +147,7 @@ def _stages(said: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]
 def _even(said: Settings, blocks: int, pp: int, *, single: bool) -> tuple[int, ...]:
     """Stages as equal as they can be where embedding and head count as blocks (`_generate_llm_fqn_per_model_part`)."""
     first, last = (
-        said.get(f"{_MESH}.pipeline_parallel_{end}_stage_less_layers", 1) for end in ("first", "last")
+        said.get(f"{_MESH}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")
     )
     if not all(isinstance(one, int) and 0 <= one <= blocks for one in (first, last)):
         raise InputError(

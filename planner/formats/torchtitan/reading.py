@@ -18,8 +18,8 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.reading.python_values import Unknown
-from planner.formats.reading.run import Reading
-from planner.formats.reading.settings import Settings
+from planner.formats.reading.settings import Reading, Settings
+from planner.formats.table import table_of
 from planner.formats.torchtitan.flavours import Flavour, flavours, model_of
 from planner.formats.torchtitan.layout import layout_of, sequence_length
 from planner.formats.torchtitan.recipes import Recipe
@@ -27,56 +27,6 @@ from planner.formats.torchtitan.recipes import Recipe
 STACK = "torchtitan"
 _HIDES_INSIDE = "megatron-core"
 """The software stack whose products hide as much of their communication."""
-_SAYS_NOTHING = (
-    *(
-        "job.",
-        "profiling.",
-        "profiler.",
-        "metrics.",
-        "checkpoint.",
-        "comm.",
-        "validation.",
-        "validator.",
-        "lr_scheduler.",
-    ),
-    *(
-        "dataloader.",
-        "tokenizer",
-        "loss",
-        "hf_assets_path",
-        "dump_folder",
-        "fault_tolerance.",
-        "memory_estimation.",
-    ),
-    *(
-        "optimizer",
-        "float8.",
-        "mx.",
-        "quantize.",
-        "model.",
-        "debug.",
-        "compile.backend",
-        "experimental.custom",
-    ),
-    *(
-        "training.max_norm",
-        "training.gc_",
-        "training.dataset",
-        "training.warmup",
-        "training.mixed_precision_reduce",
-    ),
-    *(
-        "training.disable_cuda_graphs",
-        "activation_checkpoint.early_stop",
-        "parallelism.context_parallel_load_balancer",
-    ),
-    *(
-        "parallelism.spmd_backend",
-        "parallelism.enable_compiled_autograd",
-        "parallelism.pipeline_parallel_schedule_csv",
-    ),
-)
-_TYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
 
 def read_torchtitan(
@@ -96,24 +46,24 @@ def read_torchtitan(
     layout, local = layout_of(said, recipe, shape, gpus, assumed)
     training = _training(said, recipe, layout, local, assumed)
     own = base.model_copy(update=_facts(said, recipe, base, assumed))
-    if unread := said.unread(_SAYS_NOTHING):
-        assumed.insert(0, f"nothing of a step from settings that are not known here: {', '.join(unread)}")
-    return Reading(model=shape, training=training, layout=layout, stack=own, assumptions=tuple(assumed))
+    assumptions = (*said.unread(), *assumed)
+    return Reading(model=shape, training=training, layout=layout, stack=own, assumptions=assumptions)
 
 
 def _settings(recipe: Recipe) -> Settings:
     """Raises InputError where only Python knows a setting that a step may depend on."""
+    table = table_of("torchtitan")
     hidden = [
         Problem(f"`{path}`", f"only Python knows what `{value}` is")
         for path, value in recipe.settings.items()
-        if isinstance(value, Unknown) and not path.startswith(_SAYS_NOTHING)
+        if isinstance(value, Unknown) and not path.startswith(table.ignored["name"])
     ]
     if hidden:
         path = hidden[0].where.strip("`")
         raise InputError(
             "the recipe computes settings", problems=hidden, hint=f'--also "--{path} VALUE" says it'
         )
-    return Settings(recipe.settings)
+    return Settings(recipe.settings, table)
 
 
 def _model(recipe: Recipe, named: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
@@ -131,10 +81,10 @@ def _model(recipe: Recipe, named: TransformerSpec | None, assumed: list[str]) ->
 
 def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assumed: list[str]) -> TrainingSpec:
     length, usual = sequence_length(said), local * layout.dp
-    if (tokens := said.get("training.num_tokens_per_train_step", -1)) != -1:
+    if (tokens := said.get("training.num_tokens_per_train_step")) != -1:
         batch = tokens // length if isinstance(tokens, int) else 0
     else:
-        batch = said.get("training.global_batch_size", -1)
+        batch = said.get("training.global_batch_size")
         batch = usual if batch == -1 else batch
     if not isinstance(batch, int) or batch < 1 or batch % usual:
         raise InputError(
@@ -150,9 +100,9 @@ def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assume
         "precision": _precision(said, recipe, assumed),
         "dropout": 0.0,
         **({"tokens": float(steps * batch * length)} if steps else {}),
-        "state_dtype": _type(said, "training.dtype", "float32"),
+        "state_dtype": _type(said, "training.dtype"),
     }
-    name = str(said.get("optimizer", said.get("optimizer.name", "AdamW")))
+    name = str(said.get("optimizer", said.get("optimizer.name")))
     if name not in ("Adam", "AdamW"):
         raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
     try:
@@ -162,7 +112,7 @@ def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assume
 
 
 def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
-    precision = _type(said, "training.mixed_precision_param", "bfloat16")
+    precision = _type(said, "training.mixed_precision_param")
     for name in recipe.converters:
         low = name.lower()
         if "float8" in low or "mxfp8" in low or low == "mx":
@@ -175,27 +125,28 @@ def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
     return precision
 
 
-def _type(said: Settings, path: str, usual: str) -> str:
-    if (name := str(said.get(path, usual))) not in _TYPES:
+def _type(said: Settings, path: str) -> str:
+    known = said.table.arguments[path]
+    if (name := str(said.get(path))) not in known.values.values():
         raise InputError(f"`{path}: {name}` is not known here")
-    return _TYPES[name]
+    return str(known.ours(name))
 
 
 def _facts(said: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
     """What the recipe switches in the software stack."""
     parts = said.listed("compile.components") or ["model", "loss"]
-    enabled = bool(said.get("compile.enable", False))
+    enabled = bool(said.get("compile.enable"))
     facts: dict[str, Any] = {
         "compiled": enabled and "model" in parts,
         "compiles_loss": "loss" in parts,
-        "deterministic": bool(said.get("debug.deterministic", False)),
+        "deterministic": bool(said.get("debug.deterministic")),
     }
     if facts["compiled"]:
         facts |= base.when_compiled(loss="loss" in parts)
-    if said.get("compile.enable_async_tensor_parallel", False):
+    if said.get("compile.enable_async_tensor_parallel"):
         facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
         assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")
-    if said.get("parallelism.disable_loss_parallel", False):
+    if said.get("parallelism.disable_loss_parallel"):
         facts["loss_parallel"] = False
     if recipe.attention == "flex":
         assumed.append("FlexAttention is priced as FlashAttention")

@@ -19,38 +19,11 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from planner.formats.reading.python_values import Built, Module, Unknown, built_by, module_of
 from planner.formats.reading.settings import by_path
+from planner.formats.table import table_of
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
 _FLAT = ("Config", "default_adamw")
 """Ends of the names of calls whose arguments are settings."""
-_MOVED = {
-    **{
-        f"training.{one}": f"parallelism.{one}"
-        for one in ("tensor_parallel_degree", "fsdp_reshard_after_forward")
-    },
-    **{
-        f"{part}.{one}": f"parallelism.{one}"
-        for part in ("training", "experimental")
-        for one in (
-            "data_parallel_replicate_degree",
-            "data_parallel_shard_degree",
-            "context_parallel_degree",
-            "context_parallel_rotate_method",
-            "pipeline_parallel_degree",
-            "pipeline_parallel_schedule",
-            "pipeline_parallel_microbatches",
-        )
-    },
-    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "training.batch_size": "training.local_batch_size",
-    "training.compile": "compile.enable",
-    "training.deterministic": "debug.deterministic",
-    "training.seed": "debug.seed",
-    "experimental.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    "memory_estimation.enabled": "debug.memory_estimation",
-}
-"""Path of an earlier release → today's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +113,11 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
 
 def _today(said: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by the paths of today. Raises InputError where two releases' words contradict one another."""
+    moved = table_of("torchtitan").spelled("earlier")
     found: dict[str, Any] = {}
     words: dict[str, str] = {}
     for path, value in said.items():
-        today = _MOVED.get(path, path)
+        today = moved.get(path, path)
         if today in found and found[today] != value:
             problem = Problem(f"`{path}: {printable(str(value))}`", f"contradicts `{words[today]}`")
             raise InputError("a setting is said twice", problems=[problem])

@@ -1,0 +1,127 @@
+"""A trainer's arguments in one table, `arguments.csv` of its folder, which readers and writers share.
+
+Columns: name; kind (how its value is written); default of the release that the folder's readers name; unit; field of
+a plan that the argument sets; when an export writes the field from the table alone (`always`, `changed` from the
+default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`; other spellings. Arguments of
+kind `ignored` are beginnings of names that do not change the time or memory of a step.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from planner.formats.exporter import NOTHING, Job, Translate, Word, says
+
+_FOLDER = Path(__file__).parent
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "switch": lambda text: text == "true",
+    "off": lambda text: text != "false",
+    "whole": int,
+    "share": float,
+    "list": lambda text: (text,),
+    "pattern": int,
+}
+"""Kind of an argument → how the table's text becomes its default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One row of the table."""
+
+    name: str
+    """As the trainer's own code names its value."""
+    kind: str
+    default: Any
+    """Value where a file does not set it; None: there is none, or it follows from other arguments."""
+    field: str
+    """Path of the field of a plan, as `layout.tp`; of a switch perhaps behind `not`."""
+    written: str
+    values: Mapping[Any, Any]
+    """Value of the field → the trainer's value, where they differ."""
+    others: Mapping[str, str]
+    """Column of other spellings → the spelling there."""
+
+    def word(self, job: Job) -> Word:
+        """The trainer's setting for the field."""
+        value = self.theirs(job.value(self.field.removeprefix("not ")))
+        if "mixtures" in self.written and not job.model.has_experts:
+            return NOTHING
+        return NOTHING if "changed" in self.written and value == self.default else says(**{self.name: value})
+
+    def theirs(self, value: Any) -> Any:
+        """The trainer's value for a field's value."""
+        return not value if self.field.startswith("not ") else self.values.get(value, value)
+
+    def ours(self, value: Any) -> Any:
+        """The field's value for a trainer's value. Raises KeyError where the table lists values, and not this one."""
+        if self.field.startswith("not "):
+            return not value
+        return {theirs: ours for ours, theirs in self.values.items()}[value] if self.values else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """All arguments of one trainer."""
+
+    arguments: Mapping[str, Argument]
+    ignored: Mapping[str, tuple[str, ...]]
+    """Column → beginnings of names in it that do not change a step."""
+
+    def words(self) -> dict[str, Translate]:
+        """Field → its setting, of fields that one argument expresses alone."""
+        return {
+            one.field.removeprefix("not "): partial(Argument.word, one)
+            for one in self.arguments.values()
+            if one.written
+        }
+
+    def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
+        """Name of a field of one part of a plan → its value, of fields that one argument expresses alone."""
+        found = {}
+        for one in self.arguments.values():
+            of, _, field = one.field.removeprefix("not ").partition(".")
+            if of == part and one.written and ("mixtures" in one.written) == mixtures:
+                found[field] = one.ours(get(one.name))
+        return found
+
+    def spelled(self, column: str) -> dict[str, str]:
+        """Spelling in a column → the argument's name."""
+        return {
+            spelling: name
+            for name, one in self.arguments.items()
+            for spelling in one.others.get(column, "").split()
+        }
+
+
+@cache
+def table_of(folder: str) -> Table:
+    """The table of a trainer, by the name of its folder."""
+    with (_FOLDER / folder / "arguments.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
+    ignored: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row["kind"] == "ignored":
+            for column in row.keys() - {"kind"}:
+                ignored[column] = (*ignored.get(column, ()), row[column])
+    return Table(
+        arguments={row["name"]: _argument(row) for row in rows if row["kind"] != "ignored"}, ignored=ignored
+    )
+
+
+def _argument(row: Mapping[str, str]) -> Argument:
+    text, parse = row.get("default"), _PARSERS.get(row["kind"], str)
+    usual = {"switch": False, "off": True}.get(row["kind"])
+    return Argument(
+        name=row["name"],
+        kind=row["kind"],
+        default=usual if text is None else parse(text),
+        field=row.get("field", ""),
+        written=row.get("written", ""),
+        values=dict(pair.split("=") for pair in row.get("values", "").split()),
+        others={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
+    )
