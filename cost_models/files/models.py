@@ -22,8 +22,7 @@ from cost_models.files.names import (
 from cost_models.files.parsing import validate
 from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.files.recommenders import is_foreign_recommender
-from cost_models.hugging_face.config import read_config
-from cost_models.hugging_face.dropout import Dropout, dropout_of
+from cost_models.hugging_face.config import Dropout, dropout_of, read_config
 from cost_models.hugging_face.windows import in_turns
 from cost_models.specs.transformer import TransformerSpec
 

@@ -1,7 +1,7 @@
 """A Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
 
-A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead
-of the config is reported.
+A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead of the
+config is reported. Dropout is no part of the shape: it has one key in each family, and none in those of Llama's kind.
 """
 
 from __future__ import annotations
@@ -9,21 +9,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.hugging_face import windows as config_windows
-from cost_models.hugging_face.families import Config, Family, Noted
-from cost_models.hugging_face.gpt import GPT_FAMILIES
-from cost_models.hugging_face.llama import LLAMA_FAMILIES
-from cost_models.hugging_face.moe import MIXTURE_FAMILIES
-from cost_models.hugging_face.newer import NEWER_FAMILIES
-from cost_models.hugging_face.newer_moe import NEWER_MIXTURES
+from cost_models.hugging_face.families import Family, Noted, table, unread
 from cost_models.hugging_face.rotary import unscaled
-from cost_models.hugging_face.unread import unread
-from cost_models.hugging_face.windows import in_turns
+from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.blocks import Rotary
+
+_DROPOUT_KEYS = ("resid_pdrop", "hidden_dropout", "residual_dropout", "resid_dropout", "dropout")
+"""Of GPT-2, GPT-J, Phi and MPT; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo; OPT."""
+
+
+class Dropout(NamedTuple):
+    """A dropout probability, and the config's key for it."""
+
+    share: float
+    key: str
+
+
+def dropout_of(config: Config) -> Dropout | None:
+    """The dropout of hidden activations that the config states, or None.
+
+    Raises:
+        InputError: it is no probability.
+    """
+    for key in _DROPOUT_KEYS:
+        if (share := config.get(key)) is None:
+            continue
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            raise InputError(f"`{key}: {printable(str(share))}` is no probability")
+        return Dropout(float(share), key)
+    return None
+
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -42,33 +62,6 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
-_MIXTURES = {**MIXTURE_FAMILIES, **NEWER_MIXTURES}
-_KNOWN: dict[str, Family] = {**LLAMA_FAMILIES, **NEWER_FAMILIES, **GPT_FAMILIES, **_MIXTURES}
-_OTHER_BLOCKS = {
-    "qwen3_next": "gated delta nets in three of four blocks",
-    "kimi_linear": "delta attention in three of four blocks",
-    "jamba": "state spaces in seven of eight blocks",
-    "nemotron_h": "state spaces in most of its blocks",
-    "granitemoehybrid": "state spaces in most of its blocks",
-    "bamba": "state spaces in most of its blocks",
-    "zamba2": "state spaces in every block",
-    "falcon_h1": "state spaces in every block",
-    "falcon_mamba": "state spaces in every block",
-    "mamba": "state spaces in every block",
-    "mamba2": "state spaces in every block",
-    "recurrent_gemma": "recurrences in two of three blocks",
-    "rwkv": "recurrences in every block",
-    "xlstm": "recurrences in every block",
-    "lfm2": "short convolutions in most of its blocks",
-    "lfm2_moe": "short convolutions in most of its blocks",
-    "minimax": "linear attention in seven of eight blocks",
-    "longcat_flash": "two attentions a block, and experts that compute nothing",
-    "gemma3n": "embeddings of their own in every block",
-    "gemma3n_text": "embeddings of their own in every block",
-    "mllama": "attention to an image in some blocks",
-    "diffllama": "differences of two attentions",
-}
-"""`model_type` → what its blocks do that our spec cannot express."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
@@ -117,8 +110,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             assumed.append(f"{_phrase(spec_field, value)} (no {key})")
     fields["left_out"] = (*family.left_out(config), *unscaled(config))
     fields["activation"] = _activation(name, family, config, assumed)
-    if note := family.simplify(config):
-        assumed.append(note)
+    if family.simplification:
+        assumed.append(family.simplification)
     if passed := unread(config, family.told):
         assumed.append(f"nothing of {passed}: not read")
     fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
@@ -204,25 +197,25 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
             f"{name} does not say its `model_type`",
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
         )
-    if other := _OTHER_BLOCKS.get(model_type):
+    known = table()
+    if other := known.other_blocks.get(model_type):
         raise InputError(
             f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, which has no price here"
         )
     experts = [config.get(key) for key in _EXPERT_KEYS]
     mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()
-    if mixture and model_type not in _MIXTURES:
-        known = ", ".join(_MIXTURES)
+    if mixture and model_type not in known.mixtures:
         raise InputError(
             f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
-            hint=f"known: {known}; or describe the shape in YAML with `kind: transformer`",
+            hint=f"known: {', '.join(known.mixtures)}; or describe the shape in YAML with `kind: transformer`",
         )
-    if model_type not in _KNOWN:
+    if model_type not in known.families:
         raise InputError(
             f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
-            + did_you_mean(model_type, _KNOWN),
-            hint=f"known: {', '.join(_KNOWN)}; or describe the shape in YAML with `kind: transformer`",
+            + did_you_mean(model_type, known.families),
+            hint=f"known: {', '.join(known.families)}; or describe the shape in YAML with `kind: transformer`",
         )
-    return _KNOWN[model_type]
+    return known.families[model_type]
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:

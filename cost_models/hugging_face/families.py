@@ -1,23 +1,32 @@
-"""The record of a Hugging Face `model_type`: names of its fields, and what its code fixes where a config is silent."""
+"""Families of Hugging Face configs by `model_type`, read from `data/hugging_face/families.yaml`.
+
+A family says the names of a config's fields, and what the code of its class fixes where a config is silent. What takes
+more than a table is a function of `dense` or `mixtures`, which the table names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from cost_models.hugging_face.windows import Derived
+import yaml
 
-Config = Mapping[str, Any]
+from cost_models.documents import printable
+from cost_models.hugging_face import dense, mixtures
+from cost_models.hugging_face.rotary import rotary
+from cost_models.hugging_face.windows import Config, Derived, last_blocks, windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """How configs of one `model_type` are written, and what its code fixes."""
 
-    sizes: Mapping[str, str]
+    sizes: Mapping[str, str] = field(default_factory=dict)
     """Our field → the config's key, each required."""
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
     """Our field → its value in every model of the family."""
     optional: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     """Our field → the config's key and the value where it is absent (None: our own default)."""
@@ -31,14 +40,110 @@ class Family:
     """Required keys besides those of `sizes`."""
     told: tuple[str, ...] = ()
     """Keys that repeat others, or that what is left out names: reading them adds nothing."""
-    derive: Callable[[Config], Derived] = lambda config: {}
-    """Fields that follow from a config which says them in other terms."""
-    refuse: Callable[[Config], str | None] = lambda config: None
-    """The reason why a config cannot be represented; None where it can."""
-    left_out: Callable[[Config], tuple[str, ...]] = lambda config: ()
-    """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
-    simplify: Callable[[Config], str | None] = lambda config: None
-    """A simplification that leaves the model the same, in words; None where there is none."""
+    derivations: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
+    """Functions of `_DERIVATIONS`, with arguments where they take some."""
+    refusals: str | Mapping[str, str] = field(default_factory=dict)
+    """Key of the config → why it cannot be represented where the key is set; or a function of `_REFUSALS`."""
+    omissions: tuple[str | Mapping[str, Any], ...] = ()
+    """What the model computes that our blocks do not: `say` it always, or `when` a key (`absent`: its default) is set;
+    or a function of `_OMISSIONS`."""
+    simplification: str | None = None
+    """A simplification that leaves the model the same, in words."""
+
+    def derive(self, config: Config) -> Derived:
+        """Fields that follow from a config which says them in other terms."""
+        found: Derived = {}
+        for one in self.derivations:
+            name, arguments = (one, {}) if isinstance(one, str) else next(iter(one.items()))
+            found |= _DERIVATIONS[name](config, **arguments)
+        return found
+
+    def refuse(self, config: Config) -> str | None:
+        """The reason why a config cannot be represented; None where it can."""
+        if isinstance(self.refusals, str):
+            return _REFUSALS[self.refusals](config)
+        return next((reason for key, reason in self.refusals.items() if config.get(key)), None)
+
+    def left_out(self, config: Config) -> tuple[str, ...]:
+        """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
+        said: list[str] = []
+        for one in self.omissions:
+            if isinstance(one, str):
+                said += _OMISSIONS[one](config)
+            elif "when" not in one or config.get(one["when"], one.get("absent")):
+                said.append(one["say"])
+        return tuple(said)
+
+
+_DERIVATIONS: dict[str, Callable[..., Derived]] = {
+    "rotary": rotary,
+    "windows": windows,
+    "last_blocks": last_blocks,
+    **dense.DERIVATIONS,
+    **mixtures.DERIVATIONS,
+}
+_REFUSALS: dict[str, Callable[[Config], str | None]] = {
+    "opt_refusal": dense.opt_refusal,
+    "hunyuan_refusal": mixtures.hunyuan_refusal,
+}
+_OMISSIONS: dict[str, Callable[[Config], Sequence[str]]] = {"scaled_residuals": dense.scaled_residuals}
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_UNREAD = 8
+"""Most unread keys that are named."""
+_RENAMED = {
+    "derive": "derivations",
+    "refuse": "refusals",
+    "left_out": "omissions",
+    "simplify": "simplification",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Everything the table holds."""
+
+    dense: Mapping[str, Family]
+    mixtures: Mapping[str, Family]
+    other_blocks: Mapping[str, str]
+    """`model_type` → what its blocks do that our spec cannot express."""
+    of_no_price: frozenset[str]
+    """Keys that are none of a model's shape."""
+    of_no_price_endings: tuple[str, ...]
+
+    @property
+    def families(self) -> Mapping[str, Family]:
+        """`model_type` → family."""
+        return {**self.dense, **self.mixtures}
+
+
+@cache
+def table() -> Table:
+    """The table, read once."""
+    file = files("cost_models") / "data" / "hugging_face" / "families.yaml"
+    value = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+    entries = value["bases"] | value["dense"] | value["mixtures"]
+    return Table(
+        dense={name: Family(**_fields(entries, name)) for name in value["dense"]},
+        mixtures={name: Family(**_fields(entries, name)) for name in value["mixtures"]},
+        other_blocks=value["other_blocks"],
+        of_no_price=frozenset(value["of_no_price"]),
+        of_no_price_endings=tuple(value["of_no_price_endings"]),
+    )
+
+
+def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """The fields of an entry over those of the entry it is like, less what it is `without`."""
+    own = dict(entries[name])
+    fields = _fields(entries, own.pop("like")) if "like" in own else {}
+    dropped = own.pop("without", ())
+    for part in ("sizes", "facts", "optional"):
+        kept = {key: value for key, value in fields.get(part, {}).items() if key not in dropped}
+        added = own.pop(part, {})
+        fields[part] = kept | (
+            {key: tuple(value) for key, value in added.items()} if part == "optional" else added
+        )
+    given = {_RENAMED.get(key, key): value for key, value in own.items()}
+    return fields | {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
 
 
 class Noted(dict[str, Any]):
@@ -62,47 +167,14 @@ class Noted(dict[str, Any]):
         return super().get(key, default)
 
 
-LLAMA_SIZES = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "ffn_hidden_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-}
-LLAMA_FACTS = {
-    "gated_mlp": True,
-    "norm": "rmsnorm",
-    "positions": "rotary",
-    "attention_bias": False,
-    "attention_output_bias": False,
-    "mlp_bias": False,
-}
-
-
-def norms_by(key: str, epsilon: float) -> dict[str, tuple[str, Any]]:
-    """The optional field of the norms' epsilon: the config's key for it, and the value where absent."""
-    return {"norm_epsilon": (key, epsilon)}
-
-
-LLAMA_OPTIONAL = {
-    "num_kv_heads": ("num_key_value_heads", None),
-    "head_dim": ("head_dim", None),
-    "max_positions": ("max_position_embeddings", None),
-    "tied_embeddings": ("tie_word_embeddings", False),
-} | norms_by("rms_norm_eps", 1e-6)
-
-
-def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The facts except those named."""
-    return {name: value for name, value in facts.items() if name not in names}
-
-
-def combined(*parts: Callable[[Config], Derived]) -> Callable[[Config], Derived]:
-    """What several say of a config."""
-    return lambda config: {name: value for part in parts for name, value in part(config).items()}
-
-
-def whole_number(config: Config, key: str, default: int) -> int:
-    """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+def unread(config: Noted, told: Sequence[str] = ()) -> str:
+    """Keys with values that say something and that nothing read, in words; empty where there is none."""
+    known = table()
+    keys = [
+        key
+        for key in config.keys() - config.read - known.of_no_price - set(told)
+        if not key.endswith(known.of_no_price_endings) and config[key] not in (None, False, [], {}, "")
+    ]
+    words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in sorted(keys)]
+    more = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
+    return ", ".join(words[:_MOST_UNREAD]) + more

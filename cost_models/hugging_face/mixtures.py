@@ -1,15 +1,16 @@
-"""Which blocks of a Hugging Face mixture have experts, and how its routers choose and weigh them.
+"""What mixtures of experts say in terms of their own: which blocks have experts, how routers choose and weigh them.
 
 Read from the configuration and modelling files of `transformers` 4.57.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from cost_models.base import MAX_LAYERS
-from cost_models.hugging_face.families import Config, whole_number
-from cost_models.hugging_face.windows import Derived, windows
+from cost_models.hugging_face.rotary import rotary
+from cost_models.hugging_face.windows import Config, Derived, last_blocks, whole_number, windows
 
 
 def routing(config: Config, *, normalized: bool) -> Derived:
@@ -68,3 +69,113 @@ def groups(config: Config, *, scored_by: str) -> Derived:
 def every_block(config: Config) -> Derived:
     """A window in every block or in none, whatever `max_window_layers` says."""
     return windows(config, default=4096) if config.get("use_sliding_window") is True else {}
+
+
+def _deepseek(config: Config) -> Derived:
+    """DeepSeek attention: a head has two parts, and everything comes out of latents."""
+    position = whole_number(config, "qk_rope_head_dim", 0)
+    third = config.get("model_type") != "deepseek_v2"
+    latent = {
+        "kv_rank": config.get("kv_lora_rank"),
+        "query_rank": config.get("q_lora_rank"),
+        "position_dim": config.get("qk_rope_head_dim"),
+        "value_dim": config.get("v_head_dim"),
+    }
+    return {
+        "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
+        "latent_attention": ("kv_lora_rank", latent),
+        "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
+        **groups(config, scored_by="two best" if third else "best"),
+        **routing(config, normalized=third),
+    }
+
+
+def _llama4(config: Config) -> Derived:
+    """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
+    layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
+    written, interval = config.get("moe_layers"), max(1, whole_number(config, "no_rope_layer_interval", 4))
+    chosen = written if isinstance(written, list) else range(step - 1, layers, step)
+    listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
+    turned = [bool(one) for one in listed] if isinstance(listed, list) else []
+    pattern = ["window" if one else "full" for one in turned]
+    return {
+        **mixtures("interleave_moe_layer_step", layers, (one for one in chosen if isinstance(one, int))),
+        **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
+        **rotary(config, base=500_000.0, pattern=turned),
+        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
+        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+    }
+
+
+def _shared_granite(config: Config) -> Derived:
+    return {
+        "shared_expert_ffn_hidden_size": (
+            "shared_intermediate_size",
+            config.get("shared_intermediate_size", 0),
+        )
+    }
+
+
+def _ernie(config: Config) -> Derived:
+    """ERNIE 4.5: experts from one block to another, in turns; shared ones are as wide as routed ones."""
+    layers, first = blocks(config), whole_number(config, "moe_layer_start_index", 1)
+    last, step = config.get("moe_layer_end_index", -1), max(1, whole_number(config, "moe_layer_interval", 1))
+    end = layers - 1 if not isinstance(last, int) or last < 0 else last
+    chosen = [index for index in range(first, min(end, layers - 1) + 1) if (index + 1) % step == 0]
+    width, shared = (
+        whole_number(config, key, 0) for key in ("moe_intermediate_size", "moe_num_shared_experts")
+    )
+    return {
+        **mixtures("moe_layer_start_index", layers, chosen),
+        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
+        "shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width),
+        "head_bias": ("use_bias", config.get("use_bias", False)),
+    }
+
+
+def _hunyuan(config: Config) -> Derived:
+    """Hunyuan: one shared expert as wide as the routed ones; counts may be listed block by block."""
+    return {
+        "num_experts": ("num_experts", _one(config, "num_experts")),
+        "experts_per_token": ("moe_topk", _one(config, "moe_topk")),
+        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+    }
+
+
+def _one(config: Config, key: str) -> Any:
+    """A count, or that of every block."""
+    written = config.get(key)
+    return written[0] if isinstance(written, list) and written else written
+
+
+def hunyuan_refusal(config: Config) -> str | None:
+    for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
+        written = config.get(key)
+        if isinstance(written, list) and any(one != written[0] for one in written):
+            return f"its blocks differ in `{key}`"
+    if _one(config, "num_shared_expert") not in (None, 1):
+        return "it has several shared experts (`num_shared_expert`)"
+    if _one(config, "moe_intermediate_size") not in (None, config.get("intermediate_size")):
+        return "its experts are not as wide as `intermediate_size`"
+    return None
+
+
+def _windows_of_dots(config: Config) -> Derived:
+    """dots.llm1: windows from `max_window_layers` on, without a switch."""
+    return last_blocks({**config, "use_sliding_window": True}) if config.get("sliding_window", 4096) else {}
+
+
+DERIVATIONS: dict[str, Callable[..., Derived]] = {
+    "routing": routing,
+    "every_so_many": every_so_many,
+    "after_the_first": after_the_first,
+    "groups": groups,
+    "every_block": every_block,
+    "deepseek": _deepseek,
+    "llama4": _llama4,
+    "shared_granite": _shared_granite,
+    "ernie": _ernie,
+    "hunyuan": _hunyuan,
+    "windows_of_dots": _windows_of_dots,
+}
+"""Name in the table → function."""

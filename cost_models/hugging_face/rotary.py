@@ -6,11 +6,11 @@ together, neighbours (GPT-J) or those of its two halves (Llama), only orders the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cost_models.documents import printable
-from cost_models.hugging_face.windows import Derived, shortest_round
+from cost_models.hugging_face.windows import Config, Derived, shortest_round
 from cost_models.specs.blocks import Rotary
 
 _USUAL_BASE = Rotary().base
@@ -29,7 +29,7 @@ _PLAIN = ("default", "mrope")
 
 
 def rotary(
-    config: Mapping[str, Any],
+    config: Config,
     *,
     base: float = _USUAL_BASE,
     base_key: str = "rope_theta",
@@ -60,13 +60,13 @@ def rotary(
     return {"rotary": (base_key, found)} if found else {}
 
 
-def unscaled(config: Mapping[str, Any]) -> tuple[str, ...]:
+def unscaled(config: Config) -> tuple[str, ...]:
     """A scaling of the config that is none of ours, in words for what is left out."""
     kind = _kind(config)
     return () if kind is None or kind in _SCALED else (f"{kind} scaling of rotary positions",)
 
 
-def _kind(config: Mapping[str, Any]) -> str | None:
+def _kind(config: Config) -> str | None:
     """The kind of scaling of positions; None: they are not scaled."""
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, dict):
@@ -75,7 +75,7 @@ def _kind(config: Mapping[str, Any]) -> str | None:
     return None if kind in _PLAIN or kind is None else printable(str(kind), limit=40)
 
 
-def _part_of_head(config: Mapping[str, Any], share: Any) -> Any:
+def _part_of_head(config: Config, share: Any) -> Any:
     """How many numbers of a head turn; None: all. Nonsense is left to the field check."""
     if not isinstance(share, int | float) or isinstance(share, bool):
         return share

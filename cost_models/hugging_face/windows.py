@@ -14,6 +14,7 @@ from cost_models.base import MAX_LAYERS
 from cost_models.documents import printable
 
 T = TypeVar("T")
+Config = Mapping[str, Any]
 Derived = dict[str, tuple[str, Any]]
 """Our field → the key that it mostly follows from, and its value."""
 
@@ -21,15 +22,21 @@ _KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_atte
 
 
 def windows(
-    config: Mapping[str, Any],
+    config: Config,
     *,
     key: str = "sliding_window",
     default: int | None = None,
     pattern: Sequence[str] = ("window",),
+    full_every: int = 0,
 ) -> Derived:
-    """The fields of windows; `default` stands for a missing `key`, `pattern` for missing `layer_types`."""
+    """The fields of windows; `default` stands for a missing `key`, `pattern` for missing `layer_types`.
+
+    With `full_every` the pattern is that in which every so many-th block has no window.
+    """
     window = config.get(key, default)
     listed = config.get("layer_types")
+    if full_every:
+        pattern = ("window",) * (full_every - 1) + ("full",)
     kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
     if window is None or "window" not in kinds:
         return {}
@@ -41,7 +48,7 @@ def windows(
     return found
 
 
-def last_blocks(config: Mapping[str, Any]) -> Derived:
+def last_blocks(config: Config) -> Derived:
     """Qwen2: no window without `use_sliding_window`; with it the first `max_window_layers` blocks have none."""
     layers, first, _ = (
         config.get(key, default)
@@ -56,12 +63,13 @@ def last_blocks(config: Mapping[str, Any]) -> Derived:
     return windows(config, default=4096, pattern=pattern)
 
 
-def every(count: int) -> tuple[str, ...]:
-    """The pattern in which every so many-th block has no window."""
-    return ("window",) * (count - 1) + ("full",)
+def whole_number(config: Config, key: str, default: int) -> int:
+    """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
-def refusal(config: Mapping[str, Any]) -> str | None:
+def refusal(config: Config) -> str | None:
     """The reason why a config's `layer_types` cannot be represented; None where they can."""
     listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if listed is None:

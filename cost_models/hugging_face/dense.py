@@ -1,0 +1,153 @@
+"""What dense families of Hugging Face configs say in terms of their own: positions, windows, scales, parallel halves.
+
+Read from the configuration and modelling files of `transformers` 4.57.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cost_models.base import MAX_LAYERS
+from cost_models.hugging_face.rotary import rotary
+from cost_models.hugging_face.windows import Config, Derived, whole_number, windows
+
+
+def _gemma_scale(config: Config) -> Derived:
+    """Gemma multiplies embedded tokens by the root of their width."""
+    hidden = whole_number(config, "hidden_size", 0)
+    return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
+
+
+def _score_scale(config: Config) -> Derived:
+    """Scores divided by the root of a number that the config gives."""
+    scalar = config.get("query_pre_attn_scalar", 256)
+    if scalar == config.get("head_dim", 256) or not isinstance(scalar, int | float) or scalar <= 0:
+        return {}
+    return {"attention_scale": ("query_pre_attn_scalar", float(scalar) ** -0.5)}
+
+
+def _gemma3(config: Config) -> Derived:
+    rounds = max(2, whole_number(config, "sliding_window_pattern", 6))
+    return {
+        **_gemma_scale(config),
+        **_score_scale(config),
+        **windows(config, default=4096, full_every=min(rounds, 1000)),
+        **rotary(config, base=1e6, windowed_base=("rope_local_base_freq", 10_000.0)),
+    }
+
+
+def _olmo3(config: Config) -> Derived:
+    """OLMo 3: blocks with a window have unscaled rotary positions, whatever the scaling in the others."""
+    base = config.get("rope_theta", 10_000.0)
+    scaled = ("", base) if config.get("rope_scaling") else None
+    return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
+
+
+def _smollm3(config: Config) -> Derived:
+    """SmolLM3: every fourth block has no rotary positions, and may have a window."""
+    layers = min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
+    interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
+    listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
+    turned = [bool(one) for one in listed] if isinstance(listed, list) else []
+    found = rotary(config, base=2e6, pattern=turned)
+    if config.get("use_sliding_window") is True:
+        found |= windows(config, pattern=["full" if one else "window" for one in turned])
+    return found
+
+
+def multiplied(config: Config) -> Derived:
+    """Granite: factors on embedded tokens, scores and logits."""
+    logits = config.get("logits_scaling", 1.0)
+    inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
+    return {
+        "embedding_scale": ("embedding_multiplier", float(config.get("embedding_multiplier", 1.0))),
+        "attention_scale": ("attention_multiplier", float(config.get("attention_multiplier", 1.0))),
+        "logit_scale": ("logits_scaling", inverse),
+    }
+
+
+def scaled_residuals(config: Config) -> tuple[str, ...]:
+    """Granite: a factor on what each half of a block adds."""
+    factor = config.get("residual_multiplier", 1.0)
+    return () if factor == 1 else (f"what halves of blocks add, scaled by {factor}",)
+
+
+def _exaone4(config: Config) -> Derived:
+    """EXAONE 4: blocks with a window turn, those without do not; where there is no window all turn."""
+    interval = config.get("sliding_window_pattern", 4)
+    rounds = interval if isinstance(interval, int) and not isinstance(interval, bool) and interval > 1 else 4
+    window = config.get("sliding_window", 4096)
+    found = windows(config, default=4096, full_every=min(rounds, 1000))
+    if window is None or not found:
+        return rotary(config)
+    _, kinds = found.get("window_pattern", ("", ("window",)))
+    return found | rotary(config, pattern=[kind == "window" for kind in kinds])
+
+
+def _gptj(config: Config) -> Derived:
+    """Rotary positions over `rotary_dim` numbers of a head; null: all."""
+    return rotary(config, dim=config.get("rotary_dim", 64))
+
+
+def _neox_halves(config: Config) -> Derived:
+    """Parallel attention and MLP, each with its norm, unless the config says otherwise."""
+    key = "use_parallel_residual"
+    parallel = config.get(key, True)
+    return {"parallel_block": (key, parallel), "parallel_norms": (key, 2 if parallel is True else 1)}
+
+
+def _falcon(config: Config) -> Derived:
+    """Falcon's generations: 7B (one norm, one key head), 40B and 180B (two norms, some key heads), 11B (one norm)."""
+    newer = config.get("new_decoder_architecture", False)
+    heads = config.get("num_attention_heads")
+    if newer:
+        kv_heads = ("num_kv_heads", config.get("num_kv_heads", heads))
+    else:
+        kv_heads = ("multi_query", 1 if config.get("multi_query", True) else heads)
+    found: dict[str, tuple[str, Any]] = {"num_kv_heads": kv_heads}
+    found["parallel_block"] = ("parallel_attn", config.get("parallel_attn", True))
+    if found["parallel_block"][1] is True:
+        norms = config.get("num_ln_in_parallel_attn") or (2 if newer else 1)
+        found["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
+    if config.get("alibi"):
+        return found | {"positions": ("alibi", "alibi")}
+    return found | {"positions": ("alibi", "rotary")} | rotary(config)
+
+
+def _qk_norms(config: Config, *, key: str) -> Derived:
+    """Norms over queries and keys; they are priced, but the executor has none like them."""
+    return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
+
+
+def _alternating(config: Config) -> Derived:
+    """Command R7B: three blocks with a window and rotary positions, then one with neither."""
+    found = windows(config, default=4096, full_every=4)
+    _, pattern = found.get("window_pattern", ("", ("window",)))
+    turned = [kind == "window" for kind in pattern] if found else [False]
+    return found | rotary(config, pattern=turned)
+
+
+def opt_refusal(config: Config) -> str | None:
+    if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
+        return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
+    if config.get("do_layer_norm_before") is False:
+        return "it normalises after each block (`do_layer_norm_before: false`)"
+    return None
+
+
+DERIVATIONS: dict[str, Callable[..., Derived]] = {
+    "gemma_scale": _gemma_scale,
+    "score_scale": _score_scale,
+    "gemma3": _gemma3,
+    "olmo3": _olmo3,
+    "smollm3": _smollm3,
+    "multiplied": multiplied,
+    "exaone4": _exaone4,
+    "gptj": _gptj,
+    "neox_halves": _neox_halves,
+    "falcon": _falcon,
+    "qk_norms": _qk_norms,
+    "alternating": _alternating,
+}
+"""Name in the table → function."""
