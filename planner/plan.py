@@ -37,6 +37,16 @@ LayoutText = Annotated[Layout, BeforeValidator(_read_layout), PlainSerializer(st
 Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
 
 
+_RENAMED = {"holes": "fragmentation"}
+"""Parts of memory by the names that plan files of earlier versions have."""
+
+
+def _named_as_today(parts: Any) -> Any:
+    return (
+        {_RENAMED.get(name, name): size for name, size in parts.items()} if isinstance(parts, dict) else parts
+    )
+
+
 class Prediction(Spec):
     """What the cost model said when the plan was made; see `cost_models.estimate.Estimate` for the fields."""
 
@@ -58,7 +68,7 @@ class Prediction(Spec):
     """Bytes of a host's drive that states may fill."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
-    rank_memory: tuple[dict[str, float], ...]
+    rank_memory: tuple[Annotated[dict[str, float], BeforeValidator(_named_as_today)], ...]
     """Bytes by part for each pipeline rank."""
     trust: str
     """Tier of the constants and the error it has shown."""

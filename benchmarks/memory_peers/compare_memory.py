@@ -37,7 +37,7 @@ def main(out: str, megatron: str, mbridge: str, python: str) -> None:
         )
         memory = answer.estimate.rank_memory[0].as_dict()
         states = sum(memory[part] for part in _STATES)
-        ours.append((states, sum(memory.values()) - states - memory.get("holes", 0.0)))
+        ours.append((states, sum(memory.values()) - states - memory.get("fragmentation", 0.0)))
         asked.append(arguments(answer.question.model, answer.estimate.layout, one.gpus, one.sequence))
     theirs = _asked_of_mbridge(python, mbridge, asked)
     rows = []

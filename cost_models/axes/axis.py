@@ -1,12 +1,15 @@
-"""An axis of a layout: all that the notation, the columns, restrictions and the search need to know of it.
+"""The contract of an axis of a layout: its word, its rules, its price with lower bounds, and what the search tries.
 
-A field of `Layout` annotated with its `Axis` is the whole registration; `cost_models.axes.layout.AXES` collects them.
+A field of `Layout` annotated with its `Axis` is the whole registration; `cost_models.axes.layout.AXES` collects them,
+and everything general asks the record. Parts that need the prices of a layout, or the planner, may be named like entry
+points, `module:name`; they are imported when they are first used (`loaded`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
 Ints = npt.NDArray[np.int64]
-Terms = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
+Array = npt.NDArray[np.float64]
+Terms = dict[str, dict[str, Array]]
 """Coefficient of `StageCosts` → part of it that a user sees → (N,), or where that has policies (N, P)."""
 Matter = Literal["states", "pipeline", "blocks"]
 """`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
@@ -41,6 +45,40 @@ def divisors(number: int) -> list[int]:
     """In rising order."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
+
+
+def more(terms: Terms, added: Mapping[str, Mapping[str, Array]]) -> Terms:
+    """The coefficients that something is added to, with it."""
+    return {
+        name: terms[name] | {part: terms[name].get(part, 0.0) + value for part, value in parts.items()}
+        for name, parts in added.items()
+    }
+
+
+def loaded(part: Any) -> Any:
+    """A part of an axis, imported by its name where it is named as `module:name`."""
+    if not isinstance(part, str):
+        return part
+    module, _, name = part.partition(":")
+    return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What an axis does to the price of N layouts, beside what the parts of the cost model say themselves.
+
+    `seconds` and `bytes` take what coefficients are put together from (`pipeline.time_pieces.Pieces`,
+    `pipeline.memory_terms.Sizes`), and all coefficients so far; they give those that change (`more` adds to them).
+    """
+
+    seconds: Callable[[Any, Terms], Terms] | None = None
+    """ZeRO stages, shards, chunks and schedules must not change what it adds: bounds are taken without them."""
+    bytes: Callable[[Any, Terms], Terms] | None = None
+    """It may hang on the ZeRO stage; over a box of counts (`Axis.counted`) it must be least at a corner."""
+    least_update: Callable[[Question, Sequence[LayoutColumns]], Array] | None = None
+    """(N,) seconds that `rank_optimizer` has at least between some corners of a box of counts."""
+    facts: Callable[[Question, Layout], Mapping[str, Any]] | None = None
+    """Fields of the `Estimate` of a placed layout that only this axis fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +123,12 @@ class Axis:
     """Whether the search tries no value but the simplest unless `--allow` names the axis, or a restriction a column."""
     touches: frozenset[Matter] = frozenset({"states", "pipeline", "blocks"})
     """What hangs on it; layouts that differ in nothing that matters are worked out once."""
-    seconds: Callable[[Question, LayoutColumns], Terms] | None = None
-    """What it adds to the time of a stage, beside what the parts of the cost model say themselves. ZeRO stages, shards,
-    chunks and schedules must not change it: bounds are taken without them."""
-    bytes: Callable[[Question, LayoutColumns], Terms] | None = None
-    """The same of memory; it may hang on the ZeRO stage."""
+    price: Price | str | None = None
+    """What it does to time and memory; None: the parts of the cost model read its columns."""
+    time_part: str = ""
+    """A part of the step that it alone makes, as a user sees it; what of that is hidden is `<part>_hidden`."""
+    updates_elsewhere: Callable[[LayoutColumns], npt.NDArray[np.bool_]] | None = None
+    """(N,) layouts whose parameters something else than the device may update: only `least_update` bounds that."""
 
     def value_in(self, name: str, layout: Layout) -> Any:
         """Its value in a layout, where it is left out what it comes to."""

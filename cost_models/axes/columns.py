@@ -61,6 +61,13 @@ def columns_that_touch(matter: Matter) -> tuple[str, ...]:
     return tuple(name for name, column in COLUMNS.items() if matter in column.axis.touches)
 
 
+def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+    """(N,): which layouts may have parameters updated by something else than the device."""
+    told = [axis.updates_elsewhere(columns) for axis in AXES.values() if axis.updates_elsewhere]
+    found: npt.NDArray[np.bool_] = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
+    return found
+
+
 class _Columns:
     """N layouts: (N,) integers for each of `COLUMNS`, a choice as the index of its name."""
 

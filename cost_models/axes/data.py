@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, Terms
+from cost_models.axes.axis import Axis, Price, Terms, more
 from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Number
 from cost_models.question import Question
 
 if TYPE_CHECKING:
-    from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
 
 ZERO_STAGES = 4
@@ -54,10 +53,10 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
-def _buckets(question: Question, x: LayoutColumns) -> Terms:
+def _buckets(sizes: Any, terms: Terms) -> Terms:
     """Buffers that shards of gradients and weights are collected in."""
-    size = question.stack.collective_buffers or 0.0
-    return {"static": {"buffers": np.where((x.zero >= 1) & (x.replicas > 1), size, 0.0)}}
+    x, size = sizes.columns, sizes.question.stack.collective_buffers or 0.0
+    return more(terms, {"static": {"buffers": np.where((x.zero >= 1) & (x.replicas > 1), size, 0.0)}})
 
 
 DP = Axis(
@@ -99,7 +98,7 @@ ZERO = Axis(
         ),
     ),
     touches=frozenset(),
-    bytes=_buckets,
+    price=Price(bytes=_buckets),
 )
 SHARD = Axis(
     word=Number(),

@@ -5,11 +5,12 @@ The fields of `Layout` are the table of axes, in the order of the notation: `AXE
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.axes.axis import Axis
+from cost_models.axes.axis import Axis, Price, loaded
 from cost_models.axes.context import CONTEXT, CP
 from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
 from cost_models.axes.expert import EP, ETP
@@ -161,6 +162,16 @@ AXES: dict[str, Axis] = {
     for name, field in Layout.model_fields.items()
 }
 """Every axis by its name, in the order of the notation."""
+
+TIME_PARTS = tuple(axis.time_part for axis in AXES.values() if axis.time_part)
+"""Parts of a step that some axis alone makes."""
+
+
+@cache
+def prices() -> tuple[Price, ...]:
+    """Of every axis that has one."""
+    return tuple(loaded(axis.price) for axis in AXES.values() if axis.price is not None)
+
 
 _WRITERS = {
     name: (axis.word.write, None if axis.always_written else Layout.model_fields[name].default, axis.written)

@@ -4,10 +4,11 @@
     in use   = reserved + context + communicators × buffers
     limit    = (device − context − communicators × buffers) · share
 
-The first line is the peak of a plan: what the allocator takes from the device, of which it counts all but the holes as
-allocated. What stays between steps lies where it was put; what comes and goes leaves blocks that the next tensor does
-not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is predicted to run with the
-confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the libraries' workspaces.
+The first line is the peak of a plan: what the allocator takes from the device, of which it counts all but
+fragmentation as allocated. What stays between steps lies where it was put; what comes and goes leaves blocks that the
+next tensor does not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is predicted
+to run with the confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the libraries'
+workspaces.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) 
 
 
 def fragmentation(question: Question) -> float:
-    """Bytes of holes for each byte that comes and goes; none on a CPU, or inside a cluster's own reserve."""
+    """Bytes of fragmentation for each byte that comes and goes; none on a CPU, or inside a cluster's own reserve."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
         return 0.0

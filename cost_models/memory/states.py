@@ -8,6 +8,7 @@ d is the size of the shard group: with context parallelism d·c ranks, with hybr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +55,23 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(
-    question: Question, columns: LayoutColumns, *, experts: bool = False, residency: str = "resident"
-) -> StateBytes:
-    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts or of everything else.
+class Held(NamedTuple):
+    """What the device holds of a parameter's states: 1, or 0 for what an axis keeps elsewhere; (N,) or one number."""
 
-    `residency` says what of them is in host memory: see `cost_models.axes.offload`.
-    """
+    optimizer: Array | float = 1.0
+    weights: Array | float = 1.0
+    gradients: Array | float = 1.0
+    reduced: Array | float = 1.0
+    """Gradients that a reduction makes."""
+
+
+ALL_HELD = Held()
+
+
+def state_bytes(
+    question: Question, columns: LayoutColumns, *, experts: bool = False, held: Held = ALL_HELD
+) -> StateBytes:
+    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts or of everything else."""
     stack, training = question.stack, question.training
     compute = training.element_bytes
     mixed = training.precision != "fp32"
@@ -75,22 +86,21 @@ def state_bytes(
     copied = np.where((columns.zero == 1) & (ranks > 1), stack.gather_copies * compute, 0.0)
     each = reduces_every_microbatch(question, columns)
     gradient_shard = np.where(each, shard[2], 1.0)
-    held, weight_held, gradient_held, reduced_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written, stored = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
-        weights=weight_held * weights,
-        gradients=gradient_held
+        weights=held.weights * weights,
+        gradients=held.gradients
         * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard + bucketed),
-        optimizer=held * (master + moments) / shard[1],
+        optimizer=held.optimizer * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         worked_on=np.where(master > 0, 0.0, written) / shard[1],
-        update=held * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
+        update=held.optimizer * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
         stored=stored,
-        late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
-        reduced=reduced_held * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
+        late_gradients=held.gradients * np.where(late, gradient / ranks, 0.0),
+        reduced=held.reduced * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
     )
 
 
@@ -120,47 +130,12 @@ def _weights_and_master(
     return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight), stored
 
 
-def _held_on_device(
-    question: Question, columns: LayoutColumns, residency: str
-) -> tuple[float, float, Array, Array]:
-    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights, gradients and those that
-    a reduction makes (N,).
-
-    Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
-    Streamed blocks keep nothing there: their buffers are `axes.offload.price`. Whatever the residency, gradients that
-    are not scattered before the last microbatch wait for it on the device.
-    """
-    streamed = residency == "streamed"
-    leaves = gradients_leave(question, columns)
-    leave = streamed | ((residency == "states") & leaves)
-    gradients = np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0)
-    reduced = np.where(leave, 0.0, 1.0)
-    return (1.0 if residency == "resident" else 0.0), (0.0 if streamed else 1.0), gradients, reduced
-
-
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> npt.NDArray[np.bool_]:
     """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
     ranks = columns.expert_shard if experts else columns.shard
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     own: npt.NDArray[np.bool_] = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
     return own
-
-
-def gradients_wait(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
-    """(N,): whether gradients of several microbatches add up whole on the device before ZeRO-2 or 3 scatters them."""
-    several = columns.microbatches(question.training.global_batch) > 1
-    waits: npt.NDArray[np.bool_] = (
-        question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
-    )
-    return waits
-
-
-def gradients_leave(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
-    """(N,): whether gradients of blocks whose states are on the host go there as they are made."""
-    leaves: npt.NDArray[np.bool_] = (columns.zero >= 2) | (
-        question.stack.offloads_gradients & (columns.replicas == 1)
-    )
-    return leaves
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.offload.channels import link_rate
 from cost_models.axes.overlap import said
 from cost_models.communication.data import exposed
-from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.time_parts import Term, total
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
@@ -106,29 +104,12 @@ def layer_backward(pieces: Pieces) -> Term:
         "cp_comm": context_exposed,
         "ep_comm": exchanged,
         "dp_comm": data_exposed[:, None] * every,
-        **_moved_activations(pieces, recompute),
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
         "ep_hidden": (pieces.experts - pieces.experts_shown)[:, None] * exchanges,
         "dp_hidden": (communicated - data_exposed)[:, None] * every,
     }
-
-
-def _moved_activations(pieces: Pieces, recompute: Array) -> Term:
-    """What a block waits for its activations, going down as the next block runs and up as the one before does."""
-    away = pieces.columns.offload_activations > 0
-    if not away.any():
-        return {}
-    question = pieces.question
-    moved = (
-        away[:, None]
-        * activation_bytes(question, pieces.columns).block
-        / link_rate(question, pieces.columns)[:, None]
-    )
-    forward, backward = pieces.block.forward[:, None], pieces.block.backward[:, None] + recompute
-    shown = np.maximum(0.0, moved - forward) + np.maximum(0.0, moved - backward)
-    return {"offload": shown, "offload_hidden": 2 * moved - shown}
 
 
 def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:

@@ -6,19 +6,13 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.traffic import drive_bytes
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.layout import Layout, prices
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust, fullest_pool
-from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
@@ -49,6 +43,9 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     if ranks.replicas:
         pool = fullest_pool(ranks.replicas)
         peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
+    facts: dict[str, Any] = {}
+    for price in prices():
+        facts |= price.facts(question, ran) if price.facts else {}
     fullest = max(range(ran.pp), key=lambda rank: peaks[rank].total / limits[rank])
     return Estimate(
         layout=ran,
@@ -70,40 +67,8 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         replicas=ranks.replicas,
         confidence=question.confidence,
         weighed_seconds=weighed_seconds(question, ran),
-        **_host(question, ran),
+        **facts,
     )
-
-
-class _Host(TypedDict, total=False):
-    """What an estimate says of the hosts."""
-
-    host_bytes: float
-    host_limit: float | None
-    drive_bytes: float
-    drive_limit: float | None
-
-
-def _host(question: Question, layout: Layout) -> _Host:
-    """The fullest host and drive of a layout that keeps something there; nothing of others."""
-    if not any(layout.offload):
-        return {}
-    columns, pools = LayoutColumns.of([layout]), question.by_pool
-    used = tuple(dict.fromkeys(policy for one in layout.recompute for policy in policies_in(one)))
-    host, host_limit = _fullest(
-        (float(host_bytes(pool, columns, used)[0]), usable_host_memory(pool.cluster)) for pool in pools
-    )
-    found = _Host(host_bytes=host, host_limit=host_limit)
-    if layout.offload.drive:
-        found["drive_bytes"], found["drive_limit"] = _fullest(
-            (float(drive_bytes(pool, columns)[0]), usable_drive(pool.cluster)) for pool in pools
-        )
-    return found
-
-
-def _fullest(found: Iterable[tuple[float, float]]) -> tuple[float, float | None]:
-    """Of bytes and limits of pools the fullest; no limit where nobody says one."""
-    size, limit = max(found, key=lambda one: one[0] / (one[1] or np.inf))
-    return size, limit or None
 
 
 def trust_of(question: Question) -> Trust:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload.price import OnDevice
+from cost_models.axes.layout import prices
 from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.memory.pending import pending_bytes
-from cost_models.memory.states import StateBytes
+from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
-from cost_models.pipeline.axis_terms import axis_bytes
 from cost_models.pipeline.further_tokens import further_bytes
+from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -30,9 +30,9 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
-HOLES = "holes"
+FRAGMENTATION = "fragmentation"
 """What the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", HOLES)
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,102 +68,123 @@ _MOVING = (
 """Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What memory coefficients are put together from."""
+
+    question: Question
+    columns: LayoutColumns
+    states: StateBytes
+    """Of a parameter, as if all were on the device."""
+    experts: StateBytes
+    """The same of routed experts."""
+    counts: Parameters
+    kept: ActivationBytes
+    head: Array
+    """(N,) parameters of the head on its rank."""
+    fp8_copies: Array
+    """(N,) bytes per parameter of a block."""
+
+    def held_block(self, states: StateBytes, experts: StateBytes) -> Term:
+        """What a block with such states occupies from step to step."""
+        own, routed = self.counts.block, self.counts.experts
+        return _joined(_held(states, own, self.fp8_copies), _held(experts, routed, self.fp8_copies))
+
+    def updated_block(self, states: StateBytes, experts: StateBytes) -> Term:
+        """What the optimizer step of such a block holds besides."""
+        return _joined(self.updated(states, self.counts.block), self.updated(experts, self.counts.experts))
+
+    def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
+        """What embedding or head occupies from step to step; `fully_shard` keeps them gathered."""
+        gathered = self.states.gathered if self.question.stack.fully_shard else 0.0
+        return _held(states, module_parameters, gathered)
+
+    def updated(self, states: StateBytes, module_parameters: Array) -> Term:
+        """What the optimizer step of a module holds besides."""
+        return {
+            "gradients": states.late_gradients * module_parameters,
+            "working": states.update * module_parameters,
+        }
+
+
+def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
+    """Of N layouts."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    return Sizes(
+        question=question,
+        columns=columns,
+        states=state_bytes(question, columns),
+        experts=state_bytes(question, columns, experts=True),
+        counts=counts,
+        kept=activation_bytes(question, columns),
+        head=head_parameters(question, columns, counts),
+        fp8_copies=_fp8_weight_bytes(question, columns),
+    )
+
+
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     """All memory coefficients for N layouts at once."""
-    away = OnDevice(question, columns)
-    states, experts = away.states()
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    kept = activation_bytes(question, columns)
-    pending = pending_bytes(question, columns)
-    fp8_copies = _fp8_weight_bytes(question, columns)
-    boundaries = boundary_bytes(question, columns)
-    working = _working(question, columns, states, experts, counts, kept)
+    sizes = sizes_of(question, columns)
+    states, counts, kept, head = sizes.states, sizes.counts, sizes.kept, sizes.head
+    pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
     head_live, head_moment = _head(columns, kept)
-    shared_head = question.model.tied_embeddings & (columns.pp == 1)
-    head = counts.head_vectors + np.where(shared_head, 0.0, counts.head_matrix)
-    always_gathered = states.gathered if question.stack.fully_shard else 0.0
-    layer_static, rank_static = away.summed(
-        lambda own, routed: _joined(
-            _held(own, counts.block, fp8_copies), _held(routed, counts.experts, fp8_copies)
-        )
-    )
-    layer_update, rank_update = away.summed(
-        lambda own, routed: _joined(_updated(own, counts.block), _updated(routed, counts.experts))
-    )
-    ends = away.of_ends
-    buffers = {"buffers": boundaries.every_rank + workspace_bytes(question)}
-    terms = MemoryTerms(
-        static=buffers | rank_static | away.ring(rank_static),
-        layer_static=layer_static,
-        layer_activation={"activations": np.where(away.activations[:, None], 0.0, kept.block)},
-        layer_pending={"activations": pending.block},
-        layer_update=layer_update,
-        rank_update=rank_update | away.update_buffers(),
-        embedding_static=_held(ends, counts.embedding, always_gathered) | {"buffers": boundaries.first_rank},
-        embedding_activation={"activations": kept.embedding},
-        embedding_update=_updated(ends, counts.embedding),
-        head_static=_held(ends, head, always_gathered) | {"buffers": boundaries.last_rank},
-        head_activation={"activations": head_live},
-        head_pending={"activations": pending.head},
-        head_update=_updated(ends, head),
-        working={
-            "working": working + np.where(away.activations[:, None], 2 * kept.block, 0.0),
-            "gradients": np.broadcast_to(away.made_gradients[:, None], working.shape),
-        },
-        head_moment={"working": head_moment},
-    )
-    named = {field.name: getattr(terms, field.name) for field in fields(MemoryTerms)}
-    terms = replace(terms, **further_bytes(question, columns, named))
-    terms = _joined_terms(terms, _other_streams(question, columns, terms, states, experts, counts, head))
-    terms = replace(terms, **axis_bytes(question, columns, partial(getattr, terms)))
-    return _with_holes(terms, fragmentation(question), kept.released_logits)
+    terms: Terms = {
+        "static": {"buffers": boundaries.every_rank + workspace_bytes(question)},
+        "layer_static": sizes.held_block(states, sizes.experts),
+        "layer_activation": {"activations": kept.block},
+        "layer_pending": {"activations": pending.block},
+        "layer_update": sizes.updated_block(states, sizes.experts),
+        "rank_update": {"optimizer": np.zeros(len(columns))},
+        "embedding_static": sizes.held_end(states, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_activation": {"activations": kept.embedding},
+        "embedding_update": sizes.updated(states, counts.embedding),
+        "head_static": sizes.held_end(states, head) | {"buffers": boundaries.last_rank},
+        "head_activation": {"activations": head_live},
+        "head_pending": {"activations": pending.head},
+        "head_update": sizes.updated(states, head),
+        "working": {"working": _working(sizes)},
+        "head_moment": {"working": head_moment},
+    }
+    for price in prices():
+        terms |= price.bytes(sizes, terms) if price.bytes else {}
+    terms |= further_bytes(question, columns, terms)
+    terms |= {
+        name: terms[name] | {FRAGMENTATION: size} for name, size in _other_streams(sizes, terms).items()
+    }
+    return MemoryTerms(**_fragmented(terms, fragmentation(question), kept.released_logits))
 
 
-def _with_holes(terms: MemoryTerms, share: float, released: Array) -> MemoryTerms:
+def _fragmented(terms: Terms, share: float, released: Array) -> Terms:
     """The same with a share of everything that comes and goes beside it, and released logits beside the loss."""
-    holes = {name: share * total(getattr(terms, name)) for name in _MOVING}
-    holes["head_moment"] = holes["head_moment"] + (released if share else 0.0)
-    return replace(terms, **{name: getattr(terms, name) | {HOLES: size} for name, size in holes.items()})
+    sizes = {name: share * total(terms[name]) for name in _MOVING}
+    sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
+    return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
 
 
-def _other_streams(
-    question: Question,
-    columns: LayoutColumns,
-    terms: MemoryTerms,
-    states: StateBytes,
-    experts: StateBytes,
-    counts: Parameters,
-    head: Array,
-) -> dict[str, Array]:
+def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
     are copied out. The reduction's stream makes the shards of gradients: from the second step on their blocks are there
     before the gradients are (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
+    question, states, counts = sizes.question, sizes.states, sizes.counts
     if not (question.stack.fully_shard and fragmentation(question)):
         return {}
     gathers = np.where(states.scattering > 0, question.training.element_bytes, 0.0)
     blocks = 2 * gathers * counts.block
-    together = columns.pp == 1
-    first = gathers * (counts.embedding + np.where(together, head, 0.0))
-    last = np.where(together, 0.0, gathers * head)
-    reduced = states.reduced
+    together = sizes.columns.pp == 1
+    first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
+    last = np.where(together, 0.0, gathers * sizes.head)
     made = {  # in the blocks that the pool has
-        name: -getattr(terms, name)["gradients"]
-        for name in ("layer_update", "embedding_update", "head_update")
+        name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
     }
     return made | {
         "static": blocks,
-        "layer_static": reduced * counts.block + experts.reduced * counts.experts,
-        "embedding_static": reduced * counts.embedding + np.maximum(0.0, first - blocks),
-        "head_static": reduced * head + np.maximum(0.0, last - blocks),
+        "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
+        "embedding_static": states.reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": states.reduced * sizes.head + np.maximum(0.0, last - blocks),
     }
-
-
-def _joined_terms(terms: MemoryTerms, holes: dict[str, Array]) -> MemoryTerms:
-    """The same with these holes."""
-    return replace(terms, **{name: getattr(terms, name) | {HOLES: size} for name, size in holes.items()})
 
 
 def total(term: Term) -> Array:
@@ -183,14 +204,6 @@ def _joined(one: Term, other: Term) -> Term:
     return {part: one[part] + other[part] for part in one}
 
 
-def _updated(states: StateBytes, module_parameters: Array) -> Term:
-    """What the optimizer step holds besides."""
-    return {
-        "gradients": states.late_gradients * module_parameters,
-        "working": states.update * module_parameters,
-    }
-
-
 def _held(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
     """What a module's parameters occupy from step to step, with the bytes a parameter that stay gathered."""
     return {
@@ -200,14 +213,7 @@ def _held(states: StateBytes, module_parameters: Array, gathered: Array | float)
     }
 
 
-def _working(
-    question: Question,
-    columns: LayoutColumns,
-    states: StateBytes,
-    experts: StateBytes,
-    counts: Parameters,
-    kept: ActivationBytes,
-) -> Array:
+def _working(sizes: Sizes) -> Array:
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
     The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
@@ -219,6 +225,8 @@ def _working(
     loss in chunks the gradient of a tied output matrix counts too; all logits at once hold more than a block does with
     it.
     """
+    question, columns, kept = sizes.question, sizes.columns, sizes.kept
+    states, experts, counts = sizes.states, sizes.experts, sizes.counts
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
     inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))

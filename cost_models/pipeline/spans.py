@@ -2,7 +2,7 @@
 
     passes      as the schedule's timeline has them
     sync        gradients reduced after the rank's last pass
-    offload     what of its moves to and from host memory the passes do not hide (`cost_models.axes.offload.moves`)
+    <part>      what an axis makes a rank wait for, as `offload` for its moves to and from host memory
     optimizer   the update, once the last rank is so far
     overhead    of the whole step, once the last rank has updated
 
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
 from cost_models.axes.layout import Layout
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.question import Question
@@ -31,7 +32,7 @@ class PredictedSpan(NamedTuple):
 
     rank: int
     kind: str
-    """Of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
+    """Of a pass as in the action table; else `sync`, a part of an axis, `optimizer`, `overhead`."""
     stage: int
     """Virtual stage of a pass, else -1."""
     microbatch: int
@@ -87,19 +88,18 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         if kind != IDLE
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
-    waits_R = np.broadcast_to(ranks.times.rank_optimizer.get("offload", np.zeros(1)), optimizer_R.shape)
+    once = ranks.times.rank_optimizer
+    waits_AR = [np.broadcast_to(once.get(part, np.zeros(1)), optimizer_R.shape) for part in AXIS_PARTS]
     last_R = passes.end[:, -1]
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
-    for rank, (last, sync, waits, optimizer) in enumerate(
-        zip(last_R, sync_R, waits_R, optimizer_R, strict=True)
-    ):
-        for kind, start, seconds in (
-            ("sync", float(last), float(sync)),
-            ("offload", updating, float(waits)),
-            ("optimizer", updating + float(waits), float(optimizer - waits)),
-            ("overhead", updated, pipeline.overhead),
-        ):
-            spans.append(PredictedSpan(rank, kind, -1, -1, start, start + seconds))
+    for rank, (last, sync, optimizer) in enumerate(zip(last_R, sync_R, optimizer_R, strict=True)):
+        own, begin = [("sync", float(last), float(sync))], updating
+        for part, waits_R in zip(AXIS_PARTS, waits_AR, strict=True):
+            own.append((part, begin, float(waits_R[rank])))
+            begin += float(waits_R[rank])
+        waits = sum(seconds for _, _, seconds in own[1:])
+        own += [("optimizer", begin, float(optimizer - waits)), ("overhead", updated, pipeline.overhead)]
+        spans += [PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in own]
     lasting = (span for span in spans if span.end > span.start)
     return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))

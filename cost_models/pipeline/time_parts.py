@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
 from cost_models.question import Question
 
 Array = npt.NDArray[np.float64]
@@ -23,13 +24,13 @@ TIME_PARTS = (
     "pp_comm",
     "dp_comm",
     "optimizer",
-    "offload",
+    *AXIS_PARTS,
     "host",
     "jitter",
 )
-HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", "offload_hidden")
-HIDDEN_AS = {"offload_hidden": "offload"}
+HIDDEN_AS = {f"{part}_hidden": part for part in AXIS_PARTS}
 """Names of hidden parts that are not communication of an axis."""
+HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
 
 
 def total(term: Term) -> Array:

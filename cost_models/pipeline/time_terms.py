@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import prices
 from cost_models.pipeline.action_terms import action_terms
-from cost_models.pipeline.axis_terms import axis_seconds
 from cost_models.pipeline.block_terms import halves, launch_seconds, layer_backward, layer_forward
 from cost_models.pipeline.further_tokens import further_seconds
 from cost_models.pipeline.time_parts import Term, jitter, with_jitter
@@ -51,12 +52,11 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
     pieces = pieces_of(question, columns, data_parallel)
     ends, tensor = pieces.ends, pieces.tensor
-    whole_or_input, weight = halves(pieces, layer_backward(pieces))
     on_cpu = question.cluster.gpu.kind == "cpu"
     end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
-    terms = {
+    terms: Terms = {
         "layer_forward": layer_forward(pieces),
-        "layer_backward": whole_or_input,
+        "layer_backward": layer_backward(pieces),
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | end,
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
         | end,
@@ -67,14 +67,15 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
             "tp_hidden": tensor.head_backward - pieces.head_summed,
         }
         | end,
-        "layer_weight": weight,
         "head_weight": {"compute": ends.head_weight},
         **action_terms(pieces),
         **sync(pieces),
         **optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
+    for price in prices():
+        terms |= price.seconds(pieces, terms) if price.seconds else {}
+    terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
     terms |= further_seconds(question, columns, pieces.device, terms)
-    terms |= axis_seconds(question, columns, terms.__getitem__)
     slowdown = jitter(question, columns)
     return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})

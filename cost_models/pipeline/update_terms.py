@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
-
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import offloads
-from cost_models.axes.offload.channels import (
-    ChannelSeconds,
-    busiest_seconds,
-    channel_seconds,
-    exposed_seconds,
-    left_in_sight,
-)
-from cost_models.axes.offload.residency import Affine, over_residencies, rest_is
 from cost_models.axes.overlap import overlaps
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
@@ -29,7 +17,7 @@ from cost_models.operators.parameters import Parameters, parameters
 from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.chunk_windows import reduced_in_sight
 from cost_models.pipeline.time_parts import Term, jitter
-from cost_models.pipeline.time_pieces import Pieces, head_parameters, pieces_of
+from cost_models.pipeline.time_pieces import Pieces, head_parameters
 from cost_models.question import Question
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
@@ -100,14 +88,11 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
     the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
-    buffer that stays is zeroed. What of its channels to host memory a rank waits for comes besides.
+    buffer that stays is zeroed.
     """
     columns, counts, links = pieces.columns, pieces.counts, pieces.links
     each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
     head = head_parameters(pieces.question, columns, counts)
-    on_device = _updated_on_device(pieces, columns)
-    if pieces.question.stack.offloads_ends:
-        each = np.where(rest_is(columns, "states") | rest_is(columns, "streamed"), 0.0, each)
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = _gather_shown(pieces, gather, window)
@@ -118,13 +103,12 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(on_device.layer, links.block.step_gather, _layer_forward(pieces)),
+        "layer_optimizer": term(block_update(pieces), links.block.step_gather, _layer_forward(pieces)),
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
         "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
         "rank_optimizer": {
-            "optimizer": on_device.rank + pieces.device.profile.kernel_seconds,
+            "optimizer": pieces.none + pieces.device.profile.kernel_seconds,
             **_norms(pieces),
-            **_waits_for_host(pieces),
         },
     }
 
@@ -138,46 +122,11 @@ def _norms(pieces: Pieces) -> Term:
     return {"tp_comm": np.where(alone, seconds, 0.0), "dp_comm": np.where(alone, 0.0, seconds)}
 
 
-_UPDATED_ON_DEVICE = ("resident", "parked")
-
-
-def _updated_on_device(pieces: Pieces, columns: LayoutColumns) -> Affine:
-    """Seconds in which a rank's device updates blocks."""
-    each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
-    block = _block_update(pieces.question, columns, pieces.device, pieces.counts, each)
-    return over_residencies(columns, lambda part: block if part in _UPDATED_ON_DEVICE else pieces.none)
-
-
-def least_rank_optimizer(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) seconds that `rank_optimizer` has at least, of all layouts between some that differ in how many blocks they
-    offload alone: device and channels where each has least to do."""
-    pieces = pieces_of(question, corners[0], data_parallel=True)
-    on_device = reduce(np.minimum, [_updated_on_device(pieces, own).rank for own in corners])
-    channels = ChannelSeconds.least([channel_seconds(question, own) for own in corners])
-    microbatches = corners[0].microbatches(question.training.global_batch)
-    waits = left_in_sight(question, channels, _passes(pieces), microbatches)
-    seconds: Array = on_device + pieces.device.profile.kernel_seconds + waits
-    return seconds * (1 + jitter(question, corners[0]))
-
-
-def _passes(pieces: Pieces) -> Array:
-    """(N,) seconds of a step's passes of an even share of the blocks."""
-    question, columns = pieces.question, pieces.columns
-    blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
-    seconds: Array = blocks * (pieces.block.forward + pieces.block.backward)
-    return seconds
-
-
-def _waits_for_host(pieces: Pieces) -> Term:
-    """What the channels to host memory add to a step, and what of them runs behind the passes."""
-    question, columns = pieces.question, pieces.columns
-    if not offloads(columns).any():
-        return {}
-    shown = exposed_seconds(question, columns, _passes(pieces))
-    return {
-        "offload": shown,
-        "offload_hidden": busiest_seconds(question, columns).clip(shown) - shown,
-    }
+def block_update(pieces: Pieces) -> Array:
+    """(N,) seconds to update the parameters of a block on the device, jitter left out."""
+    question, columns, device = pieces.question, pieces.columns, pieces.device
+    each = _update_seconds(question, columns, device, experts=False)
+    return _block_update(question, columns, device, pieces.counts, each)
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:

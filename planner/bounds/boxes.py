@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import prices
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_host_memory
@@ -22,7 +23,6 @@ from cost_models.pipeline.costs import byte_costs
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import scenarios_of
-from cost_models.pipeline.update_terms import least_rank_optimizer
 from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
 from planner.rules.host import HOST_RULES
@@ -93,7 +93,9 @@ def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[
         for field in fields(MemoryTerms)
     }
     weighed = bool(scenarios_of(question))
-    once = np.zeros(len(columns)) if weighed else least_rank_optimizer(question, corners)
+    once = np.zeros(len(columns))
+    for price in () if weighed else prices():
+        once = np.maximum(once, price.least_update(question, corners)) if price.least_update else once
     return least | {"rank_optimizer": once}
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
+from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch, updated_elsewhere
 from cost_models.axes.distinct import first_of_each
-from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
@@ -173,16 +172,16 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
         own = block_update_seconds(space.question, staged)
         update = np.minimum(update, np.where(has, own, np.inf))
     blocks = -(-space.question.model.num_layers // rows.pp)
-    blocks = np.where(offloads(rows), 0, blocks)  # the CPU's to update
+    blocks = np.where(updated_elsewhere(rows), 0, blocks)
     apart = at(min(stages)).apart if space.splits_backward else passes.apart
     return replace(passes, apart=apart, follows=passes.follows + blocks * update)
 
 
 def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
-    """The same of rows, without the update of blocks, nor what hosts add, which no one ZeRO stage has least of."""
+    """The same of rows, without the update of blocks, nor one by something else than the device."""
     terms = time_terms(space.question, rows, data_parallel=False)
     seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
-    seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
+    seconds["rank_optimizer"] = np.where(updated_elsewhere(rows), 0.0, seconds["rank_optimizer"])
     none = np.zeros(1)
     bytes_of = {field.name: none for field in fields(MemoryTerms)}
     costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)

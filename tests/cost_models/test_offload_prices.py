@@ -19,6 +19,7 @@ from cost_models.axes.offload.channels import (
 )
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.price import OnDevice
+from cost_models.axes.offload.residency import held_on_device
 from cost_models.axes.offload.window import turns_of_rank
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
@@ -27,6 +28,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.memory_terms import sizes_of
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -58,7 +60,9 @@ def test_what_stays_on_the_device_by_hand() -> None:
         "streamed": (0, 0, 0),
     }
     for residency, each in wanted.items():
-        assert state_bytes(asked(), columns, residency=residency).total == pytest.approx(each)
+        assert state_bytes(
+            asked(), columns, held=held_on_device(asked(), columns, residency)
+        ).total == pytest.approx(each)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +78,14 @@ def test_device_and_host_together_hold_every_byte(offload: Offload) -> None:
     counts = parameters(question.model, there.tp)
 
     def on_device(columns: LayoutColumns) -> float:
-        tier = OnDevice(question, columns)
+        tier = OnDevice(sizes_of(question, columns))
         layer, rank = tier.summed(lambda own, _: {"weights": own.total * counts.block})
         return float(LAYERS * layer["weights"][0] + rank.get("weights", np.zeros(1))[0])
 
     away = host_bytes(question, there)[0] / 8
     ends = (counts.embedding + counts.head_vectors)[0]
     resident = state_bytes(question, there).total[0]
-    kept_of_ends = OnDevice(question, there).of_ends.total[0]
+    kept_of_ends = OnDevice(sizes_of(question, there)).of_ends.total[0]
     assert on_device(there) + away - ends * (resident - kept_of_ends) == pytest.approx(on_device(here))
 
 
@@ -206,7 +210,7 @@ def test_a_window_block_of_the_artifact_takes_24_bytes_a_parameter() -> None:
     windows = (2, 4, 6, 8, 10, 12, 14, 15)
     columns = columns_of(*[Layout(offload=Offload(streamed=32 - w), ring=w) for w in windows])
     counts = parameters(model, columns.tp)
-    tier = OnDevice(question, columns)
+    tier = OnDevice(sizes_of(question, columns))
     parts = lambda own, _: {  # noqa: E731
         "weights": own.weights * counts.block,
         "gradients": own.gradients * counts.block,
@@ -242,7 +246,7 @@ def test_gradients_of_streamed_blocks_are_on_the_device_while_blocks_run_backwar
     block = parameters(question.model, columns.tp).block[0]
     local = replace(question, cluster=resolve_cluster("local", 1))
     for one, buffers in ((question, 2), (local, 1)):
-        tier = OnDevice(one, columns)
+        tier = OnDevice(sizes_of(one, columns))
         nothing = {"weights": np.zeros(1), "gradients": np.zeros(1)}
         assert tier.ring(nothing)["weights"] == pytest.approx(4 * 2 * block)
         assert tier.ring(nothing)["gradients"] == 0
@@ -278,7 +282,10 @@ def test_gradients_that_wait_for_the_last_microbatch_fill_the_device(offload: Of
         columns_of(Layout(dp=GPUS, zero=3, offload=offload, mbs=BATCH // GPUS // count)) for count in (4, 1)
     )
     residency = "states" if offload == STATES else "streamed"
-    gradients = [state_bytes(question, each, residency=residency).gradients[0] for each in (several, one)]
+    gradients = [
+        state_bytes(question, each, held=held_on_device(question, each, residency)).gradients[0]
+        for each in (several, one)
+    ]
     assert gradients == [4.0, 0.0]
     blocks = LAYERS * parameters(question.model, several.tp).block[0]
     more = host_bytes(question, several)[0] - host_bytes(question, one)[0]

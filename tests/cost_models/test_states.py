@@ -6,6 +6,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload.residency import held_on_device
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import StateBytes, state_bytes
@@ -31,7 +32,7 @@ def states(
     training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
     columns = LayoutColumns.of([Layout(dp=ranks, zero=zero, layers=(48,)) for zero in stages])
     question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen)
-    return state_bytes(question, columns, residency=residency)
+    return state_bytes(question, columns, held=held_on_device(question, columns, residency))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ FILE = '''
 
 import numpy as np
 
-from cost_models.axes.axis import Axis
+from cost_models.axes.axis import Axis, Price, more
 from cost_models.axes.rule import Rule, Words
 from cost_models.axes.words import Counts, Switch
 
@@ -30,14 +30,20 @@ TOY = Axis(
             sentence=lambda q, layout: Words("`toy` does not go with zero1"),
         ),
     ),
-    seconds=lambda q, x: {"layer_forward": {"compute": 2e-5 * x.toy}},
-    bytes=lambda q, x: {"static": {"buffers": -float(2**28) * x.toy}},
+    price=Price(
+        seconds=lambda p, terms: more(terms, {"layer_forward": {"compute": 2e-5 * p.columns.toy}}),
+        bytes=lambda p, terms: more(terms, {"static": {"buffers": -float(2**28) * p.columns.toy}}),
+    ),
 )
 STASH = Axis(
     word=Counts(parts=("blocks", "states")),
     values=lambda question, mesh: [(0, 0), (1, 0), (2, 1)],
-    seconds=lambda q, x: {"layer_forward": {"compute": 1e-5 * x.stash_blocks}},
-    bytes=lambda q, x: {"static": {"buffers": -float(2**28) * (x.stash_blocks + x.stash_states)}},
+    price=Price(
+        seconds=lambda p, terms: more(terms, {"layer_forward": {"compute": 1e-5 * p.columns.stash_blocks}}),
+        bytes=lambda p, terms: more(
+            terms, {"static": {"buffers": -float(2**28) * (p.columns.stash_blocks + p.columns.stash_states)}}
+        ),
+    ),
 )
 '''
 IMPORT = "from cost_models.axes.toy import STASH, TOY\n"

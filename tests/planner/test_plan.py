@@ -36,6 +36,15 @@ def test_a_plan_reads_back_as_it_was(plan: Plan, file: Path) -> None:
     assert load_plan(file) == plan.model_copy(update={"certificate": timeless})
 
 
+def test_parts_of_memory_in_files_of_earlier_versions_keep_their_names_of_today(
+    plan: Plan, file: Path
+) -> None:
+    before, mark, parts = file.read_text("utf-8").partition("rank_memory:")
+    assert "fragmentation:" in parts
+    file.write_text(before + mark + parts.replace("fragmentation:", "holes:", 1), encoding="utf-8")
+    assert load_plan(file).prediction.rank_memory == plan.prediction.rank_memory
+
+
 def test_the_same_query_gives_the_same_bytes(plan: Plan, file: Path) -> None:
     question = small_question(memory="220 MiB")
     again = search(question)

@@ -234,6 +234,9 @@ OFFLOAD = Axis(
     values=_tried,
     closed=True,
     touches=frozenset({"states"}),
+    price="cost_models.axes.offload.price:PRICE",
+    time_part="offload",
+    updates_elsewhere=offloads,
 )
 RING = Axis(
     word=Assigned(usual=USUAL_RING),

@@ -13,10 +13,17 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import offloads
-from cost_models.axes.offload.residency import RESIDENT, held, of_fullest_rank, rest_is
+from cost_models.axes.offload.residency import (
+    RESIDENT,
+    gradients_wait,
+    held,
+    held_on_device,
+    of_fullest_rank,
+    rest_is,
+)
 from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_traffic
 from cost_models.memory.activations import activation_bytes
-from cost_models.memory.states import gradients_wait, state_bytes
+from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
@@ -48,7 +55,8 @@ def host_bytes(
 def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
     """(N,) bytes per parameter that are not on the device."""
     whole, left = (
-        state_bytes(question, columns, experts=experts, residency=where) for where in (RESIDENT, part)
+        state_bytes(question, columns, experts=experts, held=held_on_device(question, columns, where))
+        for where in (RESIDENT, part)
     )
     scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
     copied = whole.worked_on if part == "states" else 0.0  # weights on both sides

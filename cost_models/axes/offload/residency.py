@@ -20,6 +20,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload import RESIDENCIES, counted_blocks, named_blocks, offloads
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
+from cost_models.memory.states import Held
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 
@@ -144,3 +145,35 @@ def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Resi
     """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
     blocks = [block for held in blocks_of_stages(layout, stages).values() for block in held]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
+
+
+def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> Held:
+    """What the device holds of the states of a block with a residency.
+
+    Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
+    Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
+    are not scattered before the last microbatch wait for it on the device.
+    """
+    streamed = residency == "streamed"
+    leave = streamed | ((residency == "states") & gradients_leave(question, columns))
+    return Held(
+        optimizer=1.0 if residency == RESIDENT else 0.0,
+        weights=0.0 if streamed else 1.0,
+        gradients=np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0),
+        reduced=np.where(leave, 0.0, 1.0),
+    )
+
+
+def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): whether gradients of several microbatches add up whole on the device before ZeRO-2 or 3 scatters them."""
+    several = columns.microbatches(question.training.global_batch) > 1
+    waits: Bools = (
+        question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
+    )
+    return waits
+
+
+def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): whether gradients of blocks whose states are on the host go there as they are made."""
+    leaves: Bools = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
+    return leaves

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import UPDATED_BY_CPU
-from cost_models.axes.offload.residency import of_fullest_rank, parameters_by_residency
-from cost_models.memory.states import gradients_leave, state_bytes, updates_parameters
+from cost_models.axes.offload.residency import gradients_leave, of_fullest_rank, parameters_by_residency
+from cost_models.memory.states import state_bytes, updates_parameters
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question

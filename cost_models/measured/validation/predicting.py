@@ -15,7 +15,7 @@ from cost_models.measured.runs.policies import states_recompute
 from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.memory.device import in_use
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.memory_terms import HOLES
+from cost_models.pipeline.memory_terms import FRAGMENTATION
 from cost_models.specs.hardware import HardwareProfile
 
 _LAST_RANK = re.compile(r"last (pipeline )?(rank|stage)|rank -1")
@@ -33,7 +33,7 @@ def peak_bytes(case: Case, priced: Estimate) -> float:
         return float(in_use(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
     if _RESERVED.search(words) and "allocated" not in words:
         return memory.total
-    return memory.total - memory[HOLES]
+    return memory.total - memory[FRAGMENTATION]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

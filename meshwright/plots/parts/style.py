@@ -53,7 +53,7 @@ MEMORY_COLOURS = {
     "activations": ORANGE,
     "working": VERMILION,
     "buffers": PURPLE,
-    "holes": GREY,
+    "fragmentation": GREY,
     "reserved": FAINT,
 }
 DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, NAVY, GREY, INK})

@@ -40,11 +40,11 @@ def part(one: Estimate, name: str) -> float:
     return one.rank_memory[one.fullest_rank][name]
 
 
-def test_holes_are_a_share_of_what_comes_and_goes() -> None:
+def test_fragmentation_is_a_share_of_what_comes_and_goes() -> None:
     none, some = (priced(changed("megatron-core", fragmentation=share), PLAIN) for share in (0.0, 0.5))
     moving = part(some, "activations") + part(some, "working")
-    assert part(none, "holes") == 0
-    assert part(some, "holes") == pytest.approx(0.5 * moving, rel=1e-9)
+    assert part(none, "fragmentation") == 0
+    assert part(some, "fragmentation") == pytest.approx(0.5 * moving, rel=1e-9)
     assert some.peak_bytes == pytest.approx(none.peak_bytes + 0.5 * moving, rel=1e-9)
 
 
@@ -53,9 +53,9 @@ def test_the_limit_is_what_driver_and_nccl_leave() -> None:
     assert one.memory_limit == other.memory_limit
 
 
-def test_a_reserve_of_the_cluster_has_the_holes_in_it() -> None:
+def test_a_reserve_of_the_cluster_has_the_fragmentation_in_it() -> None:
     stack = changed("megatron-core", fragmentation=0.5)
-    assert part(priced(stack, PLAIN, memory_reserve=0.1), "holes") == 0
+    assert part(priced(stack, PLAIN, memory_reserve=0.1), "fragmentation") == 0
 
 
 def test_further_communicators_take_memory_outside() -> None:
@@ -68,7 +68,7 @@ def test_streams_of_their_own_keep_what_they_gathered_and_reduced() -> None:
     shared = changed("torchtitan", fully_shard=False, fragmentation=1e-9)
     apart = changed("torchtitan", fragmentation=1e-9)
     gradients = 4.0 * 6.74e9 / 8  # of a step's only microbatch, in fp32, there before they are made
-    more = part(priced(apart, SHARDED), "holes") - part(priced(shared, SHARDED), "holes")
+    more = part(priced(apart, SHARDED), "fragmentation") - part(priced(shared, SHARDED), "fragmentation")
     assert more == pytest.approx(gradients + 2 * 2.0 * 32000 * 4096 + 0.28e9, rel=0.08)
 
 
@@ -91,5 +91,5 @@ def test_a_compiled_loss_keeps_logits_in_16_bits() -> None:
         for fused in (False, True)
     )
     assert part(eager, "working") - part(compiled, "working") == pytest.approx(8 * logits, rel=0.05)
-    freed = part(eager, "holes") - part(compiled, "holes")
+    freed = part(eager, "fragmentation") - part(compiled, "fragmentation")
     assert freed == pytest.approx(2 * logits + 0.1 * 8 * logits, rel=0.05)
