@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
+from cost_models.flags import Flag
 
 PROGRESS = "progress.jsonl"
 """A line for every step and every note, as they happen."""
@@ -82,47 +83,68 @@ def require_descent(rate: Rate, clip: float | None) -> None:
 class RunConfig(Spec):
     """How to train, for how long, on what, and what to do about faults. Fields are named as flags are."""
 
-    steps: _Count = 20
+    steps: Annotated[_Count, Flag("N", "Optimizer steps to train.", int, least=1)] = 20
     """Steps that are measured, after the warm-up."""
-    backend: str | None = None
+    backend: Annotated[str | None, Flag("", "nccl or gloo; default: as the cluster.")] = None
     """`nccl` or `gloo`; None: as the plan's cluster has it."""
-    seed: int = 0
+    seed: Annotated[int, Flag("N", "Of the weights and the order of the data.", int)] = 0
     """Of the weights and of the order of the data."""
-    learning_rate: float = CONSTANT_RATE.peak
+    learning_rate: Annotated[float, Flag("RATE", "At its highest.", float)] = CONSTANT_RATE.peak
     """At its highest."""
-    rate_warm_up: int = 0
+    rate_warm_up: Annotated[int, Flag("N", "Steps in which the rate rises to it.", int)] = 0
     """Steps in which the learning rate rises to it."""
-    rate_decay: int | None = None
+    rate_decay: Annotated[
+        int | None, Flag("N", "Step by which it has fallen to a tenth, as a cosine.", int)
+    ] = None
     """Step by which it has fallen to a tenth, as a cosine; None: it stays."""
-    clip: float | None = None
+    clip: Annotated[float | None, Flag("NORM", "Largest norm of a step's gradient.", float)] = None
     """Largest norm of the whole model's gradient; larger ones are scaled down to it."""
-    compile: bool = False
+    compile: Annotated[bool, Flag("", "Compile each block with torch.compile.", bool)] = False
     """Compile each block with `torch.compile`."""
-    out: _PathLike | None = None
+    out: Annotated[
+        _PathLike | None,
+        Flag("DIR", "Folder of run-report.json.", Path, names=("-o", "--out"), unsaid=Path("run")),
+    ] = None
     """Folder that keeps `run-report.json` and `progress.jsonl`; None: nothing is kept."""
-    trace: _PathLike | None = None
+    trace: Annotated[
+        _PathLike | None,
+        Flag("FILE.json", "Chrome trace of a step: every rank as predicted and as measured.", Path),
+    ] = None
     """File for the Chrome trace of one step."""
-    drive: _PathLike | None = None
+    drive: Annotated[
+        _PathLike | None,
+        Flag("DIR", "Folder for states that the plan has on the drive; default: --out.", Path),
+    ] = None
     """Folder of the drive on which optimizer states lie, where the plan has them there; None: the run's own."""
-    data: Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)] = (
-        TEXT
-    )
+    data: Annotated[
+        str,
+        BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given),
+        Flag("DIR", "A token folder; also: text, random."),
+    ] = TEXT
     """`text`, `random`, or a folder that `meshwright tokens` made."""
-    checkpoint: _PathLike | None = None
+    checkpoint: Annotated[_PathLike | None, Flag("DIR", "Save the training state here.", Path)] = None
     """Folder of checkpoints; None: none are written, and lost ranks are not started again."""
-    every: _Count = 100
+    every: Annotated[
+        _Count, Flag("N", "Steps from checkpoint to checkpoint; auto: the best.", unsaid="100")
+    ] = 100
     """Optimizer steps from one checkpoint to the next; there is one more at the end."""
-    keep: _Count = 3
+    keep: Annotated[_Count, Flag("N", "Newest checkpoints that stay.", int, least=1)] = 3
     """How many checkpoints stay, the newest."""
-    resume: bool = False
+    resume: Annotated[bool, Flag("", "Go on from the newest whole checkpoint, on this plan.", bool)] = False
     """Go on from the newest checkpoint that is whole; start at the beginning where there is none."""
-    restarts: Annotated[int, Field(ge=0)] = 3
+    restarts: Annotated[
+        int, Field(ge=0), Flag("N", "With --checkpoint: how often to replace lost ranks.", int, least=0)
+    ] = 3
     """How often lost ranks are started again, where there are checkpoints."""
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    timeout: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False),
+        Flag("SECONDS", "A rank without progress for so long counts as hung.", float, least=1, unsaid=600),
+    ] = 600.0
     """Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another."""
-    nodes: int = 1
+    nodes: Annotated[int, Flag("N", "Nodes to run on; start it on each of them.", int, least=1)] = 1
     """How many nodes share the ranks evenly; each of them starts the run."""
-    rendezvous: str | None = None
+    rendezvous: Annotated[str | None, Flag("HOST:PORT", "Where nodes meet: one of them.")] = None
     """`host:port` on one of several nodes, where they meet."""
 
     # without a flag

@@ -13,199 +13,135 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cost_models.axes.layout import Layout, parse_layout
-    from cost_models.errors import HostError, InfeasibleError, InputError, MeshwrightError, RunError
-    from cost_models.estimate import Estimate
-    from cost_models.specs.cluster import ClusterSpec
-    from cost_models.specs.hardware import HardwareProfile
-    from cost_models.specs.pools import MixedCluster
-    from cost_models.specs.recommender.model import RecommenderSpec
-    from cost_models.specs.recommender.training import RecommenderTraining
-    from cost_models.specs.training import TrainingSpec
-    from cost_models.specs.transformer import TransformerSpec
-    from executor.microbenchmarks.calibrate import calibrate
-    from meshwright.answers.advised import Advised
-    from meshwright.answers.calibrated import Calibrated
-    from meshwright.answers.compared import Compared
-    from meshwright.answers.discovered import Discovered
-    from meshwright.answers.emulated import Emulated
-    from meshwright.answers.estimated import Estimated
-    from meshwright.answers.examined import Examined
-    from meshwright.answers.explained import Explained, NotChosen
-    from meshwright.answers.fitted import Fitted
-    from meshwright.answers.forecasted import Forecasted
-    from meshwright.answers.largest import Largest
-    from meshwright.answers.planned import Planned
-    from meshwright.answers.ranked import Ranked
-    from meshwright.answers.reported import Reported
-    from meshwright.answers.run import Ran
-    from meshwright.answers.served import ServedRecommender
-    from meshwright.answers.validated import Validated
-    from meshwright.api.advise import advise
-    from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
-    from meshwright.api.compare import compare
-    from meshwright.api.discover import discover
-    from meshwright.api.doctor import doctor
-    from meshwright.api.emulate import emulate
-    from meshwright.api.estimate import estimate
-    from meshwright.api.explain import explain, why_not
-    from meshwright.api.exporting import export, import_plan
-    from meshwright.api.forecast import forecast
-    from meshwright.api.largest import largest
-    from meshwright.api.plan import plan
-    from meshwright.api.report import report
-    from meshwright.api.run import run
-    from meshwright.api.serving import serve
-    from meshwright.api.validate import validate
-    from meshwright.api.validate_recommenders import validate_recommenders
-    from meshwright.api.verify import verify
-    from meshwright.families.recommender.advised import ShardingAdvised
-    from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
-    from meshwright.plots.drawn import Drawing
-    from planner.plan import Plan
-    from planner.plan_files import load_plan, save_plan
-    from planner.proof.checks import Check
+    from cost_models.axes.layout import Layout as Layout
+    from cost_models.axes.layout import parse_layout as parse_layout
+    from cost_models.errors import HostError as HostError
+    from cost_models.errors import InfeasibleError as InfeasibleError
+    from cost_models.errors import InputError as InputError
+    from cost_models.errors import MeshwrightError as MeshwrightError
+    from cost_models.errors import RunError as RunError
+    from cost_models.estimate import Estimate as Estimate
+    from cost_models.specs.cluster import ClusterSpec as ClusterSpec
+    from cost_models.specs.hardware import HardwareProfile as HardwareProfile
+    from cost_models.specs.pools import MixedCluster as MixedCluster
+    from cost_models.specs.recommender.model import RecommenderSpec as RecommenderSpec
+    from cost_models.specs.recommender.training import RecommenderTraining as RecommenderTraining
+    from cost_models.specs.training import TrainingSpec as TrainingSpec
+    from cost_models.specs.transformer import TransformerSpec as TransformerSpec
+    from executor.microbenchmarks.calibrate import calibrate as calibrate
+    from meshwright.families.recommender.advised import ShardingAdvised as ShardingAdvised
+    from meshwright.families.recommender.answers import ShardingEstimated as ShardingEstimated
+    from meshwright.families.recommender.answers import ShardingPlanned as ShardingPlanned
+    from meshwright.families.recommender.served import ServedRecommender as ServedRecommender
+    from meshwright.families.transformer.advise import Advised as Advised
+    from meshwright.families.transformer.compare import Compared as Compared
+    from meshwright.families.transformer.estimate import Estimated as Estimated
+    from meshwright.families.transformer.explain import Explained as Explained
+    from meshwright.families.transformer.explain import NotChosen as NotChosen
+    from meshwright.families.transformer.largest_sizes import Largest as Largest
+    from meshwright.families.transformer.planned import Planned as Planned
+    from meshwright.families.transformer.ranked import Ranked as Ranked
+    from meshwright.families.transformer.run import Emulated as Emulated
+    from meshwright.families.transformer.run import Ran as Ran
+    from meshwright.plots.drawn import Drawing as Drawing
+    from meshwright.verbs.advise import advise as advise
+    from meshwright.verbs.calibrate import calibrate_from_run as calibrate_from_run
+    from meshwright.verbs.calibrate import calibrate_from_runs as calibrate_from_runs
+    from meshwright.verbs.calibrate.calibrated import Calibrated as Calibrated
+    from meshwright.verbs.calibrate.fitted import Fitted as Fitted
+    from meshwright.verbs.cluster import discover as discover
+    from meshwright.verbs.cluster.discovered import Discovered as Discovered
+    from meshwright.verbs.compare import compare as compare
+    from meshwright.verbs.doctor import doctor as doctor
+    from meshwright.verbs.doctor.examined import Examined as Examined
+    from meshwright.verbs.emulate import emulate as emulate
+    from meshwright.verbs.estimate import estimate as estimate
+    from meshwright.verbs.explain import explain as explain
+    from meshwright.verbs.explain import why_not as why_not
+    from meshwright.verbs.export import export as export
+    from meshwright.verbs.export import import_plan as import_plan
+    from meshwright.verbs.forecast import forecast as forecast
+    from meshwright.verbs.forecast.forecasted import Forecasted as Forecasted
+    from meshwright.verbs.largest import largest as largest
+    from meshwright.verbs.plan import plan as plan
+    from meshwright.verbs.report import report as report
+    from meshwright.verbs.report.writing import Reported as Reported
+    from meshwright.verbs.run import run as run
+    from meshwright.verbs.serve import serve as serve
+    from meshwright.verbs.validate import validate as validate
+    from meshwright.verbs.validate import validate_recommenders as validate_recommenders
+    from meshwright.verbs.validate.validated import Validated as Validated
+    from meshwright.verbs.verify import verify as verify
+    from planner.plan import Plan as Plan
+    from planner.plan_files import load_plan as load_plan
+    from planner.plan_files import save_plan as save_plan
+    from planner.proof.checks import Check as Check
 
 _HOMES = {
-    "plan": "meshwright.api.plan",
-    "largest": "meshwright.api.largest",
-    "Largest": "meshwright.answers.largest",
-    "serve": "meshwright.api.serving",
-    "export": "meshwright.api.exporting",
-    "import_plan": "meshwright.api.exporting",
-    "ServedRecommender": "meshwright.answers.served",
-    "estimate": "meshwright.api.estimate",
-    "discover": "meshwright.api.discover",
-    "Discovered": "meshwright.answers.discovered",
-    "doctor": "meshwright.api.doctor",
-    "Examined": "meshwright.answers.examined",
-    "forecast": "meshwright.api.forecast",
-    "Forecasted": "meshwright.answers.forecasted",
-    "verify": "meshwright.api.verify",
-    "Check": "planner.proof.verifying",
-    "advise": "meshwright.api.advise",
-    "Advised": "meshwright.answers.advised",
-    "report": "meshwright.api.report",
-    "Reported": "meshwright.answers.reported",
-    "run": "meshwright.api.run",
-    "validate": "meshwright.api.validate",
-    "validate_recommenders": "meshwright.api.validate_recommenders",
-    "calibrate": "executor.microbenchmarks.calibrate",
-    "calibrate_from_run": "meshwright.api.calibrate",
-    "calibrate_from_runs": "meshwright.api.calibrate",
-    "Fitted": "meshwright.answers.fitted",
-    "compare": "meshwright.api.compare",
-    "Compared": "meshwright.answers.compared",
-    "explain": "meshwright.api.explain",
-    "why_not": "meshwright.api.explain",
-    "Explained": "meshwright.answers.explained",
-    "NotChosen": "meshwright.answers.explained",
-    "emulate": "meshwright.api.emulate",
-    "Emulated": "meshwright.answers.emulated",
-    "Calibrated": "meshwright.answers.calibrated",
-    "Planned": "meshwright.answers.planned",
-    "Estimated": "meshwright.answers.estimated",
-    "Ran": "meshwright.answers.run",
-    "Ranked": "meshwright.answers.ranked",
-    "Validated": "meshwright.answers.validated",
-    "Drawing": "meshwright.plots.drawn",
-    "Plan": "planner.plan",
-    "load_plan": "planner.plan_files",
-    "save_plan": "planner.plan_files",
-    "Estimate": "cost_models.estimate",
-    "Layout": "cost_models.axes.layout",
-    "parse_layout": "cost_models.axes.layout",
-    "TransformerSpec": "cost_models.specs.transformer",
-    "RecommenderSpec": "cost_models.specs.recommender.model",
-    "RecommenderTraining": "cost_models.specs.recommender.training",
-    "ShardingPlanned": "meshwright.families.recommender.answers",
-    "ShardingAdvised": "meshwright.families.recommender.advised",
-    "ShardingEstimated": "meshwright.families.recommender.answers",
-    "ClusterSpec": "cost_models.specs.cluster",
-    "MixedCluster": "cost_models.specs.pools",
-    "TrainingSpec": "cost_models.specs.training",
-    "HardwareProfile": "cost_models.specs.hardware",
-    "MeshwrightError": "cost_models.errors",
-    "InputError": "cost_models.errors",
-    "InfeasibleError": "cost_models.errors",
-    "HostError": "cost_models.errors",
-    "RunError": "cost_models.errors",
+    "cost_models.axes.layout": "Layout parse_layout",
+    "cost_models.errors": "HostError InfeasibleError InputError MeshwrightError RunError",
+    "cost_models.estimate": "Estimate",
+    "cost_models.specs.cluster": "ClusterSpec",
+    "cost_models.specs.hardware": "HardwareProfile",
+    "cost_models.specs.pools": "MixedCluster",
+    "cost_models.specs.recommender.model": "RecommenderSpec",
+    "cost_models.specs.recommender.training": "RecommenderTraining",
+    "cost_models.specs.training": "TrainingSpec",
+    "cost_models.specs.transformer": "TransformerSpec",
+    "executor.microbenchmarks.calibrate": "calibrate",
+    "meshwright.families.recommender.advised": "ShardingAdvised",
+    "meshwright.families.recommender.answers": "ShardingEstimated ShardingPlanned",
+    "meshwright.families.recommender.served": "ServedRecommender",
+    "meshwright.families.transformer.advise": "Advised",
+    "meshwright.families.transformer.compare": "Compared",
+    "meshwright.families.transformer.estimate": "Estimated",
+    "meshwright.families.transformer.explain": "Explained NotChosen",
+    "meshwright.families.transformer.largest_sizes": "Largest",
+    "meshwright.families.transformer.planned": "Planned",
+    "meshwright.families.transformer.ranked": "Ranked",
+    "meshwright.families.transformer.run": "Emulated Ran",
+    "meshwright.plots.drawn": "Drawing",
+    "meshwright.verbs.advise": "advise",
+    "meshwright.verbs.calibrate": "calibrate_from_run calibrate_from_runs",
+    "meshwright.verbs.calibrate.calibrated": "Calibrated",
+    "meshwright.verbs.calibrate.fitted": "Fitted",
+    "meshwright.verbs.cluster": "discover",
+    "meshwright.verbs.cluster.discovered": "Discovered",
+    "meshwright.verbs.compare": "compare",
+    "meshwright.verbs.doctor": "doctor",
+    "meshwright.verbs.doctor.examined": "Examined",
+    "meshwright.verbs.emulate": "emulate",
+    "meshwright.verbs.estimate": "estimate",
+    "meshwright.verbs.explain": "explain why_not",
+    "meshwright.verbs.export": "export import_plan",
+    "meshwright.verbs.forecast": "forecast",
+    "meshwright.verbs.forecast.forecasted": "Forecasted",
+    "meshwright.verbs.largest": "largest",
+    "meshwright.verbs.plan": "plan",
+    "meshwright.verbs.report": "report",
+    "meshwright.verbs.report.writing": "Reported",
+    "meshwright.verbs.run": "run",
+    "meshwright.verbs.serve": "serve",
+    "meshwright.verbs.validate": "validate validate_recommenders",
+    "meshwright.verbs.validate.validated": "Validated",
+    "meshwright.verbs.verify": "verify",
+    "planner.plan": "Plan",
+    "planner.plan_files": "load_plan save_plan",
+    "planner.proof.checks": "Check",
 }
+"""Module → the public names that it holds."""
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "Advised",
-    "Calibrated",
-    "Check",
-    "ClusterSpec",
-    "Compared",
-    "Discovered",
-    "Drawing",
-    "Emulated",
-    "Estimate",
-    "Estimated",
-    "Examined",
-    "Explained",
-    "Fitted",
-    "Forecasted",
-    "HardwareProfile",
-    "HostError",
-    "InfeasibleError",
-    "InputError",
-    "Largest",
-    "Layout",
-    "MeshwrightError",
-    "MixedCluster",
-    "NotChosen",
-    "Plan",
-    "Planned",
-    "Ran",
-    "Ranked",
-    "RecommenderSpec",
-    "RecommenderTraining",
-    "Reported",
-    "RunError",
-    "ServedRecommender",
-    "ShardingAdvised",
-    "ShardingEstimated",
-    "ShardingPlanned",
-    "TrainingSpec",
-    "TransformerSpec",
-    "Validated",
-    "advise",
-    "calibrate",
-    "calibrate_from_run",
-    "calibrate_from_runs",
-    "compare",
-    "discover",
-    "doctor",
-    "emulate",
-    "estimate",
-    "explain",
-    "export",
-    "forecast",
-    "import_plan",
-    "largest",
-    "load_plan",
-    "parse_layout",
-    "plan",
-    "report",
-    "run",
-    "save_plan",
-    "serve",
-    "validate",
-    "validate_recommenders",
-    "verify",
-    "why_not",
-]
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module `meshwright` has no attribute `{name}`")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
 

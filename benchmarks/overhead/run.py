@@ -29,7 +29,7 @@ from executor.data.batches import Batches, text_tokens
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
 from executor.steps import Watcher, run_steps
-from meshwright.cli.output import as_csv
+from meshwright.terminal.output import as_csv
 from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0

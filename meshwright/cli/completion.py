@@ -9,30 +9,14 @@ from pathlib import Path
 
 import typer
 
+from meshwright.verbs.plot import PLOTS
+
 _SPECS = (".yaml", ".yml", ".json")
 _PLAN = b"# A Meshwright plan"
 """How every plan file begins."""
 _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
-PLOTS = (
-    "frontier",
-    "scaling",
-    "time",
-    "memory",
-    "sharding",
-    "timeline",
-    "window",
-    "far-links",
-    "ladder",
-    "heatmap",
-    "tornado",
-    "forecast",
-    "cache",
-    "topology",
-    "accuracy",
-)
-"""What `meshwright plot` draws."""
 _SCHEMAS = (
     "model",
     "recommender",

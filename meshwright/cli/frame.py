@@ -11,10 +11,30 @@ from typing import Annotated, Any
 import typer
 
 from cost_models.errors import MeshwrightError, StoppedError
-from meshwright.cli.output import print_error, word_os_error
-from meshwright.cli.printing import say_aside
+from meshwright.cli.commands import typer_function
 from meshwright.cli.usage_errors import UsageError, word_usage_error
-from meshwright.cli.verbs import VERBS
+from meshwright.explorer.verb import explore_command
+from meshwright.terminal.output import print_error, word_os_error
+from meshwright.terminal.printing import say_aside
+from meshwright.verbs.advise import advise_command
+from meshwright.verbs.calibrate import calibrate_command
+from meshwright.verbs.catalog import catalog_command
+from meshwright.verbs.cluster import cluster_command
+from meshwright.verbs.command import Command
+from meshwright.verbs.compare import compare_command
+from meshwright.verbs.doctor import doctor_command
+from meshwright.verbs.emulate import emulate_command
+from meshwright.verbs.estimate import estimate_command
+from meshwright.verbs.explain import explain_command
+from meshwright.verbs.export import export_command, import_command
+from meshwright.verbs.forecast import forecast_command
+from meshwright.verbs.plan import plan_command
+from meshwright.verbs.plot import plot_command
+from meshwright.verbs.report import report_command
+from meshwright.verbs.run import run_command
+from meshwright.verbs.tokens import tokens_command
+from meshwright.verbs.validate import validate_command
+from meshwright.verbs.verify import verify_command
 
 app = typer.Typer(
     name="meshwright",
@@ -39,8 +59,32 @@ def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+VERBS: tuple[Command[Any], ...] = (
+    plan_command,
+    estimate_command,
+    compare_command,
+    explain_command,
+    advise_command,
+    verify_command,
+    forecast_command,
+    plot_command,
+    report_command,
+    explore_command,
+    cluster_command,
+    doctor_command,
+    run_command,
+    emulate_command,
+    export_command,
+    import_command,
+    tokens_command,
+    calibrate_command,
+    validate_command,
+    catalog_command,
+)
+"""In the order of `--help`."""
+
 for _verb in VERBS:
-    app.command()(_stoppable(_verb))
+    app.command(_verb.name)(_stoppable(typer_function(_verb)))
 
 
 def _print_version(wanted: bool) -> None:

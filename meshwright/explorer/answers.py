@@ -8,15 +8,14 @@ from typing import Any
 
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_of
 from cost_models.units import format_bytes, format_seconds
-from meshwright.answers.planned import Planned
-from meshwright.api.forecast import ask as ask_forecast
 from meshwright.explorer.asking import Sought, sought
 from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
 from meshwright.families.chapters import USUAL_NAME
 from meshwright.families.transformer.chapters import answer_blocks, reasons
-from meshwright.families.transformer.explaining import explain
-from meshwright.families.transformer.planning import TOP, PlanQuestion
+from meshwright.families.transformer.explain import explain
+from meshwright.families.transformer.plan import TOP, PlanQuestion
+from meshwright.families.transformer.planned import Planned
 from meshwright.inputs.limits import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
@@ -25,6 +24,8 @@ from meshwright.plots.drawn import Drawing
 from meshwright.render.plans.pools import gpus_in_words
 from meshwright.render.plans.ranked import optimum_table, plans_rows
 from meshwright.render.words import lines_of_any_length, percent, with_units_kept
+from meshwright.verbs.forecast import ForecastOptions
+from meshwright.verbs.forecast.reading import ask as ask_forecast
 from planner.answers.recommended import recommend
 from planner.objectives import Objective
 from planner.plan_files import plan_text
@@ -140,7 +141,9 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 
 def _end(asked: _Asked) -> Iterator[Message]:
     """The day training ends."""
-    told = ask_forecast(asked.planned.plan, asked.found.tokens, asked.found.operations).answer()
+    told = ask_forecast(
+        ForecastOptions(plan=asked.planned.plan, tokens=asked.found.tokens, **vars(asked.found.operations))
+    ).answer()
     assumed = [f"Assumed: {one}." for one in told.assumptions]
     yield _part("ends", "When it ends", *told.text, *assumed, _picture(told.plot(), "forecast"))
 

@@ -25,10 +25,12 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped
 from meshwright.explorer.controls import CONTROLS, OFFLOAD
 from meshwright.explorer.starting import Start
-from meshwright.inputs.limits import Limits, restrictions_of
-from meshwright.inputs.operations import OperationsInputs, operations_of
+from meshwright.inputs.limits import restrictions_of
+from meshwright.inputs.operations import operations_of
+from meshwright.inputs.options import Limits, Operations
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import Inputs, question_of
+from meshwright.inputs.questions import question_of
+from meshwright.verbs.plan import PlanOptions
 from planner.rules.host import require_two_tiers
 from planner.space.restrictions import Restrictions
 
@@ -51,7 +53,7 @@ class Sought:
     restrictions: Restrictions
     tokens: float | None
     """To train on, for the day it ends."""
-    operations: OperationsInputs
+    operations: Operations
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,7 +88,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
     stack = problems.read(lambda: _named(start.stack, values.get("stack"), "stacks", catalog.load_stack))
     amounts = {name: problems.read(lambda name=name: _amount(name, values)) for name in _AMOUNTS}  # type: ignore[misc]
     mtbf = values.get("mtbf")
-    problems.read(lambda: operations_of(OperationsInputs(mtbf=mtbf)))
+    problems.read(lambda: operations_of(Operations(mtbf=mtbf)))
     tokens = problems.read(lambda: _tokens(values.get("tokens", start.tokens)))
     limits = _limits(start, values)
     restrictions = problems.read(lambda: restrictions_of(limits, start.trainer))
@@ -95,7 +97,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
     assert model is not None
     assert stack is not None
     assert restrictions is not None
-    inputs = Inputs(
+    request = PlanOptions(
         model=model,
         cluster=cluster,
         training=start.training,
@@ -105,9 +107,9 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
         profile=start.profile if values.get("cluster", start.cluster.name) == start.cluster.name else None,
         trainer=start.trainer,
         host_memory=values.get("host-memory"),
-        changes=limits.changes,
+        allow=limits.allow,
     )
-    question, assumed = question_of(inputs, stack)
+    question, assumed = question_of(request, stack)
     question, notes = _with_hardware(question, amounts)
     if OFFLOAD in restrictions.allowed:
         require_two_tiers(question)
@@ -115,7 +117,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
         question=question,
         restrictions=restrictions,
         tokens=tokens or question.training.tokens,
-        operations=OperationsInputs(operations=start.operations, mtbf=mtbf),
+        operations=Operations(operations=start.operations, mtbf=mtbf),
         notes=(*(f"Assumed: {one}" for one in assumed), *notes),
     )
 

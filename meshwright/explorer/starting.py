@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
+from cost_models.flags import part_of
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
@@ -14,8 +15,10 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.explorer.controls import OFFLOAD
-from meshwright.inputs.limits import Limits, restrictions_of
-from meshwright.inputs.questions import Inputs, question_of
+from meshwright.explorer.verb import ExploreOptions
+from meshwright.inputs.limits import restrictions_of
+from meshwright.inputs.options import Limits
+from meshwright.inputs.questions import question_of, single_count
 from planner.answers.optimum import answered_question
 from planner.plan import Plan
 
@@ -49,24 +52,24 @@ class Start:
         }
 
 
-def start_of(inputs: Inputs, limits: Limits, *, tokens: str | None, operations: str | None) -> Start:
+def start_of(options: ExploreOptions) -> Start:
     """What the command line asks, read whole.
 
     Raises:
         InputError: what `plan` would refuse, and clusters of several GPUs.
     """
-    question, _ = question_of(inputs)
-    restrictions_of(limits, inputs.trainer)
+    question, _ = question_of(options)
+    restrictions_of(options, options.trainer)
     return Start(
         model=question.model,
-        cluster=_of_one_gpu(resolve_cluster(str(inputs.cluster), inputs.gpus)),
+        cluster=_of_one_gpu(resolve_cluster(options.cluster, single_count(options.gpus))),
         training=question.training,
         stack=question.stack,
-        profile=question.hardware if inputs.profile else None,
-        limits=limits,
-        trainer=inputs.trainer,
-        tokens=tokens,
-        operations=operations,
+        profile=question.hardware if options.profile else None,
+        limits=part_of(options, Limits),
+        trainer=options.trainer,
+        tokens=options.tokens,
+        operations=options.operations,
     )
 
 

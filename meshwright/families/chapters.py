@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models.errors import InfeasibleError
-from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.families.pictures import PictureRequest
 from meshwright.pages.chapters import Chapter, Picture
 from meshwright.plots.drawn import Drawing
+from meshwright.verbs.plot import PlotOptions
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
 

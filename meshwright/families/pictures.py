@@ -8,32 +8,12 @@ from typing import TypeVar
 
 from cost_models.errors import InputError
 from meshwright.render.words import sentence_list
+from meshwright.verbs.plot import PlotOptions
 from planner.answers.scaling import KINDS
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
 
 P = TypeVar("P", bound=AnyPlan)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlotOptions:
-    """Options of the curves that are searched for."""
-
-    gpus: str | None = None
-    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
-    between: str | None = None
-    """Two objectives, for `frontier`."""
-    points: str | None = None
-    """How many of a frontier, or `all`."""
-    kind: str | None = None
-    """`strong`, `weak` or `stacked`, for `scaling`."""
-    tokens: str | None = None
-    price: str | None = None
-    operations: str | None = None
-    """For `forecast`: catalogue name or file."""
-    time_limit: float | None = None
-    allow: tuple[str, ...] = ()
-    """For `ladder`: what may change of the training."""
 
 
 STACKED = "stacked"

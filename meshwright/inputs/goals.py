@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
 from cost_models.risk import RISKS, Risk
-from cost_models.specs.operations import OperationsSpec
+from meshwright.inputs.options import Goal
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]
@@ -45,20 +44,6 @@ def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
         what = f"`{said}` is not {', '.join(others)} or {last}{did_you_mean(said, words)}"
         raise InputError(headline, problems=[Problem(flag, what)])
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What `--objective`, `--tokens`, `--price`, `--deadline` and `--operations` say."""
-
-    objective: str | None = None
-    """None: the cost where there is a price, else time."""
-    tokens: str | float | None = None
-    price: str | float | Sequence[float] | None = None
-    """Of one GPU-hour; of several clusters one for each, in their order."""
-    deadline: str | None = None
-    operations: str | OperationsSpec | None = None
-    """Failures that the time of training counts: a catalogue name, a file or a spec; None: none."""
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:

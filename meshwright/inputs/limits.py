@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cost_models.confidence import confident_share
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.specs.changes import is_change
 from cost_models.units import parse_bytes
+from meshwright.inputs.options import Limits
 from meshwright.inputs.problems import Problems
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import Restrictions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a plan must keep to, as the user wrote it."""
-
-    fix: tuple[str, ...] = ()
-    forbid: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    """What is left alone unless asked for: axes of a layout, and changes of what is trained."""
-    together: tuple[str, ...] = ()
-    """Embedding tables that lie on one GPU."""
-    max_memory: str | None = None
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """What `--allow` changes of the mathematics."""
-        return tuple(word for word in self._allowed if is_change(word))
-
-    @property
-    def opened(self) -> tuple[str, ...]:
-        """What else it opens."""
-        return tuple(word for word in self._allowed if not is_change(word))
-
-    @property
-    def _allowed(self) -> list[str]:
-        return [word for text in self.allow for word in text.split(",")]
 
 
 def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cost_models.errors import InputError, Problem
 from cost_models.files.amounts import read_duration
 from cost_models.files.catalog import load_operations
 from cost_models.specs.operations import OperationsSpec
 from cost_models.units import parse_bandwidth, parse_seconds
+from meshwright.inputs.options import Operations
 
 USUAL = "llama3"
 """Operations where nobody names any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationsInputs:
-    """What `--operations` and the flags beside it say."""
-
-    operations: str | OperationsSpec | None = None
-    mtbf: str | None = None
-    restart: str | None = None
-    storage: str | None = None
-    spares: int | None = None
-
-
-def operations_of(inputs: OperationsInputs) -> OperationsSpec:
+def operations_of(options: Operations) -> OperationsSpec:
     """Read the operations; flags override what the catalogue or a file has.
 
     Raises:
         InputError: everything that cannot be read, at once.
     """
-    named = inputs.operations
+    named = options.operations
     base = named if isinstance(named, OperationsSpec) else load_operations(named or USUAL)
     changed: dict[str, object] = {}
     problems: list[Problem] = []
     readers = {
-        "mtbf": ("--mtbf", inputs.mtbf, _duration),
-        "restart": ("--restart", inputs.restart, _duration),
-        "storage_write": ("--storage", inputs.storage, parse_bandwidth),
+        "mtbf": ("--mtbf", options.mtbf, _duration),
+        "restart": ("--restart", options.restart, _duration),
+        "storage_write": ("--storage", options.storage, parse_bandwidth),
     }
     for field, (flag, said, read) in readers.items():
         if said is None:
@@ -47,10 +35,10 @@ def operations_of(inputs: OperationsInputs) -> OperationsSpec:
             changed[field] = read(said)
         except ValueError as error:
             problems.append(Problem(flag, str(error)))
-    if inputs.spares is not None:
-        if inputs.spares < 0:
-            problems.append(Problem("--spares", f"must not be below zero, and is {inputs.spares}"))
-        changed["spares"] = inputs.spares
+    if options.spares is not None:
+        if options.spares < 0:
+            problems.append(Problem("--spares", f"must not be below zero, and is {options.spares}"))
+        changed["spares"] = options.spares
     if problems:
         raise InputError("the operations cannot be read", problems=problems)
     if "storage_write" in changed:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import cast, get_args
 
 from cost_models.confidence import EVEN, MOST_CONFIDENT
@@ -19,7 +18,6 @@ from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
 from cost_models.specs.changes import changed
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
-from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
@@ -27,6 +25,7 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
+from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
 from planner.formats.trainers import require_own_stack, trainer_named
 
@@ -34,81 +33,52 @@ MOST_HOST_MEMORY = 1e15
 """Bytes beyond which somebody mistook the unit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What the user gave, by name, as a file or as a value; None where nothing was said."""
-
-    model: str | TransformerSpec | RecommenderSpec | Document
-    """A document: what a pipe held (`cost_models.files.models.read_once`)."""
-    cluster: str | ClusterSpec | MixedCluster
-    gpus: int | None = None
-    global_batch: int | str | None = None
-    """Sequences, or as `4M tokens`."""
-    sequence: int | str | None = None
-    """Tokens, or as `8K`."""
-    precision: str | None = None
-    """One, or several between commas."""
-    dropout: float | None = None
-    optimizer: str | None = None
-    training: str | Path | TrainingSpec | RecommenderTraining | None = None
-    """A file or a job, of which the amounts above replace fields."""
-    stack: str | None = None
-    profile: str | HardwareProfile | None = None
-    trainer: str | None = None
-    """Whose rules the layout obeys."""
-    confidence: float | str | None = None
-    """Least probability of fitting, as a share or as `95%`."""
-    host_memory: str | None = None
-    """Memory of each host in place of the cluster's."""
-    changes: tuple[str, ...] = ()
-    """What `--allow` changes of the model and the job (`cost_models.specs.changes`)."""
-
-
-def question_of(inputs: Inputs, own_stack: StackSpec | None = None) -> tuple[Question, tuple[str, ...]]:
+def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Question, tuple[str, ...]]:
     """Build the question, and say what had to be assumed for it; `own_stack` is a stack that has no name here.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    require_nouns(inputs)
+    require_nouns(request)
     problems = Problems()
-    model = problems.read(lambda: _model(inputs.model))
-    cluster = problems.read(lambda: cluster_of(inputs.cluster, inputs.gpus))
-    host_memory = problems.read(lambda: read_host_memory(inputs.host_memory))
-    training = problems.read(lambda: _training(inputs))
-    named = own_stack or problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
-    trainer = problems.read(lambda: trainer_named(inputs.trainer) if inputs.trainer else None)
+    model = problems.read(lambda: _model(request.model))
+    cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
+    host_memory = problems.read(lambda: read_host_memory(request.host_memory))
+    training = problems.read(lambda: _training(request))
+    named = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
+    trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if named is not None and trainer is not None:
-        problems.read(lambda: require_own_stack(str(inputs.trainer), named))
+        problems.read(lambda: require_own_stack(str(request.trainer), named))
     problems.read(
-        lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
+        lambda: catalog.load_profile(request.profile) if isinstance(request.profile, str) else request.profile
     )
-    confidence = problems.read(lambda: read_confidence(inputs.confidence))
+    confidence = problems.read(lambda: read_confidence(request.confidence))
     problems.require()
     assert model is not None
     assert cluster is not None
     assert training is not None
     assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
-    spec, training = changed(model.spec, training, inputs.changes)
-    stack = own_stack or inputs.stack or (trainer.stack if trainer else None)
+    spec, training = changed(model.spec, training, request.changes)
+    stack = own_stack or request.stack or (trainer.stack if trainer else None)
     training, dropped = with_dropout_of(model, training)
-    question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
+    question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    return question, (*model.assumptions, *_read_as(inputs, training), *dropped, *assumed)
+    return question, (*model.assumptions, *_read_as(request, training), *dropped, *assumed)
 
 
-def questions_of(inputs: Inputs) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:
     """Build the question in every precision that the inputs name, and say what had to be assumed.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
     problems = Problems()
-    precisions = problems.read(lambda: read_precisions(inputs.precision))
-    several = inputs.precision is not None and "," in inputs.precision
-    one = replace(inputs, precision=precisions[0] if precisions else None) if several else inputs
+    named = in_words(request.precision)
+    precisions = problems.read(lambda: read_precisions(named))
+    several = named is not None and "," in named
+    one = replace(request, precision=precisions[0] if precisions else None) if several else request
     found = problems.read(lambda: question_of(one))
     problems.require()
     assert found is not None
@@ -126,15 +96,32 @@ def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[Trainin
 
 
 def cluster_of(
-    cluster: str | ClusterSpec | MixedCluster, gpus: int | None = None
+    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec], gpus: int | None = None
 ) -> ClusterSpec | MixedCluster:
     """The cluster by its name, its file or itself; one that is a value has the GPUs that it states."""
+    assert isinstance(cluster, (str, ClusterSpec, MixedCluster)), "of several each is read"
     return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
 
 
-def whole_cluster(inputs: Inputs) -> ClusterSpec | MixedCluster:
+def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
+    """The one number of GPUs, or None where there is a choice."""
+    if not isinstance(gpus, str):
+        return gpus if isinstance(gpus, int) else None
+    word = gpus.strip()
+    return int(word) if word.removeprefix("-").isdecimal() and len(word) < 100 else None
+
+
+def _one_count(gpus: int | str | Sequence[int] | None) -> int | None:
+    """The number of GPUs of a question that takes one. Raises InputError."""
+    count = single_count(gpus)
+    if gpus is not None and count is None:
+        raise InputError(f"--gpus: `{printable(str(gpus))}` is not one number of GPUs")
+    return count
+
+
+def whole_cluster(request: Request) -> ClusterSpec | MixedCluster:
     """The cluster that the inputs name, in whole nodes."""
-    return with_host_memory(cluster_of(inputs.cluster), read_host_memory(inputs.host_memory))
+    return with_host_memory(cluster_of(request.cluster), read_host_memory(request.host_memory))
 
 
 def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) -> ClusterSpec | MixedCluster:
@@ -209,16 +196,16 @@ def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str 
     return str(values) if isinstance(values, (int, float)) else ",".join(map(str, values))
 
 
-def require_nouns(inputs: Inputs) -> None:
+def require_nouns(request: Request) -> None:
     """Raises InputError where model or cluster are missing, or each in the place of the other."""
-    missing = [noun for noun, value in (("MODEL", inputs.model), ("CLUSTER", inputs.cluster)) if not value]
+    missing = [noun for noun, value in (("MODEL", request.model), ("CLUSTER", request.cluster)) if not value]
     if missing:
         raise InputError(
             "nothing to plan for",
             problems=[Problem(noun, "missing") for noun in missing],
             hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
         )
-    model, cluster = inputs.model, inputs.cluster
+    model, cluster = request.model, request.cluster
     if not isinstance(model, str) or not isinstance(cluster, str):
         return
     if known_cluster(model) and known_model(cluster) and not known_model(model):
@@ -230,16 +217,16 @@ def _model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedM
     return resolve_model(model) if isinstance(model, (str, Document)) else LoadedModel(spec=model)
 
 
-def _training(inputs: Inputs) -> TrainingSpec:
+def _training(request: Request) -> TrainingSpec:
     """The job, with the amounts that were given beside it."""
     amounts = {
-        "global_batch": inputs.global_batch,
-        "sequence_length": inputs.sequence,
-        "precision": inputs.precision,
-        "dropout": inputs.dropout,
-        "optimizer": inputs.optimizer,
+        "global_batch": request.global_batch,
+        "sequence_length": request.sequence,
+        "precision": in_words(request.precision),
+        "dropout": request.dropout,
+        "optimizer": request.optimizer,
     }
-    job = inputs.training
+    job = request.training
     if isinstance(job, RecommenderTraining):
         raise InputError("`training` is a recommender's, the model is a transformer")
     if not isinstance(job, TrainingSpec):
@@ -248,13 +235,13 @@ def _training(inputs: Inputs) -> TrainingSpec:
     return resolve_training(None, **(job.model_dump(exclude_unset=True) | given)) if given else job
 
 
-def _read_as(inputs: Inputs, training: TrainingSpec) -> Iterator[str]:
+def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
     """Say how amounts were read that are no plain numbers."""
     batch, length = grouped(training.global_batch), grouped(training.sequence_length)
-    if not _is_plain(inputs.sequence):
-        yield f"`--sequence {inputs.sequence}` is {length} tokens"
-    if not _is_plain(inputs.global_batch):
-        yield f"`--global-batch {inputs.global_batch}` is {batch} sequences of {length} tokens"
+    if not _is_plain(request.sequence):
+        yield f"`--sequence {request.sequence}` is {length} tokens"
+    if not _is_plain(request.global_batch):
+        yield f"`--global-batch {request.global_batch}` is {batch} sequences of {length} tokens"
 
 
 def _is_plain(amount: int | str | None) -> bool:

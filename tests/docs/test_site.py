@@ -12,7 +12,7 @@ import pytest
 
 import meshwright
 from cost_models.files.parsing import KINDS
-from meshwright.cli.verbs import VERBS
+from meshwright.cli.frame import VERBS
 
 ROOT = Path(__file__).parents[2]
 

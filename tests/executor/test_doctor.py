@@ -13,7 +13,7 @@ from executor.doctor.examine import assumptions_of
 from executor.doctor.judging import ALL, Assumptions, is_calm, judge
 from executor.doctor.readings import LATENCY, LAUNCH, LINK, MATMUL, MEMORY, Examination, HostFacts, Reading
 from executor.doctor.sizes import rounds_of_pairs
-from meshwright.answers.examined import Examined, sentence
+from meshwright.verbs.doctor.examined import Examined, sentence
 
 EVEN = (1.02, 1.0, 1.01, 1.03, 1.0, 1.02)
 """Passes of a check on a quiet machine."""

@@ -15,8 +15,8 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_model
 from cost_models.pipeline.estimating import estimate
-from meshwright.api.exporting import export
 from meshwright.cli.frame import main
+from meshwright.verbs.export import export
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.reading.settings import Reading
 from planner.formats.registry import reader_of

@@ -14,8 +14,8 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
-from meshwright.api.exporting import export
 from meshwright.cli.frame import main
+from meshwright.verbs.export import export
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.reading.settings import Reading

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshwright.api.exporting import price_import
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
@@ -16,9 +17,9 @@ from cost_models.recommender.completing import complete_recommender
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from meshwright.api.exporting import export, import_plan, price_import
 from meshwright.cli.frame import main
 from meshwright.inputs.questions import Inputs
+from meshwright.verbs.export import export, import_plan
 from planner.formats.torchrec import export_sharding, import_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 

@@ -16,9 +16,10 @@ from benchmarks.exporters.targets import TARGETS
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
-from meshwright.api.exporting import export
 from meshwright.cli.frame import main
 from planner.formats.reading.settings import Reading
+from meshwright.verbs.export import export
+from planner.formats.reading.run import Reading
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
 from planner.plan import make_plan

@@ -89,6 +89,6 @@ def test_completing_imports_nothing_heavy() -> None:
 
 
 def test_all_plots_are_offered() -> None:
-    from meshwright.api import plot
+    from meshwright.verbs.plot import plot
 
     assert completion.plots("") == list(plot._KINDS)

@@ -12,9 +12,7 @@ from cost_models.families import FAMILIES, Family, part
 from cost_models.files.models import family_of_model
 from executor.families import Training
 from executor.measure.any_report import AnyReport
-from meshwright.families import verbs_of_plan
-from meshwright.families.options import require_options, require_verb
-from meshwright.families.verbs import Verbs
+from meshwright.verbs.family import Verbs, require_options, require_verb, verbs_of_plan
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan
 

@@ -116,7 +116,7 @@ def test_interrupting_says_the_best_so_far(
     meshwright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 130, the plan with its gap, and the file, whatever was asked to choose from."""
-    from meshwright.cli.progress import Reporter
+    from meshwright.terminal.progress import Reporter
 
     def interrupted(_self: object, _done: int, _total: int, best: float, _bound: float) -> None:
         if math.isfinite(best):

@@ -14,7 +14,6 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
-from meshwright.cli.output import as_csv, as_json
 from meshwright.records.estimates import estimate_record
 from meshwright.records.run_comparison import ComparedQuantity
 from meshwright.render.plans.clusters import answer_cells, frontier_sentence
@@ -35,6 +34,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
+from meshwright.terminal.output import as_csv, as_json
 from planner.certificate import Certificate, Settled
 from planner.explaining.compare import compare
 from planner.plan import make_plan

@@ -11,8 +11,8 @@ import pytest
 from command_line import Answer
 
 import meshwright as mw
-from meshwright.cli.output import as_json
-from meshwright.cli.verbs import VERBS
+from meshwright.cli.frame import VERBS
+from meshwright.terminal.output import as_json
 
 QUESTION = ("gpt2-nano", "dgx-h100")
 GIVEN = ("--gpus", "4", "--global-batch", "8", "--sequence", "128")

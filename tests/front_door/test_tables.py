@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from meshwright.cli.progress import line_on
 from meshwright.render.tables import table
 from meshwright.render.words import line_width, wrapped
+from meshwright.terminal.progress import line_on
 
 HEADERS = ("#", "GPUs", "layout", "step", "MFU", "cost", "peak mem", "bound by")
 ROWS = (

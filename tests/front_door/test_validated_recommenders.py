@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.errors import InputError
-from meshwright.api.validate_recommenders import validate_recommenders
+from meshwright.verbs.validate import validate_recommenders
 
 
 def test_every_run_is_predicted_and_scored() -> None:

@@ -20,8 +20,8 @@ from executor.measure.any_report import save_report
 from executor.measure.report import RunReport
 from executor.measure.trace import save_trace
 from executor.run_config import STOPPED
-from meshwright.cli.output import Output
 from meshwright.plots.parts.style import save
+from meshwright.terminal.output import Output
 from planner.plan import Plan
 from planner.plan_files import save_plan
 

@@ -21,8 +21,8 @@ from cost_models.errors import InputError
 from cost_models.measured.runs.shipped import shipped_rows
 from executor.measure.any_report import save_report
 from executor.measure.report import Environment, PhaseReport, RankReport, make_report
-from meshwright.cli.output import as_json
 from meshwright.records.frames import accuracy_frame
+from meshwright.terminal.output import as_json
 from planner.plan_files import load_plan
 
 CELLS = st.one_of(

@@ -12,10 +12,10 @@ import pytest
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.api.report import report
 from meshwright.pages.chapters import Block, Chapter, Fact, Listing, paragraphs
 from meshwright.pages.html import page
 from meshwright.render.tables import table
+from meshwright.verbs.report.writing import report
 
 HOSTILE = "</pre><script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 LARGEST = 1_000_000

@@ -21,16 +21,18 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import counted, format_bytes, parse_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
-from meshwright.inputs.limits import Limits
-from meshwright.inputs.plan_inputs import PlanInputs
+from meshwright.inputs.options import Limits, Request
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import (
-    Inputs,
     cluster_of,
+    in_words,
     read_host_memory,
     require_nouns,
+    single_count,
     with_host_memory,
 )
+from meshwright.verbs.estimate import EstimateOptions
+from meshwright.verbs.plan import PlanOptions
 from planner.recommender.alternatives import refusal
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
 from planner.recommender.planning import plan_sharding
@@ -103,20 +105,20 @@ class GivenSharding:
         )
 
 
-def ask(asked: PlanInputs) -> ShardingQuestion:
+def ask(options: PlanOptions) -> ShardingQuestion:
     """Read everything that `plan` is given.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    gpus = problems.read(lambda: _one_count(asked.gpus))
+    gpus = problems.read(lambda: _one_count(options.gpus))
     read = Problems()
-    model = read.read(lambda: _model(asked.inputs))
-    inputs = asked.inputs if model is None else replace(asked.inputs, model=model)
-    question = problems.read(lambda: question_of(inputs, gpus or None))
-    limits = problems.read(lambda: _limits(asked.limits))
-    objective = problems.read(lambda: _objective(asked.goal.objective))
+    model = read.read(lambda: _model(options))
+    known = options if model is None else replace(options, model=model)
+    question = problems.read(lambda: question_of(known, gpus or None))
+    limits = problems.read(lambda: _limits(options))
+    objective = problems.read(lambda: _objective(options.objective))
     words = None if model is None or limits is None else problems.read(lambda: limits.read(model))
     if question is not None and words is not None:
         problems.read(lambda: _require_tiers(question, words))
@@ -128,7 +130,7 @@ def ask(asked: PlanInputs) -> ShardingQuestion:
         question=question,
         limits=limits,
         objective=objective,
-        assumptions=tuple(_assumed(asked.inputs, question)),
+        assumptions=tuple(_assumed(options, question)),
     )
 
 
@@ -140,17 +142,17 @@ def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
     )
 
 
-def ask_estimate(inputs: Inputs, layout: str) -> GivenSharding:
+def ask_estimate(options: EstimateOptions) -> GivenSharding:
     """Read everything that `estimate` is given.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    question = question_of(inputs, inputs.gpus)
+    question = question_of(options, single_count(options.gpus))
     return GivenSharding(
         question=question,
-        sharding=sharding_of(question, layout),
-        assumptions=tuple(_assumed(inputs, question)),
+        sharding=sharding_of(question, options.layout),
+        assumptions=tuple(_assumed(options, question)),
     )
 
 
@@ -163,21 +165,21 @@ def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
         raise InputError(error.headline, problems=error.problems, hint=hint) from None
 
 
-def question_of(inputs: Inputs, gpus: int | None) -> RecommenderQuestion:
+def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     """Build the question.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    require_nouns(inputs)
+    require_nouns(request)
     problems = Problems()
-    model = problems.read(lambda: _model(inputs))
-    cluster = problems.read(lambda: cluster_of(inputs.cluster, gpus))
-    host_memory = problems.read(lambda: read_host_memory(inputs.host_memory))
-    training = problems.read(lambda: _training(inputs))
-    problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
+    model = problems.read(lambda: _model(request))
+    cluster = problems.read(lambda: cluster_of(request.cluster, gpus))
+    host_memory = problems.read(lambda: read_host_memory(request.host_memory))
+    training = problems.read(lambda: _training(request))
+    problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     problems.read(
-        lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
+        lambda: catalog.load_profile(request.profile) if isinstance(request.profile, str) else request.profile
     )
     problems.require()
     assert model is not None
@@ -185,7 +187,7 @@ def question_of(inputs: Inputs, gpus: int | None) -> RecommenderQuestion:
     assert training is not None
     _require_even_batch(training.global_batch, cluster)
     sized = with_host_memory(cluster, host_memory)
-    return complete_recommender(model, sized, training, stack=inputs.stack, profile=inputs.profile)
+    return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
 
 
 def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None:
@@ -200,17 +202,17 @@ def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None
         )
 
 
-def _model(inputs: Inputs) -> RecommenderSpec:
-    if isinstance(inputs.model, (str, Document)):
-        return resolve_recommender(inputs.model)
-    assert isinstance(inputs.model, RecommenderSpec), "another family reads it"
-    return inputs.model
+def _model(request: Request) -> RecommenderSpec:
+    if isinstance(request.model, (str, Document)):
+        return resolve_recommender(request.model)
+    assert isinstance(request.model, RecommenderSpec), "another family reads it"
+    return request.model
 
 
-def _training(inputs: Inputs) -> RecommenderTraining:
+def _training(request: Request) -> RecommenderTraining:
     """The job, with the amounts that were given beside it."""
-    said = {"global_batch": inputs.global_batch, "precision": inputs.precision}
-    job = inputs.training
+    said = {"global_batch": request.global_batch, "precision": in_words(request.precision)}
+    job = request.training
     if isinstance(job, TrainingSpec):
         raise InputError("`training` is a transformer's, the model is a recommender")
     if isinstance(job, RecommenderTraining):
@@ -273,14 +275,14 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
         raise InputError("tables cannot be held so", problems=problems[:MOST_PROBLEMS])
 
 
-def _assumed(inputs: Inputs, question: RecommenderQuestion) -> Iterator[str]:
+def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
     """What nobody said and prices depend on."""
-    if inputs.training is None:
+    if request.training is None:
         training = question.training
         yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
     if is_own_host(question.cluster):
         return
     if not question.cluster.host_memory:
         yield "no memory of hosts: nobody says how much there is (--host-memory)"
-    elif inputs.host_memory is not None:
+    elif request.host_memory is not None:
         yield f"hosts have {format_bytes(question.cluster.host_memory)} each"

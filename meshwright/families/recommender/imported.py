@@ -1,17 +1,29 @@
-"""The answer of `import`: what runs today, priced, and how far it is from the best of the same question."""
+"""`import` of a sharding: what runs today, priced, and how far it is from the best of the same question."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cost_models.errors import InputError
+from cost_models.files.models import read_once
+from cost_models.files.recommenders import resolve_recommender
+from cost_models.flags import part_of
+from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.units import format_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
+from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion, ask, ask_estimate
 from meshwright.families.recommender.text import precise
+from meshwright.inputs.options import TIME_LIMIT
 from meshwright.render.tables import Table, table
 from meshwright.render.words import as_html, percent, wrapped
+from meshwright.verbs.estimate import EstimateOptions
+from meshwright.verbs.export import ImportOptions
+from meshwright.verbs.plan import PlanOptions
+from planner.formats.torchrec import import_sharding
 from planner.recommender.search.searching import PROVEN
+from planner.search.budget import Budget
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -20,7 +32,6 @@ class Imported:
 
     today: ShardingEstimated
     best: ShardingPlanned
-    assumptions: tuple[str, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -64,8 +75,62 @@ class Imported:
         """Write what runs today as a plan."""
         self.today.save(path)
 
+    @property
+    def fits(self) -> bool:
+        """Whether what runs today fits in memory, as it must to be priced."""
+        return True
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        return f"meshwright explain {path}"
+
     def __repr__(self) -> str:
         return "\n".join(map(str, self.text))
 
     def _repr_html_(self) -> str:
         return f"<pre>{as_html(repr(self))}</pre>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportQuestion:
+    """A sharding of another trainer's file, and the question for the best one: what is left is to search."""
+
+    given: GivenSharding
+    best: ShardingQuestion
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What nobody said and prices depend on."""
+        return self.given.assumptions
+
+    def answer(self, budget: Budget | None = None) -> Imported:
+        """Price the sharding, and search for the best."""
+        spending = budget or Budget(time_limit=TIME_LIMIT, keep_on_interrupt=True)
+        return Imported(today=self.given.answer(), best=self.best.answer(None, spending))
+
+
+def ask_import(options: ImportOptions) -> ImportQuestion:
+    """Read a sharding plan of TorchRec.
+
+    Raises:
+        InputError: the file, or what is said beside it, is wrong.
+    """
+    if options.also is not None:
+        raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
+    if options.sequence is not None:
+        raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
+    if not options.model:
+        raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
+    named = options.model
+    model = named if isinstance(named, RecommenderSpec) else resolve_recommender(read_once(str(named)))
+    sharding, world = import_sharding(options.source, model)
+    if options.gpus not in (None, world):
+        raise InputError(
+            f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}", hint="leave out --gpus"
+        )
+    known = replace(options, model=model, gpus=world)
+    return ImportQuestion(
+        given=ask_estimate(replace(part_of(known, EstimateOptions), layout=str(sharding))),
+        best=ask(part_of(known, PlanOptions)),
+    )

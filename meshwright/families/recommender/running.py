@@ -12,10 +12,10 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from executor.requirements import require_torch
-from meshwright.answers.any_run import AnyRan
-from meshwright.families.verbs import Running
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
+from meshwright.verbs.any_run import AnyRan
+from meshwright.verbs.family import Running
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from meshwright.families.verbs import Running, Verbs
+from meshwright.verbs.family import Running, Verbs
 from planner.any_plan import AnyPlan
 from planner.recommender.plan import RecommenderPlan
 
@@ -17,17 +17,22 @@ if TYPE_CHECKING:
     from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
+    from meshwright.families.recommender.imported import ImportQuestion
+    from meshwright.families.recommender.served import ServedRecommender
     from meshwright.families.recommender.why_not import ShardingNotChosen
-    from meshwright.inputs.plan_inputs import PlanInputs
-    from meshwright.inputs.questions import Inputs
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
+    from meshwright.verbs.estimate import EstimateOptions
+    from meshwright.verbs.export import ImportOptions
+    from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.serve import ServeOptions
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 
 _JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
 
 TAKES: Mapping[str, frozenset[str]] = {
+    "serve": frozenset(),
     "plan": _JOB | {"fix", "forbid", "together", "max_memory", "objective"},
     "estimate": _JOB,
     "compare": frozenset(),
@@ -55,20 +60,32 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
 
         return PICTURES
 
-    def ask(self, asked: PlanInputs) -> ShardingQuestion:
+    def ask(self, options: PlanOptions) -> ShardingQuestion:
         from meshwright.families.recommender.asking import ask
 
-        return ask(asked)
+        return ask(options)
 
     def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
         from meshwright.families.recommender.asking import ask_again
 
         return ask_again(plan)
 
-    def ask_estimate(self, inputs: Inputs, layout: str) -> GivenSharding:
+    def ask_estimate(self, options: EstimateOptions) -> GivenSharding:
         from meshwright.families.recommender.asking import ask_estimate
 
-        return ask_estimate(inputs, layout)
+        return ask_estimate(options)
+
+    trainers = frozenset({"torchrec"})
+
+    def ask_import(self, trainer: str, options: ImportOptions) -> ImportQuestion:
+        from meshwright.families.recommender.imported import ask_import
+
+        return ask_import(options)
+
+    def serve(self, options: ServeOptions) -> ServedRecommender:
+        from meshwright.families.recommender.serving import serve
+
+        return serve(options)
 
     def about(self, plan: RecommenderPlan) -> str:
         return f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"

@@ -9,9 +9,8 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion
 from cost_models.units import format_bytes, format_count, format_seconds, grouped
-from meshwright.answers.explained import Explained
 from meshwright.families.chapters import PageRequest, pictures
-from meshwright.families.transformer.explaining import explain
+from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.pages.chapters import Chapter, Fact
 from meshwright.render.links import crossing_sentence

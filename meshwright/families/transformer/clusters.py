@@ -10,11 +10,13 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec, Precision
-from meshwright.answers.ranked import Ranked
-from meshwright.inputs.goals import Goal, objective_of, read_prices
+from meshwright.families.transformer.ranked import Ranked
+from meshwright.inputs.goals import objective_of, read_prices
+from meshwright.inputs.options import Goal
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import Inputs, cluster_of, questions_of
+from meshwright.inputs.questions import cluster_of, in_words, questions_of
 from meshwright.render.words import sentence_list
+from meshwright.verbs.plan import PlanOptions
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.objectives import Objective
 from planner.plan import Plan
@@ -73,29 +75,28 @@ def clusters_of_plan(plan: Plan) -> ClustersQuestion | None:
     )
 
 
-def ask_clusters(
-    inputs: Inputs, clusters: Sequence[str | ClusterSpec], gpus: str | None, goal: Goal
-) -> ClustersQuestion:
+def ask_clusters(options: PlanOptions) -> ClustersQuestion:
     """Read the question on each cluster, prices in the same order.
 
     Raises:
         InputError: a name, a price or a number of GPUs that is wrong; everything that is, at once.
     """
+    clusters = options.clusters
     problems = Problems()
     known = [problems.read(partial(cluster_of, cluster)) for cluster in clusters]
     problems.read(partial(_require_distinct, clusters))
-    prices = problems.read(lambda: prices_of(goal, len(clusters)))
-    aim = problems.read(lambda: aim_of(goal))
+    prices = problems.read(lambda: prices_of(options, len(clusters)))
+    aim = problems.read(lambda: aim_of(options))
     first = next((name for name, cluster in zip(clusters, known, strict=True) if cluster is not None), None)
     if first is not None:  # what is wrong with the rest of the question is told once
-        problems.read(lambda: questions_of(replace(inputs, cluster=first)))
+        problems.read(lambda: questions_of(replace(options, gpus=None, cluster=first)))
     problems.require()
     assert aim is not None
     assert prices is not None
-    found = [questions_of(replace(inputs, cluster=cluster)) for cluster in clusters]
+    found = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
     questions, assumptions = found[0]
     return ClustersQuestion(
-        offers=make_offers([each[0] for each, _ in found], clusters, gpus, aim, prices),
+        offers=make_offers([each[0] for each, _ in found], clusters, in_words(options.gpus), aim, prices),
         objective=aim[0],
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),

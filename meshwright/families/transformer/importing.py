@@ -15,14 +15,15 @@ from cost_models.question import Question
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec
-from meshwright.families.transformer.estimating import EstimateQuestion
+from meshwright.families.transformer.estimate import EstimateQuestion
 from meshwright.inputs.questions import (
-    Inputs,
     cluster_of,
     read_host_memory,
+    single_count,
     with_dropout_of,
     with_host_memory,
 )
+from meshwright.verbs.export import ImportOptions
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
@@ -43,104 +44,120 @@ _SAID = {
 """What the command itself says."""
 
 
-def ask_import_of(kind: str, source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
-    """Read what a trainer of transformers runs.
+def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
+    """Read what a trainer of transformers runs; nothing of it is run.
 
     Raises:
         InputError: the source, or what is said beside it, is wrong.
     """
-    if kind == "deepspeed":
-        return ask_import_config(source, inputs)
-    asks = {"torchtitan": ask_import_recipe, "nemo": ask_import_nemo}
-    return asks.get(kind, ask_import)(source, inputs, also)
+    if options.also is not None and kind == "deepspeed":
+        raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
+    reads = {
+        "deepspeed": _deepspeed_config,
+        "torchtitan": _torchtitan_recipe,
+        "nemo": _nemo_file,
+    }
+    return reads.get(kind, _megatron_command)(options)
 
 
-def ask_import(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+def _megatron_command(request: ImportOptions) -> EstimateQuestion:
     """Read a command that starts Megatron-LM, or the script that holds it; nothing of it is run.
 
     Raises:
         InputError: the command cannot be read, contradicts itself or what is said beside it.
     """
-    _require_unsaid(inputs, tuple(_SAID), "command")
-    text = str(source) if is_command(str(source)) else read_text(Path(source))
-    reading = read_megatron(launch_of(text, also), gpus=inputs.gpus, stack=inputs.stack)
-    return _asked(reading, inputs)
+    _require_unsaid(request, tuple(_SAID), "command")
+    text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
+    reading = read_megatron(
+        launch_of(text, request.also or ""), gpus=single_count(request.gpus), stack=request.stack
+    )
+    return _asked(reading, request)
 
 
-def ask_import_config(source: str | Path, inputs: Inputs) -> EstimateQuestion:
+def _deepspeed_config(request: ImportOptions) -> EstimateQuestion:
     """Read DeepSpeed's JSON for the model that is named.
 
     Raises:
         InputError: the file cannot be read or contradicts itself; what it does not have is not said.
     """
-    _require_unsaid(inputs, ("global_batch", "precision", "training"), "file")
-    if not inputs.model or inputs.sequence is None or inputs.gpus is None:
-        said = {"MODEL": inputs.model, "--sequence": inputs.sequence, "--gpus": inputs.gpus}
+    _require_unsaid(request, ("global_batch", "precision", "training"), "file")
+    gpus = single_count(request.gpus)
+    if not request.model or request.sequence is None or gpus is None:
+        said = {"MODEL": request.model, "--sequence": request.sequence, "--gpus": request.gpus}
         problems = [Problem(name, "missing") for name, value in said.items() if not value]
         raise InputError("DeepSpeed's file does not say all", problems=problems)
-    document = read_document(source).value
+    document = read_document(request.source).value
     if not isinstance(document, dict):
-        raise InputError(f"`{source}` is no file of DeepSpeed")
-    assert not isinstance(inputs.model, RecommenderSpec), "DeepSpeed's file is of a transformer"
-    named = inputs.model
+        raise InputError(f"`{request.source}` is no file of DeepSpeed")
+    assert not isinstance(request.model, RecommenderSpec), "DeepSpeed's file is of a transformer"
+    named = request.model
     model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
     try:
-        length = int(read_sequence(inputs.sequence))
+        length = int(read_sequence(request.sequence))
     except ValueError as error:
         raise InputError(f"--sequence: {error}") from None
-    reading = read_deepspeed(document, model.spec, gpus=inputs.gpus, sequence=length, stack=inputs.stack)
+    reading = read_deepspeed(document, model.spec, gpus=gpus, sequence=length, stack=request.stack)
     training, dropped = with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
-    return _asked(replace(reading, training=training, assumptions=assumptions), inputs)
+    return _asked(replace(reading, training=training, assumptions=assumptions), request)
 
 
-def ask_import_recipe(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
     """Read a recipe of torchtitan, a Python file or TOML; nothing of it is run.
 
     Raises:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
     said = tuple(name for name in _SAID if name != "model")
-    _require_unsaid(inputs, said, "recipe")
-    recipe = read_recipe(read_text(Path(source)), str(source), also)
-    named = inputs.model
+    _require_unsaid(request, said, "recipe")
+    recipe = read_recipe(read_text(Path(request.source)), str(request.source), request.also or "")
+    named = request.model
     assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
     model = resolve_model(named) if isinstance(named, str) and named else None
     spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
-    reading = read_torchtitan(recipe, gpus=inputs.gpus, stack=inputs.stack, model=spec)
+    reading = read_torchtitan(recipe, gpus=single_count(request.gpus), stack=request.stack, model=spec)
     first = model.assumptions if model is not None else ()
-    return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), inputs)
+    return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), request)
 
 
-def ask_import_nemo(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQuestion:
+def _nemo_file(request: ImportOptions) -> EstimateQuestion:
     """Read what NeMo trains: the YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge, which is not run.
 
     Raises:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
-    _require_unsaid(inputs, tuple(_SAID), "file")
-    if Path(source).suffix == ".py":
-        recipe = read_bridge(read_text(source), gpus=inputs.gpus, stack=inputs.stack, also=also)
-        return _asked(recipe, inputs)
-    document = read_document(source).value
+    _require_unsaid(request, tuple(_SAID), "file")
+    gpus, also = single_count(request.gpus), request.also or ""
+    if Path(request.source).suffix == ".py":
+        recipe = read_bridge(
+            read_text(request.source),
+            gpus=single_count(request.gpus),
+            stack=request.stack,
+            also=request.also or "",
+        )
+        return _asked(recipe, request)
+    document = read_document(request.source).value
     if not isinstance(document, dict) or not {"trainer", "model"} <= set(document):
-        raise InputError(f"`{source}` is no file of NeMo", hint="it has `trainer` and `model`")
-    return _asked(read_nemo(document, gpus=inputs.gpus, stack=inputs.stack, also=also), inputs)
+        raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
+    return _asked(
+        read_nemo(document, gpus=gpus, stack=request.stack, also=also),
+        request,
+    )
 
 
-def _require_unsaid(inputs: Inputs, names: tuple[str, ...], what: str) -> None:
-    if twice := [_SAID[name] for name in names if getattr(inputs, name)]:
+def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -> None:
+    if twice := [_SAID[name] for name in names if getattr(request, name)]:
         problems = [Problem(one, f"the {what} says it") for one in twice]
         raise InputError(f"said beside a {what} that says it", problems=problems, hint="leave it out")
 
 
-def _asked(reading: Reading, inputs: Inputs) -> EstimateQuestion:
-    cluster = cluster_of(inputs.cluster, reading.layout.num_gpus)
+def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
+    cluster = cluster_of(request.cluster, reading.layout.num_gpus)
     if isinstance(cluster, MixedCluster):
         raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")
-    cluster = with_host_memory(cluster, read_host_memory(inputs.host_memory))
+    cluster = with_host_memory(cluster, read_host_memory(request.host_memory))
     question: Question = complete_question(
-        reading.model, cluster, reading.training, stack=reading.stack, profile=inputs.profile
+        reading.model, cluster, reading.training, stack=reading.stack, profile=request.profile
     )
     assumptions = (*reading.assumptions, *assumed_dropout(reading.training, question))
     return EstimateQuestion(question=question, layout=reading.layout, assumptions=assumptions)

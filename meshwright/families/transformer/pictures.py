@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cost_models.errors import InputError
-from meshwright.answers.ranked import Ranked
-from meshwright.families.pictures import STACKED, PictureRequest, PlotOptions, scaling_kinds
-from meshwright.inputs.goals import Goal, objective_of
+from meshwright.families.pictures import STACKED, PictureRequest, scaling_kinds
+from meshwright.families.transformer.ranked import Ranked
+from meshwright.inputs.goals import objective_of
+from meshwright.inputs.options import Goal
 from meshwright.plots.drawing import (
     Tradeoff,
     draw_far_links,
@@ -25,6 +26,7 @@ from meshwright.plots.drawing import (
 )
 from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
+from meshwright.verbs.plot import PlotOptions
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS

@@ -6,24 +6,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshwright.families.verbs import Verbs
+from meshwright.verbs.family import Verbs
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from meshwright.answers.advised import Advised
-    from meshwright.answers.compared import Compared
-    from meshwright.answers.explained import Explained, NotChosen
     from meshwright.families.chapters import PageRequest
     from meshwright.families.pictures import PictureRequest
+    from meshwright.families.transformer.advise import Advised
     from meshwright.families.transformer.clusters import ClustersQuestion
-    from meshwright.families.transformer.estimating import EstimateQuestion
-    from meshwright.families.transformer.planning import PlanQuestion
-    from meshwright.families.transformer.running import TransformerRun
-    from meshwright.inputs.plan_inputs import PlanInputs
-    from meshwright.inputs.questions import Inputs
+    from meshwright.families.transformer.compare import Compared
+    from meshwright.families.transformer.estimate import EstimateQuestion
+    from meshwright.families.transformer.explain import Explained, NotChosen
+    from meshwright.families.transformer.largest import LargestQuestion
+    from meshwright.families.transformer.plan import PlanQuestion
+    from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
+    from meshwright.verbs.estimate import EstimateOptions
+    from meshwright.verbs.export import ImportOptions
+    from meshwright.verbs.largest import LargestOptions
+    from meshwright.verbs.plan import PlanOptions
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 
@@ -36,6 +39,7 @@ _GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pi
 _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
+    "largest": _NONE,
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "by"},
     "estimate": _JOB | _FITTING,
     "compare": frozenset({"trainer"}),
@@ -62,20 +66,32 @@ class TransformerVerbs(Verbs[Plan]):
 
         return PICTURES
 
-    def ask(self, asked: PlanInputs) -> PlanQuestion | ClustersQuestion:
-        from meshwright.families.transformer.planning import ask
+    def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
+        from meshwright.families.transformer.plan import ask
 
-        return ask(asked)
+        return ask(options)
 
     def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
-        from meshwright.families.transformer.planning import ask_again
+        from meshwright.families.transformer.plan import ask_again
 
         return ask_again(plan)
 
-    def ask_estimate(self, inputs: Inputs, layout: str) -> EstimateQuestion:
-        from meshwright.families.transformer.estimating import ask
+    def ask_estimate(self, options: EstimateOptions) -> EstimateQuestion:
+        from meshwright.families.transformer.estimate import ask
 
-        return ask(inputs, layout)
+        return ask(options)
+
+    trainers = frozenset({"megatron", "torchtitan", "deepspeed", "nemo"})
+
+    def ask_import(self, trainer: str, options: ImportOptions) -> EstimateQuestion:
+        from meshwright.families.transformer.importing import ask_import
+
+        return ask_import(trainer, options)
+
+    def largest(self, options: LargestOptions) -> LargestQuestion:
+        from meshwright.families.transformer.largest import ask
+
+        return ask(options)
 
     def about(self, plan: Plan) -> str:
         from meshwright.render.plans.pools import gpus_in_words
@@ -88,12 +104,12 @@ class TransformerVerbs(Verbs[Plan]):
         return notes_of(plan.question, plan.restrictions.read)
 
     def drift(self, plan: Plan, name: object) -> str:
-        from meshwright.families.transformer.explaining import drift_of
+        from meshwright.families.transformer.explain import drift_of
 
         return drift_of(plan, name)
 
     def explain(self, plan: Plan) -> Explained:
-        from meshwright.families.transformer.explaining import explain
+        from meshwright.families.transformer.explain import explain
 
         return explain(plan)
 
@@ -103,20 +119,20 @@ class TransformerVerbs(Verbs[Plan]):
         return chapters(plan, request)
 
     def why_not(self, plan: Plan, layout: str) -> NotChosen:
-        from meshwright.families.transformer.explaining import why_not
+        from meshwright.families.transformer.explain import why_not
 
         return why_not(plan, layout)
 
     def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
         from cost_models.axes.layout import parse_layout
-        from meshwright.answers.advised import Advised
+        from meshwright.families.transformer.advise import Advised
         from planner.explaining.advice import advise
 
         today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
         return Advised(advice=advise(plan.question, today, restrictions, budget), restrictions=restrictions)
 
     def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
-        from meshwright.families.transformer.comparing import compare
+        from meshwright.families.transformer.compare import compare
 
         return compare(first, others, trainer)
 
@@ -126,6 +142,6 @@ class TransformerVerbs(Verbs[Plan]):
         return tuple(verify(plan, budget))
 
     def running(self, plan: Plan) -> TransformerRun:
-        from meshwright.families.transformer.running import TransformerRun
+        from meshwright.families.transformer.run import TransformerRun
 
         return TransformerRun(plan)

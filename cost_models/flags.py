@@ -1,0 +1,152 @@
+"""Flags: how a field of a verb's options is written on the command line, said where the field is declared.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        gpus: int | None = flag("N", "GPUs to use.", kind=int)
+
+The field is a keyword of the verb's function (`as_keywords`) and a flag of its command (`meshwright.cli.commands`).
+A field without a flag is for Python alone. A field of a pydantic model is annotated with its `Flag`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
+
+P = ParamSpec("P")
+O = TypeVar("O")  # noqa: E741
+R = TypeVar("R")
+
+Panel = Literal["argument", "subject", "job", "limits", "fitting", "goal", "verb", "output"]
+"""Group of flags; `--help` lists the groups in this order."""
+PANELS: tuple[Panel, ...] = get_args(Panel)
+AS_FIELD: Any = object()
+"""The default of the field."""
+_FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How one field is written on the command line."""
+
+    metavar: str
+    help: str
+    kind: Any = str
+    """What its text is read as: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list of one of these."""
+    _: KW_ONLY
+    names: tuple[str, ...] = ()
+    """As it is written; empty: `--` and the field's name."""
+    panel: Panel = "verb"
+    """Its group; an argument is a word by its place, without a name."""
+    after: str = ""
+    """The flag of its panel that it stands behind, where that is not the order of the fields."""
+    least: float | None = None
+    most: float | None = None
+    offers: str = ""
+    """What the shell completes it with: a function of `meshwright.cli.completion`."""
+    check: Callable[[Any], Any] | None = None
+    """Called with the value before any other work; raises InputError where it cannot be."""
+    unsaid: Any = AS_FIELD
+    """What the command takes where it is not said, if that is not the field's own default; `...`: it must be said."""
+
+
+def flag(
+    metavar: str, help: str, *, default: Any = None, kind: Any = str, kw_only: bool | None = None, **rest: Any
+) -> Any:
+    """A field of this default that is a flag; `rest` are fields of `Flag`."""
+    metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **rest)}
+    return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
+
+
+def switch(help: str, **rest: Any) -> Any:
+    """A field that is on where its flag is written."""
+    return flag("", help, default=False, kind=bool, **rest)
+
+
+def out(help: str, metavar: str = "FILE") -> Any:
+    """`-o`, without which nothing is written, or where the help says."""
+    return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
+
+
+def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mapping[str, Flag]:
+    """Metadata of a field that is a word by its place; the field says whether it may be left out."""
+    return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **rest)}
+
+
+def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
+    """Metadata of a field that is a plan: on the command line the path of its file."""
+    return argument("PLAN", help, kind=Path, offers="plans")
+
+
+def flags_of(options: type[Any]) -> dict[str, Flag]:
+    """The flags of an options class, a dataclass or a pydantic model, by field: panel by panel."""
+    if hasattr(options, "model_fields"):
+        marks = {name: one.metadata for name, one in options.model_fields.items()}
+        found = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
+    else:
+        found = {one.name: one.metadata[_FLAG] for one in fields(options) if _FLAG in one.metadata}
+    return in_order(found)
+
+
+def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
+    """The flags panel by panel; one that stands `after` another is moved behind it."""
+    names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
+    for name in [name for name in names if flags[name].after in names]:
+        names.remove(name)
+        names.insert(names.index(flags[name].after) + 1, name)
+    return {name: flags[name] for name in names}
+
+
+def defaults_of(options: type[Any]) -> dict[str, Any]:
+    """The defaults of an options class by field; MISSING where one must be given."""
+    if hasattr(options, "model_fields"):
+        return {
+            name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()
+        }
+    return {one.name: one.default for one in fields(options)}
+
+
+def said(options: Any) -> tuple[str, ...]:
+    """Names of the flags that differ from their defaults, those of the verb itself and of its output left out."""
+    chosen = [
+        name
+        for name, one in flags_of(type(options)).items()
+        if one.panel not in ("argument", "subject", "verb", "output")
+    ]
+    defaults = defaults_of(type(options))
+    return tuple(name for name in chosen if not _is_default(getattr(options, name), defaults[name]))
+
+
+def part_of(options: Any, kind: type[O]) -> O:
+    """Options of another kind with the fields that both have."""
+    own = {one.name for one in fields(options)}
+    return kind(**{one.name: getattr(options, one.name) for one in fields(kind) if one.name in own})  # type: ignore[arg-type]
+
+
+def _is_default(value: object, default: object) -> bool:
+    if isinstance(value, (str, tuple, list)) and not value:
+        return True
+    return value is None or bool(value == default)
+
+
+def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
+    """Turn a function of options into one that takes their fields: `plan(PlanOptions(...))` → `plan(...)`.
+
+    Type checkers and editors see the fields as parameters; the help of the function has them too.
+    """
+
+    def of_fields(answer: Callable[[O], R]) -> Callable[P, R]:
+        @wraps(answer)
+        def call(*positional: P.args, **named: P.kwargs) -> R:
+            return answer(options(*positional, **named))
+
+        shown = inspect.signature(options)
+        returned = inspect.signature(answer).return_annotation
+        call.__signature__ = shown.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return of_fields

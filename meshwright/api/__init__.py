@@ -1,1 +1,0 @@
-"""The verbs as functions: the only implementation, of which the command line prints the answers."""

@@ -1,0 +1,78 @@
+"""Commands made of options: each flagged field of a verb's options becomes a flag or an argument of typer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, in_order
+from meshwright.cli import completion
+from meshwright.terminal.output import Output
+from meshwright.verbs.command import Command
+
+
+def typer_function(command: Command[Any]) -> Callable[..., None]:
+    """The function that typer reads: the options' flags, then those of `Output`, as its parameters."""
+    own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
+    nested = {} if command.nested is None else flags_of(command.nested)
+    shown = {name: one for name, one in flags_of(Output).items() if name in command.shows}
+    defaults = {**defaults_of(Output), **defaults_of(command.options)}
+    if command.nested is not None:
+        defaults |= defaults_of(command.nested)
+
+    def call(**values: Any) -> None:
+        given = {name: _value(values[name], defaults[name], one) for name, one in own.items()}
+        if nested:
+            given["config"] = {name: values[name] for name in nested}
+        output = Output(**{name: values[name] for name in shown})
+        command.call(command.options(**given), output)
+
+    written = in_order({**nested, **own, **shown})
+    parameters = [_parameter(name, defaults[name], one) for name, one in written.items()]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__name__ = command.name
+    call.__doc__ = command.help
+    return call
+
+
+def _value(said: Any, default: Any, flag: Flag) -> Any:
+    """What the options hold: of a list that was not said, their default."""
+    if get_origin(flag.kind) is list:
+        return tuple(said) if said else () if default is MISSING else default
+    return said
+
+
+def _parameter(name: str, default: Any, flag: Flag) -> inspect.Parameter:
+    """One parameter, as typer wants it annotated."""
+    if flag.unsaid is not AS_FIELD:
+        default = flag.unsaid
+    if default is ...:
+        default = MISSING
+    if default == ():
+        default = None
+    kind = flag.kind if default is not None else flag.kind | None
+    common: Mapping[str, Any] = {
+        "metavar": flag.metavar or None,
+        "help": flag.help,
+        "min": flag.least,
+        "max": flag.most,
+        "show_default": default is not MISSING and default is not None and default != "",
+        "autocompletion": getattr(completion, flag.offers) if flag.offers else None,
+        "callback": flag.check,
+    }
+    info: Any
+    if flag.panel == "argument":
+        info = typer.Argument(**common)
+    else:
+        info = typer.Option(*(flag.names or ("--" + name.replace("_", "-"),)), **common)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[kind, info],
+    )

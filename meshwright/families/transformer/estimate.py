@@ -1,0 +1,176 @@
+"""`estimate` of a transformer: reads a layout, prices it, and tells what it costs part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.estimate import Estimate
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.link_use import crossing
+from cost_models.question import Question
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import question_of
+from meshwright.plots.drawing import draw
+from meshwright.plots.drawn import Drawing
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.estimates import estimate_record, estimate_row, question_record
+from meshwright.records.frames import estimates_frame
+from meshwright.render.links import crossing_sentence
+from meshwright.render.plans.estimates import estimate_text
+from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.host import host_sentences
+from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.tables import Table
+from meshwright.render.words import as_html
+from meshwright.verbs.estimate import EstimateOptions
+from planner.explaining.explain import Origin, explain
+from planner.explaining.why_not import why_not
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
+from planner.rules.legality import require_legal
+from planner.search.budget import Budget
+from planner.search.given_layout import place_layout
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimated:
+    """A question and the price of one layout."""
+
+    question: Question
+    estimate: Estimate
+    assumptions: tuple[str, ...] = ()
+    split_chosen: bool = False
+    """The layout did not say how many blocks go on which stage."""
+    trainer: str | None = None
+    """Whose rules it obeys."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer passes over of the question."""
+        return notes_of(self.question)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in memory, and what it offloads in that of its hosts."""
+        return self.estimate.fits
+
+    @property
+    def plan(self) -> Plan:
+        """The layout as a plan that was given, not searched for."""
+        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
+
+    def explain(self) -> str:
+        """Say what binds the layout, what a search finds, and what would change its step."""
+        return explanation_text(explain(self.plan, self.estimate))
+
+    def why_not(self, layout: str) -> str:
+        """Say how another layout compares."""
+        origin = Origin.of(self.plan)
+        return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
+
+    def save(self, path: str | Path) -> None:
+        """Write the layout as a plan."""
+        save_plan(self.plan, Path(path))
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        return f"meshwright explain {path}, meshwright advise {path}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row; seconds, bytes, shares."""
+        return estimates_frame([self.estimate])
+
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """Draw one kind of picture, as of a plan; `scaling` shows the best layouts, not this one."""
+        return draw(kind, self.question, [self.estimate], gpus)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row, flat."""
+        return [estimate_row(self.estimate)]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(self.question),
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+            "estimate": estimate_record(self.estimate, self.question),
+            "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright estimate` prints."""
+        return (
+            question_header(self.question, self.estimate.trust, self.estimate.memory_limit),
+            "",
+            repr(self),
+            *host_sentences(self.question, self.estimate),
+            *placed_on_pools(self.question, self.estimate),
+        )
+
+    def __repr__(self) -> str:
+        far = crossing_sentence(crossing(self.question, self.estimate))
+        return "\n".join(filter(None, [estimate_text(self.estimate, chosen=self.split_chosen), far]))
+
+    def _repr_html_(self) -> str:
+        return f"<p>{as_html(repr(self))}</p>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateQuestion:
+    """A question and a layout that were read: what is left is to price it."""
+
+    question: Question
+    layout: Layout
+    trainer: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer passes over of the question."""
+        return notes_of(self.question)
+
+    def answer(self, budget: Budget | None = None) -> Estimated:
+        """Price the layout; blocks whose stages it leaves open are placed as well as possible.
+
+        Raises:
+            InputError: the layout cannot run, or the trainer refuses it.
+        """
+        require_legal(self.question, self.layout, self.trainer, hosts=False)
+        return Estimated(
+            question=self.question,
+            estimate=price(self.question, place_layout(self.question, self.layout)),
+            assumptions=self.assumptions,
+            split_chosen=not self.layout.layers,
+            trainer=self.trainer,
+        )
+
+
+def ask(options: EstimateOptions) -> EstimateQuestion:
+    """Read everything that `estimate` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    found = problems.read(lambda: question_of(options))
+    written = problems.read(lambda: parse_layout(options.layout))
+    problems.require()
+    assert found is not None
+    assert written is not None
+    question, assumptions = found
+    return EstimateQuestion(
+        question=question, layout=written, trainer=options.trainer, assumptions=assumptions
+    )

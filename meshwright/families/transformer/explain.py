@@ -1,0 +1,175 @@
+"""`explain` of a transformer's plan: what binds it, its rivals, what would change it, and why another layout lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
+from cost_models.question import Question
+from cost_models.units import format_seconds
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
+from meshwright.records.recommendations import tried_record
+from meshwright.render.links import crossing_sentence
+from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.host import host_sentences
+from meshwright.render.plans.mathematics import count_sentence, flops_counted
+from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
+from meshwright.render.tables import Table
+from planner.explaining.explain import Explanation, Origin
+from planner.explaining.explain import explain as explanation_of
+from planner.explaining.whatif import same_degrees
+from planner.explaining.why_not import WhyNot
+from planner.explaining.why_not import why_not as reason_against
+from planner.plan import Plan
+from planner.repricing import priced_again
+from planner.space.notes import notes_of
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explained:
+    """What binds a plan, what it wins by, and what would change it."""
+
+    question: Question
+    explanation: Explanation
+    notes: tuple[str, ...] = ()
+    """What the question says that its answer passes over."""
+    plan: Plan | None = None
+    """The plan that is explained."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part of the step, and of the memory of the fullest rank."""
+        estimate = self.explanation.estimate
+        return [
+            *breakdown_rows("step", estimate.time),
+            *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        bound, rivals = self.explanation.binding, self.explanation.rivalry
+        told = None if self.plan is None else self.plan.recommendation
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(self.question),
+            "plan": estimate_record(self.explanation.estimate, self.question),
+            "searched": self.explanation.origin.searched,
+            "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
+            "tried": tried_record(self.question, self.explanation.estimate.layout),
+            "recommendation": None if told is None else told.model_dump(mode="json"),
+            "binds": {
+                "resource": bound.resource,
+                "change": bound.change,
+                "faster": estimate_record(bound.faster) if bound.faster else None,
+            },
+            "ties": [str(tie.layout) for tie in self.explanation.ties],
+            "runner_up": None
+            if rivals is None
+            else {"plan": estimate_record(rivals.rival), "difference": rivals.difference.as_dict()},
+            "if_only": [
+                {
+                    "change": one.change,
+                    "layout": str(one.best.layout),
+                    "step_seconds": one.best.step_seconds,
+                    "same_layout": same_degrees(one.best.layout, self.explanation.estimate.layout),
+                    "fits": one.best.fits,
+                    "as_it_is": {"step_seconds": one.held.step_seconds, "fits": one.held.fits},
+                }
+                for one in self.explanation.sensitivities
+            ],
+            "notes": list(self.notes),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright explain` prints."""
+        estimate = self.explanation.estimate
+        return (
+            question_header(self.question, estimate.trust, estimate.memory_limit),
+            "",
+            repr(self),
+            *host_sentences(self.question, estimate),
+            *placed_on_pools(self.question, estimate),
+        )
+
+    def __repr__(self) -> str:
+        why = "" if self.plan is None else recommended_in_plan(self.plan)
+        estimate = self.explanation.estimate
+        far = crossing_sentence(crossing(self.question, estimate))
+        nearest = tried_sentence(self.question, estimate)
+        counted = count_sentence(self.question, estimate.layout.tp)
+        return "\n".join(filter(None, [explanation_text(self.explanation), counted, far, why, nearest]))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NotChosen:
+    """Why a layout is not the plan."""
+
+    answer: WhyNot
+    plan: Estimate
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part that differs, or for each rule that the layout breaks."""
+        if self.answer.difference is None:
+            return [
+                {"what": self.answer.reason, "part": str(problem), "value": ""}
+                for problem in self.answer.problems
+            ]
+        return breakdown_rows(self.answer.reason, self.answer.difference)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "layout": self.answer.layout,
+            "read_as": str(self.answer.completed.layout),
+            "of_the_plan": list(self.answer.completed.taken),
+            "dropped": list(self.answer.completed.dropped),
+            "excluded": self.answer.excluded,
+            "reason": self.answer.reason,
+            "problems": [str(problem) for problem in self.answer.problems],
+            "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,
+            "difference": self.answer.difference.as_dict() if self.answer.difference else None,
+        }
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """What `meshwright explain --why-not` prints."""
+        return (repr(self),)
+
+    def __repr__(self) -> str:
+        return why_not_text(self.answer, self.plan)
+
+
+DRIFT = 1e-6
+"""Relative difference between a plan's prediction and its price today that is not rounding."""
+
+
+def explain(plan: Plan) -> Explained:
+    """What binds a plan, its rivals, and what would change it."""
+    notes = notes_of(plan.question, plan.restrictions.read)
+    explanation = explanation_of(plan, priced_again(plan))
+    return Explained(question=plan.question, explanation=explanation, notes=notes, plan=plan)
+
+
+def why_not(plan: Plan, layout: str) -> NotChosen:
+    """Why a layout is not the plan; words that it leaves out are the plan's. Raises InputError where it is none."""
+    priced = priced_again(plan)
+    restrictions, origin = plan.restrictions.read, Origin.of(plan)
+    return NotChosen(answer=reason_against(plan.question, priced, layout, restrictions, origin), plan=priced)
+
+
+def drift_of(plan: Plan, name: object) -> str:
+    """A note where the plan in a file was written with another step time than it has today; else nothing."""
+    priced: Estimate = priced_again(plan)
+    if abs(priced.step_seconds / plan.prediction.step_seconds - 1) <= DRIFT:
+        return ""
+    return (
+        f"note: {name} was written with a step of {format_seconds(plan.prediction.step_seconds)};"
+        f" this version prices it at {format_seconds(priced.step_seconds)}"
+    )

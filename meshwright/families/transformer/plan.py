@@ -1,0 +1,217 @@
+"""`plan` of a transformer: reads the question, its numbers of GPUs and its objective, and searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from cost_models.errors import InputError, Problem
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.pools import MixedCluster
+from meshwright.families.transformer.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
+from meshwright.families.transformer.planned import Planned
+from meshwright.inputs.goals import Pick, objective_of, pick_of, risk_of
+from meshwright.inputs.limits import confident, restrictions_of
+from meshwright.inputs.options import Request
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
+from meshwright.verbs.plan import PlanOptions
+from planner.answers.optimising import optimise
+from planner.answers.optimum import answered_question
+from planner.answers.recommended import recommend
+from planner.answers.remedies import remedies_told
+from planner.axes.replicas.space import require_pools
+from planner.objectives import Objective
+from planner.plan import Plan
+from planner.rules.host import require_two_tiers
+from planner.search.budget import Budget
+from planner.space.gpu_counts import SIZES_HINT, parse_sizes
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+TOP = 5
+"""Plans ranked unless the user says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """A question on one cluster that was read whole: what is left is to search."""
+
+    question: Question
+    objective: Objective
+    sizes: tuple[int, ...] = ()
+    """Numbers of GPUs to choose from; empty: the question's own."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products to choose from; empty: the question's own."""
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+    whole_nodes: ClusterSpec | MixedCluster | None = None
+    """The cluster where the question may have but part of a node."""
+    top: int = TOP
+    pick: Pick = "recommended"
+    """Which layout the plan is."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether just the fastest step on the question's own GPUs is asked for."""
+        return self.objective == Objective() and not self.sizes and not self.precisions
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer passes over of the question."""
+        return notes_of(self.question, self.restrictions)
+
+    def answer(self, top: int | None, budget: Budget) -> Planned:
+        """Search within the budget and rank `top` layouts.
+
+        Raises:
+            InfeasibleError: nothing fits, or nothing meets the deadline.
+        """
+        with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
+            optimum = optimise(
+                self.question,
+                self.objective,
+                sizes=self.sizes,
+                precisions=self.precisions,
+                top=top or self.top,
+                restrictions=self.restrictions,
+                budget=budget,
+            )
+        told = None
+        if self.pick == "recommended" and self.plain:
+            told = recommend(self.question, optimum.result, self.restrictions, budget)
+        return Planned(
+            optimum=optimum,
+            gpus_per_node=self.question.cluster.gpus_per_node,
+            restrictions=self.restrictions,
+            assumptions=self.assumptions,
+            recommendation=told,
+            pick=self.pick,
+        )
+
+
+def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
+    """Read everything that `plan` is given, of one cluster or of a choice of several.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    read: Sequence[PlanQuestion | ClustersQuestion | None]
+    if options.clusters:
+        read = [problems.read(lambda: ask_clusters(options))]
+    else:
+        read = [problems.read(lambda: _ask_one(options))]
+    restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
+    picked, weighed = (
+        problems.read(lambda: pick_of(options.pick)),
+        problems.read(lambda: risk_of(options.risk)),
+    )
+    problems.require()
+    found = read[0]
+    assert found is not None
+    assert restrictions is not None
+    assert picked is not None
+    assert weighed is not None
+    if "offload" in restrictions.allowed:
+        require_two_tiers(found.question)
+    require_pools(found.question, restrictions)
+    within = confident(restrictions, found.question)
+    if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
+        question = replace(found.question, risk=weighed)
+        return replace(found, question=question, restrictions=within, pick=picked)
+    if weighed != "none":
+        raise InputError(
+            "`--risk` weighs the step time on one cluster's own GPUs, in one precision",
+            hint="leave out --risk, or --objective, several --gpus, precisions or clusters",
+        )
+    return replace(found, restrictions=within)
+
+
+def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
+    """The question that a plan file answers, within its restrictions."""
+    told, objective = plan.recommendation, plan.objective
+    question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
+    if several := clusters_of_plan(plan):
+        return several
+    return PlanQuestion(
+        question=question,
+        objective=Objective() if objective is None else objective.terms,
+        sizes=() if objective is None else objective.gpus,
+        precisions=() if objective is None else objective.precisions,
+        restrictions=(plan.restrictions if told is None else told.asked).read,
+        top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
+        pick="fastest" if told is None else "recommended",
+    )
+
+
+def _ask_one(options: PlanOptions) -> PlanQuestion:
+    """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
+    problems = Problems()
+    aim = problems.read(lambda: objective_of(options))
+    gpus = options.gpus
+    single = single_count(gpus)
+    found = problems.read(lambda: questions_of(replace(options, gpus=single)))
+    sizes: tuple[int, ...] | None = ()
+    if found is not None and gpus is not None and single is None:
+        sizes = problems.read(partial(sizes_of, options, in_words(gpus) or "", found[0][0]))
+    if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
+        sizes = problems.read(partial(sizes_up_to, options, single, found[0][0]))
+    problems.require()
+    assert found is not None
+    assert aim is not None
+    assert sizes is not None
+    questions, assumptions = found
+    question, (objective, tokens) = questions[0], aim
+    if tokens is not None:
+        training = question.training.model_copy(update={"tokens": tokens})
+        question = replace(question, training=training)
+    objective.require_complete(question)
+    if sizes:  # nodes are whole in the question, whatever part of one is chosen
+        question = replace(question, cluster=whole_nodes(options))
+    return PlanQuestion(
+        question=question,
+        objective=objective,
+        sizes=sizes,
+        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        restrictions=Restrictions(),
+        assumptions=assumptions,
+        whole_nodes=whole_cluster(options),
+    )
+
+
+def sizes_of(request: Request, gpus: str, question: Question) -> tuple[int, ...]:
+    """The numbers of GPUs that a choice names.
+
+    Raises:
+        InputError: it cannot be read, or names more than there are.
+    """
+    whole_nodes(request)
+    sizes = parse_sizes(gpus, question)
+    cluster_of(request.cluster, max(sizes))  # a cluster of a file ends where the file says
+    return sizes
+
+
+def sizes_up_to(request: Request, most: int | None, question: Question) -> tuple[int, ...]:
+    """Doublings from one node to the given number of GPUs."""
+    whole = whole_nodes(request)
+    if most is None:
+        raise InputError(
+            "`--objective gpus` cannot be answered",
+            problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
+            hint=SIZES_HINT,
+        )
+    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
+
+
+def whole_nodes(request: Request) -> ClusterSpec:
+    """The cluster with whole nodes, where the answer may use part of one."""
+    cluster = whole_cluster(request)
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
+            hint="change the pools in its file",
+        )
+    return cluster

@@ -1,0 +1,259 @@
+"""The answer of `plan`: ranked layouts with their proof, as text, as a frame, as JSON, as pictures, as a plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import counted, format_seconds
+from meshwright.families.transformer.explain import Explained
+from meshwright.inputs.goals import Pick, objective_of
+from meshwright.inputs.options import Goal
+from meshwright.plots.drawing import draw
+from meshwright.plots.drawn import Drawing
+from meshwright.records.estimates import optimum_record, optimum_rows
+from meshwright.records.frames import estimates_frame
+from meshwright.records.recommendations import recommendation_record
+from meshwright.render.links import crossing_sentence
+from meshwright.render.plans.explanation import why_not_text
+from meshwright.render.plans.goals import left_out_text
+from meshwright.render.plans.mathematics import changes_worth, worth_sentence
+from meshwright.render.plans.ranked import (
+    answer_sentence,
+    optimum_cells,
+    optimum_table,
+    placed_on_pools,
+    question_header,
+)
+from meshwright.render.plans.recommendation import (
+    recommendation_sentences,
+    recommendation_table,
+    tried_sentence,
+)
+from meshwright.render.tables import Table
+from meshwright.render.words import NOT_PROVED, as_html
+from planner.answers.frontier import pareto_frame
+from planner.answers.optimum import PROVEN, Optimum
+from planner.answers.pareto import POINTS, exact_frontier
+from planner.answers.recommended import Recommendation
+from planner.certificate import Certificate
+from planner.explaining.explain import Origin, explain
+from planner.explaining.why_not import why_not
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
+from planner.repricing import priced_again
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned:
+    """A question, its best plans and the proof."""
+
+    optimum: Optimum
+    restrictions: Restrictions
+    gpus_per_node: int
+    """Of a whole node of the cluster that was asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What had to be assumed to read the model."""
+    recommendation: Recommendation | None = None
+    """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
+    or the search has no proof."""
+    pick: Pick = "recommended"
+    """Which of the two `plan` is."""
+
+    @property
+    def question(self) -> Question:
+        """The question that was asked, on the best plan's number of GPUs."""
+        return self.optimum.question
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer passes over of the question."""
+        return notes_of(self.question, self.restrictions)
+
+    @property
+    def result(self) -> SearchResult:
+        """The ranked layouts and their certificate."""
+        return self.optimum.result
+
+    @property
+    def best(self) -> Estimate:
+        """The best layout."""
+        return self.result.best
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """All ranked layouts, best first."""
+        return self.result.estimates
+
+    @property
+    def certificate(self) -> Certificate:
+        """The proof that no layout is better, or how far it got."""
+        return self.result.certificate
+
+    @property
+    def plan(self) -> Plan:
+        """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
+        objective, told = self.optimum.written(self.gpus_per_node), self.recommendation
+        if told is None or self.pick == "fastest":
+            return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
+        written = told.written(self.restrictions, self.certificate.top)
+        limit = told.within.max_memory
+        best = told.estimate if limit is None else told.estimate.within(limit)
+        return make_plan(
+            self.question, best, told.certificate, told.within, objective, recommendation=written
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan that was picked."""
+        save_plan(self.plan, Path(path))
+
+    def explain(self) -> str:
+        """Say what binds the plan, what it wins by, and what would change it."""
+        plan = self.plan
+        explanation = explain(plan, priced_again(plan))
+        return repr(Explained(question=self.question, explanation=explanation, plan=plan))
+
+    def why_not(self, layout: str) -> str:
+        """Say why another layout is not the plan."""
+        plan = self.plan
+        priced, limits = priced_again(plan), plan.restrictions.read
+        return why_not_text(why_not(self.question, priced, layout, limits, Origin.of(plan)), priced)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per layout; seconds, bytes, shares."""
+        return estimates_frame(self.estimates)
+
+    def frontier(
+        self,
+        between: tuple[str, str] = ("time", "memory"),
+        *,
+        gpus: Sequence[int] = (),
+        points: int | None = POINTS,
+        time_limit: float | None = None,
+    ) -> pd.DataFrame:
+        """The exact frontier of two objectives, over these numbers of GPUs (default: the plan's); a row per point.
+
+        `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
+        """
+        price = self.optimum.objective.price
+        goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
+        first, second = (objective_of(goal)[0] for goal in goals)
+        budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
+        return pareto_frame(
+            exact_frontier(
+                self.question,
+                (first, second),
+                sizes=gpus,
+                points=points,
+                restrictions=self.restrictions,
+                budget=budget,
+            )
+        )
+
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
+        return draw(kind, self.question, self.estimates, gpus, self.restrictions)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layout, with the objective's value where it is not the step time."""
+        return optimum_rows(self.optimum)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        record = optimum_record(self.optimum, self.assumptions, self.notes)
+        told = self.recommendation
+        if worth := changes_worth(self.question, self._picked):
+            record |= {"step_seconds_without": worth}
+        return record | (
+            {}
+            if told is None
+            else {"recommended": recommendation_record(told, self.question), "pick": self.pick}
+        )
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan` prints."""
+        header, proof = self._around_the_table()
+        pools = placed_on_pools(self.question, self.best)
+        return header, "", optimum_table(self.optimum), *pools, "", proof, *self.recommended_blocks
+
+    @property
+    def recommended_blocks(self) -> tuple[str | Table, ...]:
+        """What to run, below the proof."""
+        told = self.recommendation
+        if told is None:
+            return ()
+        nearest = tried_sentence(self.question, told.estimate)
+        sentences = "\n".join(filter(None, [recommendation_sentences(told), nearest]))
+        return "", recommendation_table(told), "", sentences
+
+    def remarks(self, *, interrupted: bool = False) -> list[str]:
+        """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
+        others = [
+            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+            f" {format_seconds(estimate.step_seconds)} a step"
+            for other, estimate in self.optimum.others
+        ]
+        left_out = [text] if (text := left_out_text(self.optimum)) else []
+        return [*others, *left_out, *([] if interrupted else self._unproved())]
+
+    def _unproved(self) -> list[str]:
+        undecided = self.certificate.undecided
+        if self.optimum.gap > PROVEN:
+            return [NOT_PROVED]
+        if undecided:
+            left = counted(undecided, "layout")
+            return [f"warning: only the first is proved; {left} may still belong among the others"]
+        return []
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        in_stages = isinstance(self.question, MixedQuestion) and not self.best.replicas
+        runs = "" if in_stages else f", meshwright run {path}"
+        return f"meshwright explain {path}{runs}"
+
+    def __repr__(self) -> str:
+        header, proof = self._around_the_table()
+        return "\n".join(
+            map(str, (header, "", optimum_table(self.optimum), "", proof, *self.recommended_blocks))
+        )
+
+    def _repr_html_(self) -> str:
+        header, proof = self._around_the_table()
+        table = self._in_words().to_html(index=False, border=0)
+        told = self.recommendation
+        below = "" if told is None else f"<p>{as_html(str(self.recommended_blocks[-1]))}</p>"
+        return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>{below}"
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of `meshwright plan`."""
+        import pandas as pd
+
+        headers, rows = optimum_cells(self.optimum)
+        return pd.DataFrame(rows, columns=list(headers))
+
+    @property
+    def _picked(self) -> Estimate:
+        """The layout that is saved as the plan."""
+        told = self.recommendation
+        return self.best if told is None or self.pick == "fastest" else told.estimate
+
+    def _around_the_table(self) -> tuple[str, str]:
+        """The lines above the table, with the question, and those below it, with the proof."""
+        header = question_header(self.question, self.best.trust, self.best.memory_limit)
+        far = crossing_sentence(crossing(self.question, self._picked))
+        worth = worth_sentence(self.question, self._picked)
+        return header, "\n".join(filter(None, [answer_sentence(self.optimum), worth, far]))

@@ -1,0 +1,196 @@
+"""`run` and `emulate` of a transformer's plan: predicted beside measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor.measure.any_report import AnyReport
+from executor.measure.observed_run import tells_of_its_device
+from executor.measure.report import RunReport
+from executor.requirements import require_torch
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.run_comparison import comparison, emulated, planned_memory
+from meshwright.render.runs.emulation import emulation_text
+from meshwright.render.runs.run import (
+    built_table,
+    comparison_rows,
+    comparison_table,
+    next_step,
+    of_another_stack,
+    run_text,
+    step_line,
+)
+from meshwright.render.tables import Table
+from meshwright.render.words import wrapped
+from meshwright.verbs.any_run import AnyRan
+from meshwright.verbs.family import Running
+from planner.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from executor.emulate.dry_run import BuiltRank
+    from executor.emulate.one_rank import EmulationReport
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Ran(AnyRan[RunReport]):
+    """What a run measured; notebooks show it beside what was predicted."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity, as of `--json`."""
+        return [
+            {
+                "quantity": line.quantity,
+                "predicted": line.predicted,
+                "measured": line.measured,
+                "noise": line.noise,
+                "beyond_noise": line.beyond_noise if line.noise is not None else None,
+            }
+            for line in comparison(self.report)
+        ]
+
+    def told(self) -> Iterable[str | Table]:
+        """What is printed of the run but its saves and failures."""
+        return run_text(self.report, self.steps)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
+        that the middle half of the steps spans."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(line) for line in comparison(self.report)])
+
+    def __repr__(self) -> str:
+        return str(comparison_table(comparison(self.report)))
+
+    def _repr_html_(self) -> str:
+        html: str = self._in_words().to_html(index=False, border=0)
+        return html
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of `meshwright run`."""
+        import pandas as pd
+
+        rows = comparison_rows(comparison(self.report))
+        return pd.DataFrame(rows, columns=["", "predicted", "measured", "error", "noise"])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Built:
+    """A plan and the ranks that were built of it."""
+
+    plan: Plan
+    ranks: Sequence[BuiltRank]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each rank."""
+        return [asdict(rank) for rank in self.ranks]
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Degrees by axis; `cp` where there is any."""
+        layout = self.plan.layout
+        axes = ("pp", "dp", "cp", "tp") if layout.cp > 1 else ("pp", "dp", "tp")
+        return {axis: getattr(layout, axis) for axis in axes}
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"schema": JSON_SCHEMA, "mesh": self.mesh, "ranks": self.rows}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What is printed."""
+        degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
+        told = wrapped(
+            f"{self.plan.model.name}, {self.plan.layout}: built without devices on a mesh of {degrees}; the first"
+            " rank of each stage holds"
+        )
+        return told, "", built_table(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Emulated:
+    """A plan and the report of one of its ranks."""
+
+    plan: Plan
+    report: EmulationReport
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity: of the plan, predicted for what ran, and emulated."""
+        planned = planned_memory(self.report)
+        return [
+            {
+                "quantity": line.quantity,
+                "plan": planned.get(line.quantity, line.predicted),
+                "predicted": line.predicted,
+                "emulated": line.measured,
+            }
+            for line in emulated(self.report)
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "comparison": self.rows,
+            "report": self.report.model_dump(mode="json"),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright emulate` prints."""
+        return tuple(emulation_text(self.report, self.plan))
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON."""
+        from executor.measure.any_report import save_report
+
+        save_report(self.report, Path(path))
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerRun(Running):
+    """A plan that is run."""
+
+    plan: Plan
+
+    def before(self, *, compiled: bool) -> str | None:
+        return of_another_stack(self.plan.stack.name, compiled=compiled)
+
+    def step_line(self, step: Mapping[str, Any]) -> str:
+        warm_up = not step["measured"]
+        return step_line(step["step"], step["loss"], step["seconds"], self.plan.prediction, warm_up=warm_up)
+
+    def answer(self, report: AnyReport, steps: int) -> Ran:
+        assert isinstance(report, RunReport)
+        return Ran(report=report, steps=steps)
+
+    def told_again(self, report: AnyReport) -> Ran:
+        assert isinstance(report, RunReport)
+        return self.answer(report, len(report.losses))
+
+    def next_step(self, report: AnyReport, path: Path) -> str:
+        assert isinstance(report, RunReport)
+        return next_step(comparison(report) if tells_of_its_device(report) else (), path)
+
+    def built(self) -> Built:
+        require_torch("run --dry-run")
+        from executor.emulate.dry_run import build_without_devices
+
+        return Built(plan=self.plan, ranks=build_without_devices(self.plan))
+
+    def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:
+        require_torch("emulate")
+        from executor.emulate.one_rank import emulate
+
+        return Emulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps, fake=fake))

@@ -1,0 +1,188 @@
+"""Options that several verbs share: what is planned for, what a plan must keep to, what it should be best at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cost_models.flags import argument, flag
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cost_models.documents import Document
+    from cost_models.specs.cluster import ClusterSpec
+    from cost_models.specs.hardware import HardwareProfile
+    from cost_models.specs.operations import OperationsSpec
+    from cost_models.specs.pools import MixedCluster
+    from cost_models.specs.recommender.model import RecommenderSpec
+    from cost_models.specs.recommender.training import RecommenderTraining
+    from cost_models.specs.training import TrainingSpec
+    from cost_models.specs.transformer import TransformerSpec
+    from planner.search.budget import Budget
+
+TIME_LIMIT = 60.0
+"""Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
+
+
+@dataclass(frozen=True)
+class Nouns:
+    """A model and a cluster, each by name, as a file or as a value."""
+
+    model: str | TransformerSpec | RecommenderSpec | Document = field(
+        metadata=argument("MODEL", "Catalogue name, Hugging Face config.json, or YAML file.", offers="models")
+    )
+    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
+        metadata=argument("CLUSTER", "Catalogue name or YAML file.", offers="clusters")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
+
+    gpus: int | str | Sequence[int] | None = flag(
+        "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="job"
+    )
+    global_batch: int | str | None = flag("N", "Sequences per optimizer step, or '4M tokens'.", panel="job")
+    sequence: int | str | None = flag("N", "Tokens per sequence; also 8K.", panel="job")
+    precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, fp8 or fp4.", panel="job")
+    dropout: float | None = flag(
+        "SHARE",
+        "Of hidden activations that are dropped; else as usual with the stack.",
+        kind=float,
+        panel="job",
+    )
+    optimizer: str | None = flag("NAME", "adamw (default), lamb or sgd.", panel="job")
+    training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
+        "FILE", "Training YAML; flags override it.", panel="job"
+    )
+    stack: str | None = flag("NAME", "Software stack: catalogue name or file.", panel="job", offers="stacks")
+    profile: str | HardwareProfile | None = flag(
+        "NAME", "Hardware profile: catalogue name or file.", panel="job", offers="profiles"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """When a layout counts as one that fits, and whose rules it obeys."""
+
+    confidence: float | str | None = flag(
+        "SHARE", "Least chance that it fits, e.g. 95%; default 50%.", panel="fitting"
+    )
+    host_memory: str | None = flag(
+        "SIZE", "Of each host, e.g. 128GiB; default the cluster's.", panel="fitting"
+    )
+    trainer: str | None = flag(
+        "TRAINER",
+        "Obey its rules: megatron, torchtitan, deepspeed or nemo.",
+        names=("--for",),
+        panel="fitting",
+    )
+
+
+@dataclass(frozen=True)
+class Request(Fitting, Job, Nouns):
+    """A model, a cluster, a training job and how it must fit: what every price depends on."""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What `--allow` changes of the model and the job (`cost_models.specs.changes`)."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a plan must keep to, as the user wrote it."""
+
+    fix: Sequence[str] = flag(
+        "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], panel="limits", default=()
+    )
+    forbid: Sequence[str] = flag(
+        "CHOICE",
+        "Exclude a choice, e.g. zero3, cp or recompute=full.",
+        kind=list[str],
+        panel="limits",
+        default=(),
+    )
+    allow: Sequence[str] = flag(
+        "AXIS",
+        "Open offload, overlap, replicas, parallel-block, window=N, lamb.",
+        kind=list[str],
+        panel="limits",
+        default=(),
+    )
+    """What is left alone unless asked for: axes of a layout, and changes of what is trained."""
+    together: Sequence[str] = flag(
+        "TABLE,TABLE", "Recommenders: tables that lie on one GPU.", kind=list[str], panel="limits", default=()
+    )
+    max_memory: str | None = flag("SIZE", "Device memory to fill, e.g. 70GiB.", panel="limits")
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What `--allow` changes of the mathematics."""
+        from cost_models.specs.changes import is_change
+
+        return tuple(word for word in self._allowed if is_change(word))
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """What else it opens."""
+        from cost_models.specs.changes import is_change
+
+        return tuple(word for word in self._allowed if not is_change(word))
+
+    @property
+    def _allowed(self) -> list[str]:
+        return [word for text in self.allow for word in text.split(",")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What the answer should be best at, with what that takes."""
+
+    objective: str | None = flag(
+        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="goal"
+    )
+    """None: the cost where there is a price, else time."""
+    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="goal")
+    price: str | float | Sequence[float] | None = flag(
+        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="goal"
+    )
+    """Of one GPU-hour; of several clusters one for each, in their order."""
+    deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="goal")
+    operations: str | OperationsSpec | None = flag(
+        "NAME", "Failures, storage: catalogue name or file.", panel="goal", offers="operations"
+    )
+    """Failures that the time of training counts; None: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operations:
+    """The operations of a cluster, and flags that change them."""
+
+    operations: str | OperationsSpec | None = flag(
+        "NAME", "Failures, storage: catalogue name or file.", panel="goal", offers="operations"
+    )
+    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="goal")
+    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="goal")
+    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="goal")
+    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="goal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searching:
+    """How long a search may take; a budget says that and more, for Python."""
+
+    time_limit: float | None = flag(
+        "SECONDS", "Then stop with the gap.", kind=float, least=0.001, unsaid=TIME_LIMIT, after="top"
+    )
+    budget: Budget | None = None
+
+    @property
+    def spending(self) -> Budget:
+        """The budget, or one of `time_limit` seconds whose best is kept on Ctrl-C."""
+        from planner.search.budget import Budget
+
+        return self.budget or Budget(time_limit=self.time_limit, keep_on_interrupt=True)

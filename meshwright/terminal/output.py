@@ -1,0 +1,305 @@
+"""Where words go: the answer to stdout as text or one JSON document, notes and hints to stderr, rows to a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+
+from cost_models.documents import printable
+from cost_models.errors import (
+    DoesNotFitError,
+    InfeasibleError,
+    InputError,
+    MeshwrightError,
+    Problem,
+    StoppedError,
+    first_of,
+)
+from cost_models.files.whole import is_replaced, write_whole
+from cost_models.flags import flag, switch
+from meshwright.records import JSON_SCHEMA
+from meshwright.terminal.printing import say, say_aside
+
+if TYPE_CHECKING:
+    from meshwright.render.tables import Table
+
+LONGEST = 1000
+"""Characters of a line about an error: what was given may be endless."""
+
+Row = Mapping[str, Any]
+
+
+class Answer(Protocol):
+    """What a function of the API returns."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Flat rows, for `--csv`."""
+
+    @property
+    def text(self) -> Sequence[str | Table]:
+        """What is printed."""
+
+    def record(self) -> Mapping[str, Any]:
+        """The JSON document."""
+
+
+class Saved(Protocol):
+    """An answer that can be kept."""
+
+    def save(self, path: str | Path) -> object:
+        """Write it."""
+
+
+class Asked(Protocol):
+    """A question that was read whole."""
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        """What had to be assumed to read it."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What its answer passes over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What the user asked to see."""
+
+    json: bool = switch("Print one JSON document.", panel="output")
+    csv: Path | None = flag("FILE", "Also write the table as CSV.", kind=Path, panel="output")
+    quiet: bool = switch("No progress, notes or hints.", names=("--quiet", "-q"), panel="output")
+
+    def answer(
+        self,
+        document: Mapping[str, Any],
+        rows: Sequence[Row],
+        *text: str | Table,
+        files: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        """Write `files` and, if asked, `rows` as CSV, and print the answer once, as text and tables or as one JSON
+        document.
+
+        What cannot be written keeps nothing else from being written or printed.
+
+        Raises:
+            InputError: which files could not be written, and why; stdout is one of them.
+            BrokenPipeError: nobody reads stdout any more, and that is all.
+        """
+        writers = list(files)
+        if self.csv is not None:
+            writers.append(partial(write_whole, self.csv, as_csv(rows)))
+        _do_all([*writers, lambda: self._print(document, text)])
+        if self.csv is not None:
+            self.note(f"Wrote {self.csv}")
+
+    def show(
+        self, answer: Answer, out: Path | None = None, *, files: Sequence[Callable[[], object]] = ()
+    ) -> None:
+        """Print an answer of the API, save it to `out` and write `files`; raises as `answer`."""
+        saved = [] if out is None else [partial(cast(Saved, answer).save, out)]
+        self.answer(answer.record(), answer.rows, *answer.text, files=[*saved, *files])
+
+    def wrote(self, out: Path | None, next_commands: str | Callable[[Path], str] = "") -> None:
+        """Say that the answer was saved, and what to do with the file."""
+        if out is not None:
+            then = next_commands if isinstance(next_commands, str) else next_commands(out)
+            self.note(f"Wrote {out}. Next: {then}" if then else f"Wrote {out}")
+
+    def check_places(self, out: Path | None = None) -> None:
+        """Say before the work what could not be written after it. Raises InputError."""
+        check_places(("-o", out), ("--csv", self.csv))
+
+    def tell_of(self, question: Asked) -> None:
+        """Say what had to be assumed to read a question, and what its answer passes over."""
+        self.assumed(question.assumptions)
+        self.remark(question.notes)
+
+    def assumed(self, assumptions: Sequence[str]) -> None:
+        """Say what had to be assumed to read the question."""
+        for assumption in assumptions:
+            self.note(f"assumed: {assumption}")
+
+    def remark(self, notes: Sequence[str]) -> None:
+        """Say what the question's answer passes over."""
+        for note in notes:
+            self.note(f"note: {note}")
+
+    def _print(self, document: Mapping[str, Any], text: Sequence[str | Table]) -> None:
+        if self.json:
+            say(as_json(document))
+            return
+        for part in text:
+            say(str(part))
+
+    def end_interrupted(self, what: str) -> NoReturn:
+        """Leave after an answer that Ctrl-C cut short.
+
+        Raises:
+            SystemExit: 130.
+        """
+        self.note(f"interrupted: {what}")
+        raise SystemExit(StoppedError.exit_code)
+
+    def end_with_no(self) -> NoReturn:
+        """Leave after an answer that is no.
+
+        Raises:
+            SystemExit: 1.
+        """
+        raise SystemExit(InfeasibleError.exit_code)
+
+    def note(self, text: str) -> None:
+        """One line for a person, on stderr; a terminal gets it folded at words, but for commands to copy."""
+        if not self.quiet:
+            say_aside("\n".join(map(_folded, text.split("\n"))))
+
+
+def _folded(line: str) -> str:
+    """As it fits the terminal on stderr; whole where there is none, and where it holds a command."""
+    if sys.stderr is None or not sys.stderr.isatty() or "meshwright " in line:
+        return line
+    from meshwright.render.words import lines_of
+
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+    return "\n".join(lines_of(line, os.get_terminal_size(sys.stderr.fileno()).columns, indent=indent))
+
+
+def _do_all(writers: Sequence[Callable[[], object]]) -> None:
+    """Each of them, whatever becomes of the others. Raises InputError with all that failed."""
+    failed: list[InputError] = []
+    closed: BrokenPipeError | None = None
+    for write in writers:
+        try:
+            write()
+        except BrokenPipeError as error:
+            closed = error
+        except OSError as error:
+            failed.append(word_os_error(error))
+        except InputError as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        told = [Problem("", error.headline) for error in failed]
+        raise InputError("not everything could be written", problems=told)
+    if closed is not None:
+        raise closed
+
+
+def word_os_error(error: OSError) -> InputError:
+    """`[Errno 2] No such file or directory: 'x'` → "`x`: no such file or directory"."""
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """Strict JSON, insertion order kept; what is not a finite number becomes null, and what could write to a terminal
+    is escaped."""
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
+
+
+_ODD = re.compile(r"[^\n\x20-\x7e]")
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Rows → CSV text; columns in order of first appearance, missing cells empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writerow({column: _cell(column) for column in columns})
+    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value, limit=None)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_places(*places: tuple[str, Path | None]) -> None:
+    """Say before the work what could not be written after it; `places` are flags and the files they name.
+
+    Raises:
+        InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
+    """
+    named = [(flag, path) for flag, path in places if path is not None]
+    problems = [Problem(f"{flag} {path}", what) for flag, path in named if (what := _obstacle(path))]
+    targets = [path.resolve() for _, path in named]
+    if len(set(targets)) < len(targets):
+        flags = " and ".join(flag for flag, _ in named)
+        problems.append(Problem(flags, f"both name `{named[0][1]}`"))
+    if problems:
+        raise InputError("the answer cannot be written", problems=problems)
+
+
+def _obstacle(path: Path) -> str:
+    """Why a file cannot be written, or nothing."""
+    if path.is_dir():
+        return "is a folder"
+    if not path.parent.is_dir():
+        return f"the folder `{path.parent}` does not exist"
+    touched = [path] if path.exists() else []
+    if is_replaced(path):
+        touched.append(Path(os.path.realpath(path)).parent)
+    return "" if all(os.access(one, os.W_OK) for one in touched) else "permission denied"
+
+
+def print_error(error: MeshwrightError, *, json: bool = False) -> None:
+    """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
+    told_of = first_of(error.problems)
+    if json:
+        problems = [{"where": problem.where, "what": problem.what} for problem in told_of]
+        told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
+        if isinstance(error, DoesNotFitError):
+            told["would_fit"] = [asdict(one) for one in error.would_fit]
+        with suppress(OSError):  # stderr has it, too
+            say(as_json({"schema": JSON_SCHEMA, "error": told}))
+    lines = [f"error: {error.headline}", *(f"  {problem}" for problem in told_of)]
+    lines = ["\n".join(printable(part, limit=LONGEST) for part in line.split("\n")) for line in lines]
+    if isinstance(error, DoesNotFitError) and error.would_fit:
+        from meshwright.render.words import wrapped
+
+        lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit)]
+    if error.hint:
+        lines += ["", f"hint: {error.hint}"]
+    say_aside("\n".join(_folded(part) for line in lines for part in line.split("\n")))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, infinity, tuples or numpy scalars."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)

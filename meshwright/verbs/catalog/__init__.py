@@ -1,0 +1,96 @@
+"""`catalog`: what is known by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from cost_models.flags import argument
+from meshwright.verbs.command import command
+
+if TYPE_CHECKING:
+    from meshwright.render.tables import Table
+    from meshwright.terminal.output import Output
+
+
+class CatalogKind(StrEnum):
+    """What the catalogue holds."""
+
+    MODELS = "models"
+    GPUS = "gpus"
+    CLUSTERS = "clusters"
+    STACKS = "stacks"
+    PROFILES = "profiles"
+    OPERATIONS = "operations"
+    SCHEMA = "schema"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogOptions:
+    """What `meshwright catalog` takes."""
+
+    kind: CatalogKind = field(metadata=argument("", "What to list.", kind=CatalogKind))
+    name: str | None = field(
+        default=None,
+        metadata=argument(
+            "", "One entry in full; for schema: model, cluster, training, ...", offers="entries"
+        ),
+    )
+
+
+@command(CatalogOptions, name="catalog")
+def catalog_command(options: CatalogOptions, output: Output) -> None:
+    """List what is known, or print a YAML schema."""
+    if options.kind is CatalogKind.SCHEMA:
+        _schema(options.name, output)
+    elif options.name is None:
+        _list(options.kind.value, output)
+    else:
+        _show(options.kind.value, options.name, output)
+
+
+def _list(kind: str, output: Output) -> None:
+    """A row for each entry; models of each kind in a table of their own."""
+    from itertools import groupby
+
+    from meshwright.records import JSON_SCHEMA
+    from meshwright.render.tables import table
+    from meshwright.verbs.catalog.entries import entries
+
+    rows = entries(kind)
+    text: list[str | Table] = []
+    for named, run in groupby(rows, key=lambda row: row.get("kind", "")):
+        own = [{name: value for name, value in row.items() if name != "kind"} for row in run]
+        headers = list(own[0])
+        text += [*([""] if text else []), *([f"{named}s"] if named else [])]
+        text.append(
+            table(headers, [list(row.values()) for row in own], names=headers[:1], words=headers[-1:])
+        )
+    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
+
+
+def _show(kind: str, name: str, output: Output) -> None:
+    """One entry in full, as YAML."""
+    import yaml
+
+    from meshwright.records import JSON_SCHEMA
+    from meshwright.verbs.catalog.entries import entry
+
+    shown = entry(kind, name)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).rstrip()
+    rows = [{"field": field, "value": value} for field, value in shown.items()]
+    output.answer({"schema": JSON_SCHEMA, "entry": shown}, rows, text)
+
+
+def _schema(name: str | None, output: Output) -> None:
+    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
+    from cost_models.files.parsing import KINDS, json_schema
+    from meshwright.terminal.output import as_json
+
+    if name is None:
+        raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")
+    schema = json_schema("transformer" if name == "model" else name)
+    rows = [{"field": field} for field in schema["properties"]]
+    output.answer(schema, rows, as_json(schema))

@@ -1,0 +1,114 @@
+"""`cluster`: what a machine says of itself, as a cluster file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from cost_models.flags import as_keywords, flag, out, switch
+from meshwright.verbs.command import command
+
+if TYPE_CHECKING:
+    from cost_models.discovery.machine import Machine
+    from meshwright.terminal.output import Output
+    from meshwright.verbs.cluster.discovered import Discovered
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoverOptions:
+    """What `discover` takes."""
+
+    nodes: int | None = flag("N", "Of the cluster; default: the SLURM job's, or 1.", kind=int, least=1)
+    name: str | None = flag("NAME", "Of the cluster; default: SLURM's.")
+    links: Mapping[str, str] | None = None
+    """What you know of links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
+    machine: Machine | None = None
+    """What is asked; None: this machine."""
+
+
+@as_keywords(DiscoverOptions)
+def discover(options: DiscoverOptions) -> Discovered:
+    """The node this runs on as a cluster: GPUs, links, host and adapters as driver, kernel and scheduler have them.
+
+    Raises:
+        InputError: a link, the name or the number of nodes cannot be.
+        HostError: there is no GPU here, they are split into slices, or of several kinds.
+    """
+    from meshwright.verbs.cluster.discovered import discover_machine
+
+    return discover_machine(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlags(DiscoverOptions):
+    """What `meshwright cluster` takes."""
+
+    discover: bool = switch("Ask driver, kernel and scheduler of this node.", panel="subject")
+    link: tuple[str, ...] = flag(
+        "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
+    )
+    out: Path | None = out("Cluster file to write.")
+
+
+@command(ClusterFlags, name="cluster")
+def cluster_command(options: ClusterFlags, output: Output) -> None:
+    """Write a cluster file of this machine."""
+    from cost_models.discovery.network import parse_links
+
+    if not options.discover:
+        raise InputError(
+            "what of a cluster?",
+            hint="meshwright cluster --discover -o here.yaml; meshwright catalog clusters",
+        )
+    output.check_places(options.out)
+    parse_links(options.link)
+    may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
+    answer = _ask(options, may_ask=may_ask)
+    output.assumed(answer.seen.assumed)
+    output.remark(answer.seen.notes)
+    shown = answer.text if options.out is not None else (*answer.text, "", answer.yaml.rstrip())
+    file = options.out
+    files = [] if file is None else [lambda: answer.save(file)]
+    output.answer(answer.record(), answer.rows, *shown, files=files)
+    output.wrote(
+        file, f"meshwright plan MODEL {file} ..." if answer.complete else f"fill in `unknown` in {file}"
+    )
+    if not answer.complete:
+        output.end_with_no()
+
+
+def _ask(options: ClusterFlags, *, may_ask: bool) -> Discovered:
+    """The machine's answers, with a person's where there is a terminal and something is open."""
+    links = dict(part.split("=", 1) for part in options.link)
+    answer = discover(nodes=options.nodes, name=options.name, links=links)
+    places = [place.removeprefix("links.") for place in answer.seen.open if place.endswith("_node")]
+    if not may_ask or not places:
+        return answer
+    said = dict(links)
+    for place in places:
+        if words := _asked(place, answer.seen.open[f"links.{place}"]):
+            said[place] = words
+    return discover(nodes=options.nodes, name=options.name, links=said)
+
+
+def _asked(place: str, why: str) -> str:
+    """What a person says of a link, asked until it can be read; empty to leave it open."""
+    import typer
+
+    from cost_models.discovery.network import parse_link
+
+    question = (
+        f"{place} ({why})\n  KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"
+    )
+    while True:
+        words = typer.prompt(question, default="", show_default=False, err=True).strip()
+        try:
+            if words:
+                parse_link(words)
+            return str(words)
+        except InputError as error:
+            typer.echo(f"  {error.problems[0].what if error.problems else error}", err=True)

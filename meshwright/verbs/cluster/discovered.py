@@ -1,0 +1,91 @@
+"""What a machine says of itself, as a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cost_models.base import MAX_GPUS
+from cost_models.discovery.discover import Discovery
+from cost_models.discovery.discover import discover as ask_machine
+from cost_models.discovery.network import EXAMPLE, parse_links
+from cost_models.discovery.writing import as_cluster, as_yaml
+from cost_models.errors import InputError
+from cost_models.files.whole import write_whole
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.units import counted
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import wrapped
+from meshwright.verbs.cluster import DiscoverOptions
+
+
+def discover_machine(options: DiscoverOptions) -> Discovered:
+    """Ask a machine what it is. Raises InputError, HostError."""
+    nodes = options.nodes
+    if nodes is not None and not 1 <= nodes <= MAX_GPUS:
+        raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
+    said = parse_links([f"{place}={text}" for place, text in (options.links or {}).items()])
+    found = Discovered(seen=ask_machine(options.machine, nodes=nodes, name=options.name, said=said))
+    if found.complete:
+        _ = found.cluster  # what would be refused as a file is refused here
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Discovered:
+    """A machine as it describes itself."""
+
+    seen: Discovery
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is open, so that a plan can be made for it."""
+        return not self.seen.open
+
+    @property
+    def yaml(self) -> str:
+        """The cluster file."""
+        return as_yaml(self.seen)
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The cluster. Raises InputError with every place that is open."""
+        return as_cluster(self.seen)
+
+    def save(self, path: str | Path) -> None:
+        """Write the cluster file; with open places too, which `plan` refuses."""
+        write_whole(Path(path), self.yaml)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each fact that was found."""
+        return [one._asdict() for one in self.seen.found]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "complete": self.complete,
+            "cluster": self.seen.fields,
+            "found": self.rows,
+            "assumptions": list(self.seen.assumed),
+            "open": dict(self.seen.open),
+            "notes": list(self.seen.notes),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What is printed."""
+        cells = [list(one) for one in self.seen.found]
+        lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
+        if self.seen.open:
+            lines += ["", f"Open, as nothing here says it ({counted(len(self.seen.open), 'place')}):"]
+            lines += [wrapped(f"  {place}: {why}", indent="    ") for place, why in self.seen.open.items()]
+            if any(place.startswith("links.") for place in self.seen.open):
+                lines.append(f"  say a link with --link {EXAMPLE}")
+        return tuple(lines)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))

@@ -1,0 +1,53 @@
+"""A verb on the command line: its options, and what is done and printed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from meshwright.terminal.output import Output
+
+O = TypeVar("O")  # noqa: E741
+ALL = ("json", "csv", "quiet")
+"""Every flag of `Output`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(Generic[O]):
+    """One verb of the command line."""
+
+    name: str
+    help: str
+    options: type[O]
+    call: Callable[[O, Output], None]
+    shows: tuple[str, ...] = ALL
+    """Flags of `Output` that it has."""
+    hides: tuple[str, ...] = ()
+    """Flags of shared options that it has not."""
+    nested: type[Any] | None = None
+    """A record whose flags are in the field `config` of the options, by name."""
+
+
+def command(
+    options: type[O],
+    *,
+    name: str,
+    shows: Sequence[str] = ALL,
+    hides: Sequence[str] = (),
+    nested: type[Any] | None = None,
+) -> Callable[[Callable[[O, Output], None]], Command[O]]:
+    """Make a verb of what it does on the command line; its help is the docstring."""
+
+    def of_call(call: Callable[[O, Output], None]) -> Command[O]:
+        return Command(
+            name=name,
+            help=call.__doc__ or "",
+            options=options,
+            call=call,
+            shows=tuple(shows),
+            hides=tuple(hides),
+            nested=nested,
+        )
+
+    return of_call

@@ -1,0 +1,63 @@
+"""`compare`: plans and layouts side by side, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from cost_models.flags import argument, flag
+from meshwright.verbs.command import command
+from meshwright.verbs.family import Answer, require_options, verbs_of_plan
+
+if TYPE_CHECKING:
+    from meshwright.terminal.output import Output
+    from planner.any_plan import AnyPlan
+
+MAX_COMPARED = 6
+"""As many columns as fit a line of 80."""
+
+
+def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:
+    """Set every quantity of two to six plans side by side; the first is what the others are measured against.
+
+    After the first, a choice may be a layout, priced for the question of the first, whose words it has where it leaves
+    them out. Layouts obey the rules of the `trainer`.
+
+    Raises:
+        InputError: fewer than two or too many, a broken plan, or a layout that cannot run (for the trainer).
+    """
+    from meshwright.inputs.plans import any_plan_of, is_plan
+
+    if not 2 <= len(choices) <= MAX_COMPARED:
+        raise InputError(
+            f"compare takes two to {MAX_COMPARED} plans, not {len(choices)}",
+            hint='after the first, a layout will do: meshwright compare plan.yaml "tp8 pp4 dp2"',
+        )
+    if not is_plan(choices[0]):
+        raise InputError(f"`{choices[0]}` is no plan file", hint="the first of what is compared must be one")
+    first = any_plan_of(choices[0])
+    verbs = verbs_of_plan(first)
+    require_options(verbs, "compare", () if trainer is None else ("trainer",))
+    return verbs.compare(first, choices[1:], trainer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags:
+    """What `meshwright compare` takes."""
+
+    choices: tuple[str, ...] = field(
+        metadata=argument(
+            "PLAN...", "Plan files; after the first, layouts too.", kind=list[str], offers="plans"
+        )
+    )
+    trainer: str | None = flag(
+        "TRAINER", "Obey its rules: megatron, torchtitan, deepspeed or nemo.", names=("--for",)
+    )
+
+
+@command(CompareFlags, name="compare")
+def compare_command(options: CompareFlags, output: Output) -> None:
+    """Set plans side by side, part by part."""
+    output.show(compare(*options.choices, trainer=options.trainer))

@@ -1,0 +1,168 @@
+"""An examination of every device and link, and what is slower than it should be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cost_models.errors import InputError
+from cost_models.files.catalog import local_cluster
+from cost_models.units import counted, format_bytes, format_seconds
+from executor.doctor.examine import examine
+from executor.doctor.judging import Assumptions, Finding, Judgement, judge
+from executor.doctor.readings import Examination
+from executor.requirements import require_torch
+from meshwright.inputs.plans import any_plan_of
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, wrapped
+from meshwright.verbs.doctor import DoctorOptions
+from planner.any_plan import AnyPlan
+from planner.plan import Plan
+
+
+def examine_machine(options: DoctorOptions) -> Examined:
+    """Measure every device and link. Raises InputError, HostError, RunError."""
+    processes = options.processes
+    if processes is not None and processes < 1:
+        raise InputError(f"{processes} processes measure nothing")
+    loaded = None if options.plan is None else any_plan_of(options.plan)
+    require_torch("doctor")
+    here = local_cluster(processes)
+    on_gpu = here.gpu.kind != "cpu"
+    wanted = processes or _of_the_job() or _of_the_plan(loaded, here.num_gpus, on_gpu=on_gpu) or here.num_gpus
+    assumed, notes = _assumed(loaded, here.gpu.name, on_gpu=on_gpu)
+    seen = examine(wanted, device="cuda" if on_gpu else "cpu")
+    return Examined(seen=seen, judgement=judge(seen, assumed), assumes=assumed is not None, notes=notes)
+
+
+def _of_the_job() -> int | None:
+    return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else None
+
+
+def _of_the_plan(plan: AnyPlan | None, devices: int, *, on_gpu: bool) -> int | None:
+    """The plan's ranks, as far as there are GPUs here; processes of a CPU share it."""
+    if plan is None or (plan.gpu.kind != "cpu") != on_gpu:
+        return None
+    return min(plan.num_ranks, devices) if on_gpu else plan.num_ranks
+
+
+def _assumed(
+    plan: AnyPlan | None, device: str, *, on_gpu: bool
+) -> tuple[Assumptions | None, tuple[str, ...]]:
+    """What the plan counts on, and what to know of that."""
+    if plan is None:
+        return None, ()
+    if (plan.gpu.kind != "cpu") != on_gpu:
+        return None, (f"The plan is for {plan.gpu.name}: what it assumes is not of this {device}",)
+    if not isinstance(plan, Plan):
+        return None, ("A plan of a recommender says nothing of products and links that could be compared",)
+    from executor.doctor.examine import assumptions_of
+
+    found = assumptions_of(plan)
+    if found.known:
+        return found, ()
+    return found, ("The plan counts on a datasheet, not on measurements: being slower than it is no finding",)
+
+
+_BUSY = 1.0
+"""Processes that want a core, for each there is, from which on a host is busy with other work."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Examined:
+    """A machine before a job."""
+
+    seen: Examination
+    judgement: Judgement
+    assumes: bool = False
+    """Whether a plan says what it counts on."""
+    notes: tuple[str, ...] = ()
+    """What to know of the comparison."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is slower than it should be."""
+        return self.judgement.passed
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each check, in base units: work in a second; seconds of a launch and of a small message."""
+        return [asdict(one) for one in self.judgement.checks]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "passed": self.passed,
+            "backend": self.seen.backend,
+            "seconds": self.seen.seconds,
+            "checks": self.rows,
+            "findings": [asdict(one) | {"sentence": sentence(one)} for one in self.judgement.findings],
+            "hosts": [one.model_dump(mode="json") for one in self.seen.hosts],
+            "readings": [one.model_dump(mode="json") for one in self.seen.readings],
+            "notes": list(self.notes),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright doctor` prints."""
+        seen = self.seen
+        hosts = {one.host for one in seen.hosts}
+        devices = ", ".join(sorted({one.device for one in seen.hosts}))
+        header = (
+            f"{counted(len(seen.hosts), 'process')} on {counted(len(hosts), 'host')},"
+            f" {devices} ({seen.backend}), examined in {format_seconds(seen.seconds)}"
+        )
+        lines: list[str | Table] = [wrapped(header), "", self._table, ""]
+        busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + _on(seen, one.host)})
+        lines += [wrapped(f"{host} is busy with other work, too: links look slower") for host in busy]
+        lines += [wrapped(note) for note in self.notes]
+        if self.passed:
+            lines.append("Nothing is slower than it should be.")
+        return (*lines, *(wrapped(sentence(one)) for one in self.judgement.findings))
+
+    @property
+    def _table(self) -> Table:
+        headers = ["", "median", "worst", "of", "noise"] + ["plan"] * self.assumes
+        cells = []
+        for one in self.judgement.checks:
+            row = [
+                one.check,
+                _amount(one.check, one.typical),
+                _amount(one.check, one.worst),
+                one.worst_of,
+                "" if one.noise is None else percent(one.noise),
+            ]
+            cells.append(
+                row + ["" if one.assumed is None else _amount(one.check, one.assumed)] * self.assumes
+            )
+        return table(headers, cells, words=("", "of"))
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))
+
+
+def sentence(one: Finding) -> str:
+    """ "rank 2 (gpu17): matmul 30 % slower than the median"."""
+    less = one.check in ("free memory", "cores", "clock")
+    return f"{one.who}: {one.check} {percent(one.share)} {'less' if less else 'slower'} than {one.than}"
+
+
+def _on(seen: Examination, host: str) -> int:
+    return sum(one.host == host for one in seen.hosts)
+
+
+def _amount(check: str, value: float) -> str:
+    if check == "matmul":
+        return f"{value / 1e12:.4g} TFLOP/s"
+    if check == "free memory":
+        return format_bytes(value)
+    if check == "clock":
+        return f"{value / 1e9:.2f} GHz"
+    if check == "cores":
+        return f"{value:.0f}"
+    if check.startswith(("launch", "latency")):
+        return f"{value * 1e6:.1f} us"
+    return f"{value / 1e9:.3g} GB/s"

@@ -1,0 +1,84 @@
+"""`estimate`: the price of one layout, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.flags import as_keywords, flag, out, said
+from meshwright.inputs.options import Request
+from meshwright.verbs.command import command
+from meshwright.verbs.family import EstimateAnswer, EstimateAsked, require_options, verbs_of_model
+
+if TYPE_CHECKING:
+    from cost_models.specs.recommender.training import RecommenderTraining
+    from cost_models.specs.training import TrainingSpec
+    from meshwright.terminal.output import Output
+
+
+@dataclass(frozen=True)
+class EstimateOptions(Request):
+    """What `estimate` takes; of a recommender the layout is a sharding."""
+
+    training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
+        "FILE", "Training YAML; flags override it.", default=MISSING, unsaid=None, panel="job"
+    )
+    layout: str = flag(
+        "", 'E.g. "tp8 pp3 dp16 mbs1 zero1 layers=11,11,10".', default=MISSING, panel="subject"
+    )
+
+    def question(self) -> EstimateAsked:
+        """Read the question. Raises InputError: everything that is wrong, at once."""
+        from cost_models.files.models import read_once
+
+        options = replace(self, model=read_once(self.model))
+        verbs = verbs_of_model(options.model)
+        require_options(verbs, "estimate", said(options))
+        return verbs.ask_estimate(options)
+
+
+@as_keywords(EstimateOptions)
+def estimate(options: EstimateOptions) -> EstimateAnswer:
+    """Price one layout, written in its notation.
+
+    The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
+    `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
+
+    A transformer's answer is an `Estimated`; of a recommender the layout is a sharding, and the answer a
+    `ShardingEstimated`.
+
+    Raises:
+        InputError: what was asked is wrong, or the layout cannot run.
+    """
+    return options.question().answer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateFlags(EstimateOptions):
+    """What `meshwright estimate` takes."""
+
+    out: Path | None = out("Write it as a plan.")
+
+
+@command(EstimateFlags, name="estimate")
+def estimate_command(options: EstimateFlags, output: Output) -> None:
+    """Price one layout, part by part."""
+    from meshwright.inputs.problems import Problems
+
+    problems = Problems()
+    question = problems.read(options.question)
+    problems.read(lambda: output.check_places(options.out))
+    problems.require()
+    assert question is not None
+    show_estimate(question, options.out, output)
+
+
+def show_estimate(question: EstimateAsked, out: Path | None, output: Output) -> None:
+    """Price a layout that was read, print it, and save it as a plan."""
+    output.tell_of(question)
+    answer = question.answer()
+    output.show(answer, out)
+    output.wrote(out, answer.next_commands)
+    if not answer.fits:
+        output.end_with_no()

@@ -1,0 +1,176 @@
+"""`export` and `import`: plans as other trainers' files, and what those trainers run today, priced."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from cost_models.flags import argument, as_keywords, flag, out, plan_file, switch
+from meshwright.inputs.options import Request, Searching
+from meshwright.verbs.command import command
+from meshwright.verbs.family import ImportAnswer, ImportAsked, verbs_that_read
+
+if TYPE_CHECKING:
+    from cost_models.specs.cluster import ClusterSpec
+    from cost_models.specs.recommender.model import RecommenderSpec
+    from cost_models.specs.transformer import TransformerSpec
+    from meshwright.terminal.output import Output
+    from planner.any_plan import AnyPlan
+    from planner.formats.exporter import Exported
+
+_TRAINERS = "megatron, torchtitan, deepspeed, nemo, torchrun, slurm or torchrec"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What `export` takes."""
+
+    plan: str | Path | AnyPlan = field(metadata=plan_file())
+    to: str = flag("TRAINER", f"{_TRAINERS}.", default=MISSING)
+    partly: bool = switch("Leave out what the trainer has no words for, and name it.")
+
+
+@as_keywords(ExportOptions)
+def export(options: ExportOptions) -> Exported:
+    """A plan as another trainer's file; what that has no words for is left out if a part of the plan is enough.
+
+    Raises:
+        UnknownNameError: there is no such trainer.
+        InputError: the plan cannot be read, is of another kind, or has what the trainer cannot run.
+        InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
+    """
+    from planner.any_plan import AnyPlan
+    from planner.formats.registry import exporter_named
+    from planner.plan_files import load_any_plan
+
+    exporter, plan = exporter_named(options.to), options.plan
+    read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
+    if (kind := type(read).model_fields["kind"].default) != exporter.plan_kind:
+        raise InputError(f"`{options.to}` takes {exporter.noun}, not a `{kind}`")
+    return exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), options.partly)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags(ExportOptions):
+    """What `meshwright export` takes."""
+
+    out: Path | None = out("Default: print it.")
+
+
+@command(ExportFlags, name="export", shows=("json", "quiet"))
+def export_command(options: ExportFlags, output: Output) -> None:
+    """Write a plan as another trainer's file."""
+    from cost_models.files.whole import write_whole
+
+    output.check_places(options.out)
+    exported = export(options.plan, options.to, options.partly)
+    fields = [one.record() for one in exported.fields]
+    record = {
+        "kind": "export",
+        "to": options.to,
+        "file": exported.text,
+        "fields": fields,
+        "remarks": exported.remarks,
+    }
+    if (file := options.out) is None:
+        output.answer(record, fields, exported.text.rstrip())
+    else:
+        output.answer(record, fields, files=[lambda: write_whole(file, exported.text)])
+        output.wrote(file)
+    output.remark(exported.remarks)
+
+
+@dataclass(frozen=True)
+class _Source:
+    source: str | Path = field(
+        metadata=argument(
+            "SOURCE",
+            "Megatron-LM's command or script; torchtitan's recipe; NeMo's YAML; DeepSpeed's, TorchRec's JSON.",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ImportOptions(Searching, Request, _Source):
+    """What `import` takes."""
+
+    model: str | TransformerSpec | RecommenderSpec | None = None  # type: ignore[assignment]
+    """None where the source says it."""
+    cluster: str | ClusterSpec = ""
+    trainer: str | None = flag(
+        "TRAINER",
+        "megatron, torchtitan, nemo, deepspeed, torchrec.",
+        names=("--from",),
+        panel="subject",
+        kw_only=True,
+    )
+    """Whose the source is, where neither name nor words tell."""
+    also: str | None = flag("WORDS", "Arguments that the source leaves out.", panel="subject", kw_only=True)
+
+    def question(self) -> ImportAsked:
+        """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
+        from planner.formats.sources import reader_of
+
+        kind = reader_of(str(self.source), self.trainer)
+        return verbs_that_read(kind).ask_import(kind, self)
+
+
+@as_keywords(ImportOptions)
+def import_plan(options: ImportOptions) -> ImportAnswer:
+    """Price what runs today.
+
+    Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of
+    torchtitan (Python or TOML; `gpus` is to be said), never run: the answer is the estimate of what it says, with
+    every assumption; `also` are further arguments. With a transformer, it is DeepSpeed's JSON, and `gpus` and
+    `sequence` are to be said, or a recipe whose model is not known here. With a recommender, it is TorchRec's sharding
+    plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is
+    for.
+    `trainer` says whose it is where neither name nor words tell.
+
+    Raises:
+        InputError: the source, or what is said beside it, is wrong.
+    """
+    return options.question().answer(options.spending)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFlags(ImportOptions):
+    """What `meshwright import` takes."""
+
+    nouns: tuple[str, ...] = field(
+        default=(),
+        metadata=argument(
+            "[MODEL] CLUSTER",
+            "Where it runs; before it the model, where the source has none.",
+            kind=list[str],
+            unsaid=...,
+            offers="clusters",
+        ),
+    )
+    out: Path | None = out("Write it as a plan.")
+
+
+_HIDDEN = ("model", "cluster", "dropout", "optimizer", "confidence")
+
+
+@command(ImportFlags, name="import", shows=("json", "quiet"), hides=_HIDDEN)
+def import_command(options: ImportFlags, output: Output) -> None:
+    """Price what runs today."""
+    from dataclasses import replace
+
+    from meshwright.terminal.progress import searching
+
+    output.check_places(options.out)
+    nouns = options.nouns
+    if len(nouns) > 2:
+        raise InputError(f"{len(nouns)} words behind the source", hint="it takes MODEL CLUSTER, or CLUSTER")
+    question = replace(options, model=nouns[0] if len(nouns) == 2 else None, cluster=nouns[-1]).question()
+    output.tell_of(question)
+    with searching(output, options.time_limit) as budget:
+        answer = question.answer(budget)
+    output.show(answer, options.out)
+    output.wrote(options.out, answer.next_commands)
+    if not answer.fits:
+        output.end_with_no()

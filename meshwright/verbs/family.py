@@ -1,0 +1,298 @@
+"""What the verbs ask of a family of models, and which family answers: that of a model, or of a plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cost_models.errors import InputError
+from cost_models.families import FAMILIES, Family, family_of_plan_kind, part
+
+if TYPE_CHECKING:
+    from cost_models.base import Spec
+    from cost_models.documents import Document
+    from executor.measure.any_report import AnyReport
+    from meshwright.families.chapters import PageRequest
+    from meshwright.families.pictures import PictureRequest
+    from meshwright.families.recommender.served import ServedRecommender
+    from meshwright.families.transformer.largest_sizes import Largest
+    from meshwright.pages.chapters import Chapter
+    from meshwright.plots.drawn import Drawing
+    from meshwright.render.tables import Table
+    from meshwright.verbs.estimate import EstimateOptions
+    from meshwright.verbs.export import ImportOptions
+    from meshwright.verbs.largest import LargestOptions
+    from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.serve import ServeOptions
+    from planner.any_plan import AnyPlan
+    from planner.proof.checks import Check
+    from planner.search.budget import Budget
+
+P = TypeVar("P", bound="AnyPlan", contravariant=True)
+
+
+class Answer(Protocol):
+    """What a verb found."""
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Flat rows, for `--csv`."""
+
+    @property
+    def text(self) -> Sequence[str | Table]:
+        """What is printed."""
+
+    def record(self) -> Mapping[str, Any]:
+        """The JSON document."""
+
+
+class SavedAnswer(Answer, Protocol):
+    """An answer that can be kept."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it."""
+
+
+class PlanAnswer(Answer, Protocol):
+    """The best plans, of which one can be saved."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to run."""
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """What is said below the answer."""
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+
+
+class AdviceAnswer(SavedAnswer, Protocol):
+    """Changes of what is run today, and the best plan, which can be saved."""
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """What is said below the answer."""
+
+
+class EstimateAnswer(Answer, Protocol):
+    """The price of one layout, which can be saved as a plan."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in memory."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a plan."""
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+
+
+class Asked(Protocol):
+    """A question that was read whole."""
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        """What had to be assumed to read it."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What its answer passes over."""
+
+
+class PlanAsked(Asked, Protocol):
+    """A question for the best plans: what is left is to search."""
+
+    def answer(self, top: int | None, budget: Budget) -> PlanAnswer:
+        """Search within the budget and rank `top` plans. Raises InfeasibleError where nothing fits."""
+
+
+class EstimateAsked(Asked, Protocol):
+    """A question for the price of one layout."""
+
+    def answer(self) -> EstimateAnswer:
+        """Price it. Raises InputError where it cannot run."""
+
+
+class ImportAnswer(EstimateAnswer, Protocol):
+    """The price of what another trainer runs."""
+
+
+class ImportAsked(Asked, Protocol):
+    """What another trainer runs, read."""
+
+    def answer(self, budget: Budget | None = None) -> ImportAnswer:
+        """Price it. Raises InputError where it cannot run."""
+
+
+class LargestAsked(Asked, Protocol):
+    """A question for the largest size that fits."""
+
+    def answer(self, budget: Budget) -> Largest:
+        """Search sizes within the budget."""
+
+
+class RunAnswer(Answer, Protocol):
+    """Predicted beside measured, of a run."""
+
+    @property
+    def report(self) -> AnyReport:
+        """What was measured."""
+
+
+class Running(Protocol):
+    """A plan that is run, and how that is told."""
+
+    def before(self, *, compiled: bool) -> str | None:
+        """What to know before it is compared with what is measured."""
+
+    def step_line(self, step: Mapping[str, Any]) -> str:
+        """One step, with what was predicted."""
+
+    def answer(self, report: AnyReport, steps: int) -> RunAnswer:
+        """Predicted beside measured."""
+
+    def told_again(self, report: AnyReport) -> Answer:
+        """Predicted beside measured, of a report that was kept."""
+
+    def next_step(self, report: AnyReport, path: Path) -> str:
+        """What to do with the report in this file."""
+
+    def built(self) -> Answer:
+        """What ranks hold, built without their devices."""
+
+    def alone(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
+        """What one rank does without the others; `fake`: memory only, and no device.
+
+        Raises:
+            InputError: the plan cannot be trained, or has no such rank.
+            HostError: the device has too little memory.
+            RunError: the rank failed or ran out of memory.
+        """
+
+
+class Verbs(Protocol[P]):
+    """One family: its questions from what the user gives, and its plans read and answered for."""
+
+    @property
+    def noun(self) -> str:
+        """A model of it in words, as in "a recommender"."""
+
+    @property
+    def takes(self) -> Mapping[str, frozenset[str]]:
+        """Verb → the options that mean something to it; a verb that is missing is not for this family."""
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        """Kind of `plot` → what draws it of plans of this family."""
+
+    def ask(self, options: PlanOptions) -> PlanAsked:
+        """Read everything that `plan` is given. Raises InputError: everything that is wrong, at once."""
+
+    def ask_again(self, plan: P) -> PlanAsked:
+        """The question that a plan file answers."""
+
+    def ask_estimate(self, options: EstimateOptions) -> EstimateAsked:
+        """Read everything that `estimate` is given. Raises InputError: everything that is wrong, at once."""
+
+    @property
+    def trainers(self) -> frozenset[str]:
+        """Trainers whose files `import` reads as questions of this family."""
+
+    def ask_import(self, trainer: str, options: ImportOptions) -> ImportAsked:
+        """Read what a trainer runs. Raises InputError: the source, or what is said beside it, is wrong."""
+
+    def largest(self, options: LargestOptions) -> LargestAsked:
+        """Read everything that the largest size is asked with. Raises InputError."""
+
+    def serve(self, options: ServeOptions) -> ServedRecommender:
+        """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
+
+    def about(self, plan: P) -> str:
+        """The model and its GPUs in a few words."""
+
+    def notes(self, plan: P) -> Sequence[str]:
+        """What a plan's prediction passes over."""
+
+    def drift(self, plan: P, name: object) -> str:
+        """A note where the plan in a file is priced otherwise today; else nothing."""
+
+    def explain(self, plan: P) -> Answer:
+        """What binds a plan, its rivals, and what would change it."""
+
+    def chapters(self, plan: P, request: PageRequest) -> Iterator[Chapter]:
+        """What a page tells of a plan: the answer, why, pictures, how far to trust it."""
+
+    def why_not(self, plan: P, layout: str) -> Answer:
+        """Why a layout is not the plan."""
+
+    def advise(self, plan: P, layout: str | None, budget: Budget) -> AdviceAnswer:
+        """What to change of a plan, or of another layout of its question, that is run today. Raises InputError."""
+
+    def compare(self, first: P, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
+        """Plans and layouts side by side, measured against the first. Raises InputError."""
+
+    def verify(self, plan: P, budget: Budget) -> Sequence[Check]:
+        """Price a plan again and prove it again."""
+
+    def running(self, plan: P) -> Running:
+        """How a run of the plan is told."""
+
+
+def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
+    """The verbs for a model by its name, its file, what that holds, or itself."""
+    from cost_models.files.models import family_of_model
+
+    return _verbs(family_of_model(model))
+
+
+def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
+    """The verbs for a plan."""
+    return _verbs(family_of_plan_kind(plan.kind))
+
+
+def verbs_that_take(verb: str) -> Verbs[Any]:
+    """The verbs of the one family that answers a verb of its own."""
+    return next(one for one in map(_verbs, FAMILIES.values()) if verb in one.takes)
+
+
+def verbs_that_read(trainer: str) -> Verbs[Any]:
+    """The verbs of the family whose plans a trainer's files are."""
+    return next(one for one in map(_verbs, FAMILIES.values()) if trainer in one.trainers)
+
+
+def _verbs(family: Family) -> Verbs[Any]:
+    verbs: Callable[[], Verbs[Any]] = part(family.verbs)
+    return verbs()
+
+
+_WORDS = {"model": "MODEL", "cluster": "CLUSTER", "clusters": "CLUSTER,CLUSTER", "trainer": "--for"}
+"""Name of an option → how it is written, where that is not `--name`."""
+
+
+def option_word(name: str) -> str:
+    """ "max_memory" → "--max-memory"."""
+    return _WORDS.get(name, "--" + name.replace("_", "-"))
+
+
+def require_verb(verbs: Verbs[Any], verb: str) -> None:
+    """Raise InputError where a verb is not for this family."""
+    if verb not in verbs.takes:
+        raise InputError(
+            f"`meshwright {verb}` does not take {verbs.noun}",
+            hint=f"there are {', '.join(sorted(verbs.takes))}",
+        )
+
+
+def require_options(verbs: Verbs[Any], verb: str, given: Collection[str]) -> None:
+    """Raise InputError where a verb, or an option that was given to it, means nothing to the family."""
+    from meshwright.render.words import sentence_list
+
+    require_verb(verbs, verb)
+    known = verbs.takes[verb] | {"model", "cluster"}
+    if strangers := [option_word(name) for name in given if name not in known]:
+        does = "do" if len(strangers) > 1 else "does"
+        raise InputError(
+            f"{sentence_list(strangers)} {does} not go with {verbs.noun}",
+            hint=f"meshwright {verb} takes {', '.join(sorted(map(option_word, verbs.takes[verb])))}",
+        )

@@ -1,0 +1,55 @@
+"""`forecast`: the day on which a training job ends, with failures, restarts and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.flags import as_keywords, flag, plan_file
+from meshwright.inputs.options import Operations
+from meshwright.verbs.command import command
+
+if TYPE_CHECKING:
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.output import Output
+    from meshwright.verbs.forecast.forecasted import Forecasted
+    from planner.plan import Plan
+
+
+@dataclass(frozen=True)
+class ForecastOptions(Operations):
+    """What `forecast` takes; operations may also be the report of a run that saved."""
+
+    plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
+    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="job")
+    """None: those of the plan's question."""
+    _: KW_ONLY
+    every: int | None = flag("STEPS", "Between checkpoints; default the best.", kind=int, least=1)
+
+
+@as_keywords(ForecastOptions)
+def forecast(options: ForecastOptions) -> Forecasted:
+    """Forecast when training a plan on so many tokens ends.
+
+    `operations` are failures, restarts and storage: a catalogue name (`llama3` unless said), a file, a spec, or the
+    report of a run that saved; `mtbf`, `restart`, `storage` and `spares` replace parts of them.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+        InfeasibleError: the job never ends.
+    """
+    from meshwright.verbs.forecast.reading import ask
+
+    return ask(options).answer()
+
+
+@command(ForecastOptions, name="forecast")
+def forecast_command(options: ForecastOptions, output: Output) -> None:
+    """Say when training ends with failures, and how often to save."""
+    from meshwright.verbs.forecast.reading import ask
+
+    output.check_places()
+    question = ask(options)
+    output.assumed(question.assumptions)
+    output.show(question.answer())

@@ -1,0 +1,200 @@
+"""Pictures of plans, of what they were chosen from, and of run reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import parts_of
+from meshwright.families.pictures import PictureRequest
+from meshwright.plots.drawing import draw_topology
+from meshwright.plots.drawn import Drawing
+from meshwright.records import JSON_SCHEMA, frames
+from meshwright.render.words import sentence_list, wrapped
+from meshwright.verbs.family import verbs_of_plan
+from meshwright.verbs.forecast import forecast
+from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
+from planner.plan import Plan
+from planner.plan_files import load_any_plan, load_plan
+from planner.repricing import priced_again
+from planner.search.budget import Budget
+from planner.space.notes import notes_of
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+
+
+_MEANT_FOR = {
+    "gpus": ("scaling", "frontier", "topology"),
+    "between": ("frontier",),
+    "points": ("frontier",),
+    "kind": ("scaling",),
+    "tokens": ("frontier", "forecast"),
+    "operations": ("forecast",),
+    "price": ("frontier",),
+    "time_limit": ("scaling", "frontier", "far-links", "heatmap", "tornado"),
+    "allow": ("ladder",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotRequest:
+    """Files to draw, options, and the notes met on the way."""
+
+    files: Sequence[Path]
+    options: PlotOptions
+    budget: Budget
+    """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures pass over."""
+
+
+def require_kind(kind: str) -> None:
+    """Raise UnknownNameError where there is no such kind of plot."""
+    if kind not in _KINDS:
+        raise UnknownNameError("plot", kind, tuple(_KINDS), hint=f"there are {', '.join(_KINDS)}")
+
+
+def draw_kind(kind: str, files: Sequence[str | Path], options: PlotOptions, budget: Budget | None) -> Plotted:
+    """Draw one kind of plot of files. Raises InputError, UnknownNameError."""
+    require_kind(kind)
+    check_options(kind, options)
+    spending = budget or Budget(time_limit=options.time_limit or CURVE_SECONDS, keep_on_interrupt=True)
+    request = PlotRequest(files=tuple(map(Path, files)), options=options, budget=spending)
+    return Plotted(kind=kind, drawing=_KINDS[kind](request), notes=tuple(request.notes))
+
+
+def check_options(kind: str, options: PlotOptions) -> None:
+    """Raises InputError where an option means nothing to this kind of plot."""
+    problems = [
+        Problem(
+            "--" + name.replace("_", "-"),
+            f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
+        )
+        for name, kinds in _MEANT_FOR.items()
+        if getattr(options, name) not in (None, ()) and kind not in kinds
+    ]
+    if problems:
+        raise InputError(f"`{kind}` takes fewer flags", problems=problems)
+
+
+def _of_plans(kind: str, request: PlotRequest) -> Drawing:
+    """A kind that families draw of their plans; each file is read once, as it may be a pipe."""
+    plans = [load_any_plan(path) for path in request.files]
+    for plan in plans:
+        notes = verbs_of_plan(plan).notes(plan)
+        request.notes.extend(note for note in notes if note not in request.notes)
+    verbs = verbs_of_plan(plans[0])
+    if kind not in verbs.pictures:
+        raise InputError(
+            f"`{kind}` is not drawn of {verbs.noun}", hint=f"{sentence_list(sorted(verbs.pictures))} are"
+        )
+    asked = PictureRequest(plans=plans, options=request.options, budget=request.budget, notes=request.notes)
+    return verbs.pictures[kind](asked)
+
+
+def _plan(request: PlotRequest, path: Path) -> Plan:
+    """Read a transformer's plan, and note what its question says."""
+    plan = load_plan(path)
+    request.notes.extend(
+        note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
+    )
+    return plan
+
+
+def _forecast(request: PlotRequest) -> Drawing:
+    if len(request.files) != 1:
+        raise InputError(f"`forecast` draws one plan, not {len(request.files)}")
+    plan, options = _plan(request, request.files[0]), request.options
+    return forecast(plan, options.tokens, operations=options.operations).plot()
+
+
+def _cache(request: PlotRequest) -> Drawing:
+    return import_module("meshwright.plots.cache").draw_cache_of(request.files)  # type: ignore[no-any-return]
+
+
+def _topology(request: PlotRequest) -> Drawing:
+    """A cluster, alone or with a plan for it."""
+    name, *plans = map(str, request.files)
+    gpus = request.options.gpus
+    if len(plans) > 1:
+        raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
+    if gpus is not None and not _NUMBER.fullmatch(gpus):
+        raise InputError(
+            f"--gpus: `{printable(gpus)}` is not one number of GPUs; `topology` draws one cluster"
+        )
+    if not plans:
+        return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
+    if gpus is not None:
+        raise InputError("the plan says how many GPUs there are", hint="leave out --gpus")
+    plan = _plan(request, Path(plans[0]))
+    asked, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
+    if asked != planned.name:
+        raise InputError(
+            f"`{plans[0]}` is a plan for `{planned.name}`, not for `{asked}`",
+            hint=f"meshwright plot topology {planned.name} {plans[0]}",
+        )
+    return draw_topology(planned, plan.question, priced_again(plan))
+
+
+def _accuracy(request: PlotRequest) -> Drawing:
+    from meshwright.plots.accuracy import accuracy
+
+    frame = frames.accuracy_frame(request.files)
+    figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
+    return Drawing(frame=frame, figure=figure)
+
+
+_KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
+    **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
+    **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links", "ladder")},
+    **{kind: partial(_of_plans, kind) for kind in ("heatmap", "tornado")},
+    "forecast": _forecast,
+    "cache": _cache,
+    "topology": _topology,
+    "accuracy": _accuracy,
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plotted:
+    """One kind of plot, drawn."""
+
+    kind: str
+    drawing: Drawing
+    notes: tuple[str, ...] = ()
+    """What the picture passes over."""
+    file: Path | None = None
+    """Where the picture is written."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What is drawn, in base units."""
+        return self.drawing.points
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "plot": self.kind,
+            "file": None if self.file is None else str(self.file),
+            "title": self.drawing.title,
+            "notes": list(self.notes),
+            "points": self.rows,
+        }
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """What `meshwright plot` prints."""
+        table = self.drawing.table
+        return (wrapped(self.drawing.title), *(("", table) if table else ()))
+
+    def __repr__(self) -> str:
+        return self.drawing.title

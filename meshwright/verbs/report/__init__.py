@@ -1,0 +1,75 @@
+"""`report`: a plan with its proof, its reasons, pictures, forecast and run as one page to read and to send."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.flags import argument, as_keywords, flag, out, plan_file
+from meshwright.verbs.command import command
+
+if TYPE_CHECKING:
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.output import Output
+    from meshwright.verbs.report.writing import Reported
+    from planner.any_plan import AnyPlan
+    from planner.search.budget import Budget
+
+PAGE_SECONDS = 60.0
+"""Time limit of all searches of a page, unless the user says otherwise."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What `report` takes."""
+
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    run: str | Path | None = field(
+        default=None, metadata=argument("[REPORT]", "Of a run of the plan: run-report.json.", kind=Path)
+    )
+    """Set beside what was predicted."""
+    _: KW_ONLY
+    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.")
+    """For the day it ends; None: those of the plan's question."""
+    operations: str | None = flag("NAME", "Failures, storage: catalogue name or file.", offers="operations")
+    budget: Budget | None = None
+    """For the searches of rivals and frontiers."""
+
+
+@as_keywords(ReportOptions)
+def report(options: ReportOptions) -> Reported:
+    """A plan as one page of HTML that needs no other file, no script and no network.
+
+    Raises:
+        InputError: a file or an option that is wrong; the run is of another plan.
+    """
+    from meshwright.verbs.report.writing import write_page
+
+    return write_page(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags(ReportOptions):
+    """What `meshwright report` takes."""
+
+    time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, least=0.001)
+    out: Path | None = out("Default: the plan's name with .html.")
+
+
+@command(ReportFlags, name="report", shows=("json", "quiet"))
+def report_command(options: ReportFlags, output: Output) -> None:
+    """Write a plan as one HTML page: answer, proof, why, pictures."""
+    from meshwright.terminal.printing import say
+    from meshwright.terminal.progress import searching
+    from meshwright.verbs.report.writing import write_page
+
+    path = options.out or Path(str(options.plan)).with_suffix(".html")
+    output.check_places(path)
+    with searching(output, options.time_limit or PAGE_SECONDS) as budget:
+        answer = write_page(replace(options, budget=budget))
+    output.show(replace(answer, file=path), path)
+    if not output.json:
+        say(f"Wrote {path}")
+    if budget.interrupted:
+        output.end_interrupted("not every picture was searched for")

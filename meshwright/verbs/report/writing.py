@@ -1,0 +1,132 @@
+"""A plan as a page: its proof, its reasons, pictures, forecast and run in one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.whole import write_whole
+from executor.measure.any_report import AnyReport
+from meshwright.families.chapters import USUAL_NAME, PageRequest
+from meshwright.inputs.plans import any_plan_of
+from meshwright.pages.chapters import Chapter, Listing, Picture
+from meshwright.pages.html import page
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.run_reports import read_any_report
+from meshwright.render.words import lines_of_any_length
+from meshwright.verbs.family import require_options, verbs_of_plan
+from meshwright.verbs.forecast import forecast
+from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
+from planner.any_plan import AnyPlan, own_version
+from planner.plan import Plan
+from planner.plan_files import plan_text
+from planner.search.budget import Budget
+
+
+def write_page(options: ReportOptions) -> Reported:
+    """Write the page. Raises InputError."""
+    plan, tokens, operations = options.plan, options.tokens, options.operations
+    loaded = any_plan_of(plan)
+    verbs = verbs_of_plan(loaded)
+    given = {"tokens": tokens, "operations": operations}
+    require_options(verbs, "report", [name for name, value in given.items() if value is not None])
+    measured = None if options.run is None else _report_of(loaded, Path(options.run))
+    request = PageRequest(
+        name=str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME,
+        budget=options.budget or Budget(time_limit=PAGE_SECONDS, keep_on_interrupt=True),
+    )
+    with lines_of_any_length():
+        end = [*_end(loaded, tokens, operations, request)]  # first, as it may be asked wrongly
+        chapters = [*verbs.chapters(loaded, request), *end]
+        if measured is not None:
+            chapters.append(_beside(loaded, measured))
+        title = f"{verbs.about(loaded)}: a plan"
+    notes = list(dict.fromkeys(request.notes))
+    if notes:
+        chapters.append(Chapter(title="What it passes over", blocks=notes))
+    chapters.append(Chapter(title="The plan itself", blocks=[Listing(text=plan_text(loaded))]))
+    html = page(title, chapters, foot=f"Written by Meshwright {own_version()}.")
+    return Reported(title=title, chapters=tuple(one.title for one in chapters), html=html, notes=tuple(notes))
+
+
+def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
+    """The report of a run of this plan. Raises InputError where it is none, or of another plan."""
+    found = read_any_report(path)
+    ran = getattr(found, "plan", None)
+    if ran is not None and plan_text(ran) != plan_text(plan):
+        raise InputError(f"`{path}` is of another plan: {ran.model_name}", hint="give the plan that was run")
+    return found
+
+
+def _beside(plan: AnyPlan, measured: AnyReport) -> Chapter:
+    """What was predicted beside what a run measured."""
+    answer = verbs_of_plan(plan).running(plan).told_again(measured)
+    return Chapter(title="Predicted beside measured", blocks=[*answer.text])
+
+
+def _end(
+    plan: AnyPlan, tokens: str | float | None, operations: str | None, request: PageRequest
+) -> Iterator[Chapter]:
+    """The day training ends, where the tokens are known."""
+    if not isinstance(plan, Plan) or (tokens is None and plan.training.tokens is None):
+        return
+    title = "When it ends"
+    request.tell("forecasting")
+    try:
+        found = forecast(plan, tokens, operations=operations)
+    except InfeasibleError as error:
+        yield Chapter(title=title, blocks=[str(error)])
+        return
+    asked = {"--tokens": tokens, "--operations": operations}
+    words = "".join(f" {flag} {value}" for flag, value in asked.items() if value is not None)
+    picture = Picture(drawing=found.plot(), command=f"meshwright plot forecast {request.name}{words}")
+    assumed = [f"Assumed: {one}." for one in found.assumptions]
+    yield Chapter(title=title, blocks=[*found.text, *assumed, picture])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reported:
+    """A page about a plan; notebooks show it."""
+
+    title: str
+    chapters: tuple[str, ...]
+    """Titles of its chapters."""
+    html: str
+    notes: tuple[str, ...] = ()
+    """What the page passes over."""
+    file: Path | None = None
+    """Where it is written."""
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """A row for each chapter."""
+        return [{"chapter": one} for one in self.chapters]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "file": None if self.file is None else str(self.file),
+            "title": self.title,
+            "chapters": list(self.chapters),
+            "bytes": len(self.html.encode()),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """What `meshwright report` prints."""
+        return (self.title, *(f"  {one}" for one in self.chapters))
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all."""
+        write_whole(Path(path), self.html)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.text)
+
+    def _repr_html_(self) -> str:
+        return self.html

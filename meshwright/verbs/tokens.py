@@ -1,0 +1,47 @@
+"""`tokens`: makes a token folder from texts."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.flags import argument, flag
+from meshwright.verbs.command import command
+
+if TYPE_CHECKING:
+    from meshwright.terminal.output import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensOptions:
+    """What `meshwright tokens` takes."""
+
+    texts: tuple[Path, ...] = field(
+        metadata=argument("TEXT...", "Text files, or folders of them.", kind=list[Path])
+    )
+    out: Path = flag("DIR", "Token folder to write.", default=MISSING, kind=Path, names=("-o", "--out"))
+    bpe: int | None = flag("N", "Learn N byte pairs; default: a token is a byte.", kind=int)
+    like: Path | None = flag("DIR", "Use the tokenizer of a token folder.", kind=Path)
+
+
+@command(TokensOptions, name="tokens")
+def tokens_command(options: TokensOptions, output: Output) -> None:
+    """Make token files from texts, to train on with `run --data`."""
+    from cost_models.units import counted, format_bytes, format_count
+    from executor.data.making import make_tokens
+    from meshwright.records import JSON_SCHEMA
+    from meshwright.render.words import wrapped
+
+    header = make_tokens(options.texts, options.out, pairs=options.bpe, like=options.like)
+    kind = "one a byte" if header.tokenizer == "bytes" else "byte pairs"
+    row = {"folder": str(options.out), **header.model_dump(mode="json")}
+    output.answer(
+        {"schema": JSON_SCHEMA, **row},
+        [row],
+        wrapped(
+            f"{options.out}: {format_count(header.tokens)} tokens ({kind}, vocabulary of {header.vocabulary})"
+            f" from {counted(header.texts, 'text')} of {format_bytes(header.text_bytes)}"
+        ),
+    )
+    output.note(f"Next: meshwright run plan.yaml --data {options.out}")

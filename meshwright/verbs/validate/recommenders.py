@@ -1,0 +1,125 @@
+"""Validation of recommenders: predicts runs that others timed, and says how far off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.measured.runs.recommenders import read_runs
+from cost_models.measured.validation.recommenders import (
+    RecommenderPrediction,
+    RecommenderScore,
+    predict,
+    scores,
+)
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def predict_runs(runs: Sequence[str | Path]) -> ValidatedRecommenders:
+    """Predict every row of the tables (none: the shipped one), in the shipped one's columns, and compare.
+
+    Raises:
+        InputError: a table cannot be read.
+    """
+    tables = [read_runs(Path(path)) for path in runs] or [read_runs()]
+    return ValidatedRecommenders(predictions=tuple(predict(run) for rows in tables for run in rows))
+
+
+_HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory", "out of memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedRecommenders:
+    """Runs of recommenders with their predictions."""
+
+    predictions: tuple[RecommenderPrediction, ...]
+
+    @cached_property
+    def scores(self) -> tuple[RecommenderScore, ...]:
+        """Medians by framework and GPU."""
+        return scores(self.predictions)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run, flat."""
+        return [_row(one) for one in self.predictions]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each run."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        found = [asdict(one) for one in self.scores]
+        return {"schema": JSON_SCHEMA, "rows": self.rows, "frameworks": found}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What is printed."""
+        return tuple(self._text())
+
+    def _text(self) -> Iterator[str | Table]:
+        yield wrapped(
+            "Runs of recommenders (errors are predicted / measured - 1, of step times and of the first GPU's memory)"
+        )
+        yield table(_HEADERS, [_cells(one) for one in self.scores], words=("framework", "GPU"))
+        if shares := _exchange_shares(self.predictions):
+            said = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
+            yield wrapped(
+                f"Of MLPerf's steps, exchanges of vectors and gradients are predicted to take {said}."
+            )
+
+
+def _row(one: RecommenderPrediction) -> dict[str, Any]:
+    run, question = one.run, one.run.question
+    return {
+        "row": run.row,
+        "framework": run.framework,
+        "gpu": run.gpu,
+        "gpus": question.cluster.num_gpus,
+        "global_batch": question.training.global_batch,
+        "sharding": str(run.sharding),
+        "predicted_seconds": one.seconds,
+        "measured_seconds": run.seconds,
+        "error": one.error,
+        "error_without_evaluations": one.training_error,
+        **{f"{stage} seconds": seconds for stage, seconds in one.estimate.stages},
+        "predicted_bytes": float(one.estimate.device_bytes[0]),
+        "measured_bytes": run.memory_bytes,
+        "memory_error": one.memory_error,
+        "predicted_to_fit": one.estimate.fits,
+        "ran_out_of_memory": run.out_of_memory,
+    }
+
+
+def _cells(one: RecommenderScore) -> tuple[str, ...]:
+    memory = f"{one.median_memory_error:.1%}" if one.median_memory_error is not None else "-"
+    full, caught = one.out_of_memory
+    return (
+        one.framework,
+        one.gpu,
+        str(one.runs),
+        f"{one.median_error:.1%}",
+        f"{one.worst_error:.0%}",
+        memory,
+        f"{caught} of {full} caught" if full else "-",
+    )
+
+
+def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
+    """GPUs of MLPerf's runs → share of the step."""
+    return {
+        one.run.question.cluster.num_gpus: one.exchange_share
+        for one in sorted(predictions, key=lambda one: one.run.question.cluster.num_gpus)
+        if one.run.training_seconds is not None
+    }
