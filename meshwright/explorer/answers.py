@@ -11,7 +11,6 @@ from cost_models.units import format_bytes, format_seconds
 from meshwright.explorer.asking import Sought, sought
 from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
-from meshwright.families.chapters import USUAL_NAME
 from meshwright.families.transformer.chapters import answer_blocks, reasons
 from meshwright.families.transformer.explain import explain
 from meshwright.families.transformer.plan import TOP, PlanQuestion
@@ -26,6 +25,7 @@ from meshwright.render.plans.ranked import optimum_table, plans_rows
 from meshwright.render.words import lines_of_any_length, percent, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask as ask_forecast
+from meshwright.verbs.report.requests import USUAL_NAME
 from planner.answers.recommended import recommend
 from planner.objectives import Objective
 from planner.plan_files import plan_text

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from cost_models.base import Spec
     from cost_models.documents import Document
     from executor.measure.any_report import AnyReport
-    from meshwright.families.chapters import PageRequest
-    from meshwright.families.pictures import PictureRequest
-    from meshwright.families.recommender.served import ServedRecommender
-    from meshwright.families.transformer.largest_sizes import Largest
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
     from meshwright.render.tables import Table
@@ -24,6 +20,8 @@ if TYPE_CHECKING:
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.largest import LargestOptions
     from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plot.requests import PictureRequest
+    from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
     from planner.any_plan import AnyPlan
     from planner.proof.checks import Check
@@ -114,6 +112,26 @@ class EstimateAsked(Asked, Protocol):
         """Price it. Raises InputError where it cannot run."""
 
 
+class LargestAnswer(SavedAnswer, Protocol):
+    """The largest sizes that fit, of which the largest can be saved as a plan."""
+
+    @property
+    def plan(self) -> AnyPlan | None:
+        """The plan of the largest; None where nothing fits."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is said below the answer."""
+
+
+class ServedAnswer(SavedAnswer, Protocol):
+    """A cache of every GPU."""
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        """What had to be assumed to read the question."""
+
+
 class ImportAnswer(EstimateAnswer, Protocol):
     """The price of what another trainer runs."""
 
@@ -128,7 +146,7 @@ class ImportAsked(Asked, Protocol):
 class LargestAsked(Asked, Protocol):
     """A question for the largest size that fits."""
 
-    def answer(self, budget: Budget) -> Largest:
+    def answer(self, budget: Budget) -> LargestAnswer:
         """Search sizes within the budget."""
 
 
@@ -205,7 +223,7 @@ class Verbs(Protocol[P]):
     def largest(self, options: LargestOptions) -> LargestAsked:
         """Read everything that the largest size is asked with. Raises InputError."""
 
-    def serve(self, options: ServeOptions) -> ServedRecommender:
+    def serve(self, options: ServeOptions) -> ServedAnswer:
         """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
 
     def about(self, plan: P) -> str:

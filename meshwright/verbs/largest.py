@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, part_of, switch
 from meshwright.inputs.options import Limits, Request, Searching
-from meshwright.verbs.family import option_word, require_options, verbs_of_model, verbs_that_take
+from meshwright.verbs.family import (
+    LargestAnswer,
+    option_word,
+    require_options,
+    verbs_of_model,
+    verbs_that_take,
+)
 
 if TYPE_CHECKING:
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
-    from meshwright.families.transformer.largest_sizes import Largest
     from meshwright.terminal.output import Output
     from meshwright.verbs.plan import PlanFlags
 
@@ -37,7 +42,7 @@ class LargestOptions(Searching, Limits, Request):
 
 
 @as_keywords(LargestOptions)
-def largest(options: LargestOptions) -> Largest:
+def largest(options: LargestOptions) -> LargestAnswer:
     """Find the largest size of a family that fits, with nothing in host memory and with each thing that the stack can
     keep there; every one proved by the next size, which fits in no layout.
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, flags_of, part_of, said, switch
-from meshwright.verbs.family import option_word, verbs_that_take
+from meshwright.verbs.family import ServedAnswer, option_word, verbs_that_take
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.recommender.model import RecommenderSpec
-    from meshwright.families.recommender.served import ServedRecommender
     from meshwright.terminal.output import Output
     from meshwright.verbs.plan import PlanFlags
 
@@ -59,7 +58,7 @@ class ServeFlags(Cache):
 
 
 @as_keywords(ServeOptions)
-def serve(options: ServeOptions) -> ServedRecommender:
+def serve(options: ServeOptions) -> ServedAnswer:
     """Plan the cache of every GPU: of a size (`8GiB`; all that is left of a GPU unless said), or the smallest with a
     share of hits (`95%`).
 

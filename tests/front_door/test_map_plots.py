@@ -11,7 +11,6 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import meshwright as mw
-from meshwright.families.pictures import PictureRequest, PlotOptions
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.heatmap import finding, heatmap
@@ -19,6 +18,7 @@ from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.plots.tornado import finding as tornado_finding
 from meshwright.plots.tornado import tornado
 from meshwright.verbs.plot.drawing import plot
+from meshwright.verbs.plot.requests import PictureRequest, PlotOptions
 from planner.answers.heatmap import heatmap_frame
 from planner.search.budget import Budget
 from planner.search.search import search

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.families.chapters import PageRequest, pictures
 from meshwright.families.recommender.pictures import PICTURES
 from meshwright.pages.chapters import Chapter
 from meshwright.render.tables import Table
+from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.recommender.plan import RecommenderPlan
 
 _PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding"))

@@ -10,11 +10,11 @@ from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
-from meshwright.families.pictures import PictureRequest, scaling_kinds
 from meshwright.families.recommender.text import precise
 from meshwright.plots.drawn import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.plans.goals import sizes_text
+from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
 from planner.answers.scaling import doublings
 from planner.recommender.plan import RecommenderPlan
 from planner.space.gpu_counts import on_whole_nodes, parse_sizes, possible

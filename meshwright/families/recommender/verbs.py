@@ -12,8 +12,6 @@ from planner.any_plan import AnyPlan
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
-    from meshwright.families.chapters import PageRequest
-    from meshwright.families.pictures import PictureRequest
     from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plot.requests import PictureRequest
+    from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
     from planner.proof.checks import Check
     from planner.search.budget import Budget

@@ -9,7 +9,6 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion
 from cost_models.units import format_bytes, format_count, format_seconds, grouped
-from meshwright.families.chapters import PageRequest, pictures
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.pages.chapters import Chapter, Fact
@@ -21,6 +20,7 @@ from meshwright.render.plans.ranked import certificate_sentence, placed_on_pools
 from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent
+from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.plan import Plan
 
 _PICTURES = (

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cost_models.errors import InputError
-from meshwright.families.pictures import STACKED, PictureRequest, scaling_kinds
 from meshwright.families.transformer.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
@@ -27,6 +26,7 @@ from meshwright.plots.drawing import (
 from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
+from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kinds
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS

@@ -11,8 +11,6 @@ from planner.any_plan import AnyPlan
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from meshwright.families.chapters import PageRequest
-    from meshwright.families.pictures import PictureRequest
     from meshwright.families.transformer.advise import Advised
     from meshwright.families.transformer.clusters import ClustersQuestion
     from meshwright.families.transformer.compare import Compared
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.largest import LargestOptions
     from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plot.requests import PictureRequest
+    from meshwright.verbs.report.requests import PageRequest
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 

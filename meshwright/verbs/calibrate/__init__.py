@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError, Problem
 from cost_models.flags import argument, flag, switch
 from meshwright.verbs.command import command
+from meshwright.verbs.family import RunAnswer
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
     from executor.measure.report import RunReport
-    from meshwright.families.transformer.run import Ran
     from meshwright.terminal.output import Output
     from meshwright.verbs.calibrate.calibrated import Calibrated
     from meshwright.verbs.calibrate.fitted import Fitted
 
 
 def calibrate_from_run(
-    *runs: str | Path | Ran | RunReport,
+    *runs: str | Path | RunAnswer | RunReport,
     profile: str | HardwareProfile | None = None,
     out: str | Path | None = None,
 ) -> Calibrated:

@@ -21,12 +21,12 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
 from executor.measure.observed_run import Machine, machine_of, observed_run
 from executor.measure.report import RunReport
-from meshwright.families.transformer.run import Ran
 from meshwright.inputs.problems import Problems
 from meshwright.records.run_reports import read_report
 from meshwright.render.words import percent
 from meshwright.verbs.calibrate.calibrated import Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted
+from meshwright.verbs.family import RunAnswer
 
 OnStatus = Callable[[str], None]
 """Told what is being done now."""
@@ -34,7 +34,7 @@ _MAX_REASONS = 8
 
 
 def moved_by_runs(
-    runs: Sequence[str | Path | Ran | RunReport],
+    runs: Sequence[str | Path | RunAnswer | RunReport],
     profile: str | HardwareProfile | None,
     out: str | Path | None,
 ) -> Calibrated:
@@ -46,14 +46,15 @@ def moved_by_runs(
     return found
 
 
-def _named(runs: Sequence[str | Path | Ran | RunReport]) -> list[tuple[str, Callable[[], RunReport]]]:
+def _named(runs: Sequence[str | Path | RunAnswer | RunReport]) -> list[tuple[str, Callable[[], RunReport]]]:
     named: list[tuple[str, Callable[[], RunReport]]] = []
     for number, run in enumerate(runs, start=1):
-        if isinstance(run, (Ran, RunReport)):
-            report = run.report if isinstance(run, Ran) else run
-            named.append((f"run {number}", partial(_itself, report)))
-        else:
+        if isinstance(run, (str, Path)):
             named.append((str(run), partial(read_report, Path(run))))
+        else:
+            report = run if isinstance(run, RunReport) else run.report
+            assert isinstance(report, RunReport), "profiles are moved by runs of transformers"
+            named.append((f"run {number}", partial(_itself, report)))
     return named
 
 

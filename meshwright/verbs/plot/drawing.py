@@ -14,7 +14,6 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import parts_of
-from meshwright.families.pictures import PictureRequest
 from meshwright.plots.drawing import draw_topology
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA, frames
@@ -22,6 +21,7 @@ from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.family import verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
+from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import Plan
 from planner.plan_files import load_any_plan, load_plan
 from planner.repricing import priced_again

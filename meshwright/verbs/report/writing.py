@@ -10,7 +10,6 @@ from typing import Any
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.whole import write_whole
 from executor.measure.any_report import AnyReport
-from meshwright.families.chapters import USUAL_NAME, PageRequest
 from meshwright.inputs.plans import any_plan_of
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
@@ -20,6 +19,7 @@ from meshwright.render.words import lines_of_any_length
 from meshwright.verbs.family import require_options, verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
+from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
 from planner.any_plan import AnyPlan, own_version
 from planner.plan import Plan
 from planner.plan_files import plan_text

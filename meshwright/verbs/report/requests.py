@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models.errors import InfeasibleError
-from meshwright.families.pictures import PictureRequest
 from meshwright.pages.chapters import Chapter, Picture
 from meshwright.plots.drawn import Drawing
 from meshwright.verbs.plot import PlotOptions
+from meshwright.verbs.plot.requests import PictureRequest
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
 
