@@ -1,4 +1,4 @@
-"""The command line: one file a verb parses its flags, asks `meshwright.api`, and prints the answer."""
+"""The command line: commands made of the options of verbs, and what frames them."""
 
 from __future__ import annotations
 

@@ -189,6 +189,20 @@ class Running(Protocol):
         """
 
 
+class FindsLargest(Protocol):
+    """A family whose models come in sizes."""
+
+    def largest(self, options: LargestOptions) -> LargestAsked:
+        """Read everything that the largest size is asked with. Raises InputError."""
+
+
+class ServesCaches(Protocol):
+    """A family whose tables are cached while serving."""
+
+    def serve(self, options: ServeOptions) -> ServedAnswer:
+        """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
+
+
 class Verbs(Protocol[P]):
     """One family: its questions from what the user gives, and its plans read and answered for."""
 
@@ -219,12 +233,6 @@ class Verbs(Protocol[P]):
 
     def ask_import(self, trainer: str, options: ImportOptions) -> ImportAsked:
         """Read what a trainer runs. Raises InputError: the source, or what is said beside it, is wrong."""
-
-    def largest(self, options: LargestOptions) -> LargestAsked:
-        """Read everything that the largest size is asked with. Raises InputError."""
-
-    def serve(self, options: ServeOptions) -> ServedAnswer:
-        """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
 
     def about(self, plan: P) -> str:
         """The model and its GPUs in a few words."""
@@ -269,7 +277,7 @@ def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
     return _verbs(family_of_plan_kind(plan.kind))
 
 
-def verbs_that_take(verb: str) -> Verbs[Any]:
+def verbs_that_take(verb: str) -> Any:
     """The verbs of the one family that answers a verb of its own."""
     return next(one for one in map(_verbs, FAMILIES.values()) if verb in one.takes)
 

@@ -10,6 +10,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, part_of, switch
 from meshwright.inputs.options import Limits, Request, Searching
 from meshwright.verbs.family import (
+    FindsLargest,
     LargestAnswer,
     option_word,
     require_options,
@@ -53,7 +54,8 @@ def largest(options: LargestOptions) -> LargestAnswer:
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
     """
-    return verbs_that_take("largest").largest(options).answer(options.spending)
+    family: FindsLargest = verbs_that_take("largest")
+    return family.largest(options).answer(options.spending)
 
 
 def answer_largest(options: PlanFlags, output: Output) -> None:
@@ -61,11 +63,11 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import searching
 
-    verbs = verbs_of_model(options.model)
-    require_options(verbs, "plan", ("largest",))
+    require_options(verbs_of_model(options.model), "plan", ("largest",))
+    family: FindsLargest = verbs_that_take("largest")
     problems = Problems()
     problems.read(lambda: _require_meant(options))
-    question = problems.read(lambda: verbs.largest(part_of(options, LargestOptions)))
+    question = problems.read(lambda: family.largest(part_of(options, LargestOptions)))
     problems.read(lambda: output.check_places(options.out))
     problems.require()
     assert question is not None

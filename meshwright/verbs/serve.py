@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, flags_of, part_of, said, switch
-from meshwright.verbs.family import ServedAnswer, option_word, verbs_that_take
+from meshwright.verbs.family import ServedAnswer, ServesCaches, option_word, verbs_that_take
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,8 @@ def serve(options: ServeOptions) -> ServedAnswer:
         InputError: what was asked is wrong; everything that is, at once.
         InfeasibleError: the cache does not fit the GPU, or the tables the host.
     """
-    return verbs_that_take("serve").serve(options)
+    family: ServesCaches = verbs_that_take("serve")
+    return family.serve(options)
 
 
 def answer_serving(options: PlanFlags, output: Output) -> None:
@@ -82,7 +83,8 @@ def answer_serving(options: PlanFlags, output: Output) -> None:
     count = single_count(options.gpus)
     if options.gpus is not None and count is None:
         raise InputError(f"--gpus: `{options.gpus}` is not one number of GPUs", hint="--serve asks about one")
-    answer = verbs_that_take("serve").serve(replace(part_of(options, ServeOptions), gpus=count))
+    family: ServesCaches = verbs_that_take("serve")
+    answer = family.serve(replace(part_of(options, ServeOptions), gpus=count))
     output.assumed(answer.assumptions)
     output.show(answer, options.out)
     output.wrote(options.out, lambda file: f"meshwright plot cache {file}")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meshwright.api.exporting import price_import
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
@@ -18,7 +17,6 @@ from cost_models.specs.recommender.model import Interaction, RecommenderSpec, Ta
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from meshwright.cli.frame import main
-from meshwright.inputs.questions import Inputs
 from meshwright.verbs.export import export, import_plan
 from planner.formats.torchrec import export_sharding, import_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
@@ -137,7 +135,7 @@ def test_what_runs_today_is_priced_beside_the_best(
     path.write_text(export(today, "torchrec").text)
     model = tmp_path / "model.yaml"
     model.write_text(json.dumps(MODEL.model_dump(mode="json")))
-    answer = price_import(path, Inputs(model=str(model), cluster="dgx-h100", global_batch=1024))
+    answer = import_plan(path, str(model), "dgx-h100", global_batch=1024)
     assert str(import_plan(path, MODEL, "dgx-h100", global_batch=1024).today.sharding) == str(today.sharding)
     assert answer.today.estimate.step_seconds == pytest.approx(today.prediction.step_seconds)
     assert answer.best.estimate.step_seconds <= answer.today.estimate.step_seconds

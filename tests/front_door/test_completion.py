@@ -89,6 +89,6 @@ def test_completing_imports_nothing_heavy() -> None:
 
 
 def test_all_plots_are_offered() -> None:
-    from meshwright.verbs.plot import plot
+    from meshwright.verbs.plot import drawing
 
-    assert completion.plots("") == list(plot._KINDS)
+    assert completion.plots("") == list(drawing._KINDS)

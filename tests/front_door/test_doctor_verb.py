@@ -7,7 +7,7 @@ import json
 import pytest
 
 from executor.doctor.readings import MATMUL, Examination, HostFacts, Reading
-from meshwright.verbs.doctor import doctor as front
+from meshwright.verbs.doctor import examined as front
 
 
 @pytest.fixture

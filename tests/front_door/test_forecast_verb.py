@@ -10,8 +10,7 @@ import pytest
 from cost_models.files.catalog import load_operations
 from meshwright import Forecasted, InputError, estimate, forecast
 from meshwright.verbs.forecast.reading import steps_between_checkpoints
-from meshwright.verbs.plot.drawing import plot
-from meshwright.verbs.plot.requests import PlotOptions
+from meshwright.verbs.plot import PlotOptions, plot
 from planner.plan_files import load_plan
 
 

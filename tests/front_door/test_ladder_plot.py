@@ -8,7 +8,7 @@ import pytest
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.verbs.plot.drawing import PlotOptions, plot
+from meshwright.verbs.plot import PlotOptions, plot
 
 LAYOUT = "tp8 pp4 vpp2 dp2 mbs1 zero1 sp"
 

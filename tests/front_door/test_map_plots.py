@@ -17,8 +17,8 @@ from meshwright.plots.heatmap import finding, heatmap
 from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.plots.tornado import finding as tornado_finding
 from meshwright.plots.tornado import tornado
-from meshwright.verbs.plot.drawing import plot
-from meshwright.verbs.plot.requests import PictureRequest, PlotOptions
+from meshwright.verbs.plot import PlotOptions, plot
+from meshwright.verbs.plot.requests import PictureRequest
 from planner.answers.heatmap import heatmap_frame
 from planner.search.budget import Budget
 from planner.search.search import search

@@ -63,7 +63,7 @@ def test_a_run_reads_its_plan_once(
         asked.extend((plan, how["name"]))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("meshwright.api.run.run_plan", run_plan)
+    monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
     assert meshwright("run", pipe).code == 130
     assert asked == [load_plan(plan_file), Path(pipe).name]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from meshwright.cli import verbs
+from meshwright.cli.commands import typer_function
+from meshwright.verbs.run import run_command
 
 TRAINING = {"global_batch": 64, "sequence_length": 1024}
 
@@ -77,7 +78,7 @@ def test_runs_show_measured_beside_predicted() -> None:
 
 def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
-    flags = inspect.signature(verbs.run).parameters
+    flags = inspect.signature(typer_function(run_command)).parameters
     keywords = inspect.signature(mw.run).parameters
     of_the_terminal = {"dry_run", "json", "csv", "quiet"}
     of_python = {"plan", "on_step", "on_note", "name", "warm_up", "waiting_steps", "measure_memory"}

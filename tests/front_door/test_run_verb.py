@@ -80,7 +80,7 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
             write_whole(trace, "{}")
         return run_report
 
-    monkeypatch.setattr("meshwright.api.run.run_plan", run_plan)
+    monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
     answer = meshwright("run", str(plan_file), "--out", str(tmp_path), "--trace", str(trace))
     assert answer.code == 0
     assert (f"Wrote {trace}" in answer.err) == written
@@ -98,7 +98,7 @@ def test_run_sets_measured_beside_predicted(
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
         return run_report
 
-    monkeypatch.setattr("meshwright.api.run.run_plan", run_plan)
+    monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright(*words)
     assert answer.code == 0

@@ -12,7 +12,7 @@ import pytest
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
 from meshwright.cli.frame import main
-from meshwright.verbs.plot.drawing import plot
+from meshwright.verbs.plot import plot
 from planner.serving.serving_plan import load_serving_plan, rows_on_host
 
 MODEL = """\

@@ -50,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_the_shipped_runs_are_validated(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tenth of them in a usual run; `tests/golden/test_accuracy.py` predicts them all."""
     shipped = shipped_rows()[:: number(10, 1)]
-    monkeypatch.setattr("meshwright.api.validate.shipped_rows", lambda: shipped)
+    monkeypatch.setattr("meshwright.verbs.validate.validated.shipped_rows", lambda: shipped)
     code, out, _ = run(capsys, "--json")
     document = json.loads(out)
     assert code == 0
@@ -77,7 +77,7 @@ def test_interrupting_tells_the_rows_predicted_so_far(
     capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
-    from meshwright.api import validate as validating
+    from meshwright.verbs.validate import validated as validating
 
     def some(*args: object, **flags: object) -> Iterator[Prediction]:
         yield from islice(predict(*args, **flags), 3)  # type: ignore[arg-type]

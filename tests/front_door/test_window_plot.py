@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import Estimated, InputError, estimate
-from meshwright.verbs.plot.drawing import plot
+from meshwright.verbs.plot import plot
 
 
 def priced(layout: str, stack: str = "meshwright") -> Estimated:

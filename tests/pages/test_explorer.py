@@ -17,19 +17,19 @@ from meshwright.explorer.controls import CONTROLS, LONGEST, values_of
 from meshwright.explorer.page import page_of
 from meshwright.explorer.serving import listening
 from meshwright.explorer.starting import Start, start_of, start_of_plan
+from meshwright.explorer.verb import ExploreOptions
 from meshwright.explorer.workers import Workers
-from meshwright.inputs.limits import Limits
-from meshwright.inputs.questions import Inputs
+from meshwright.inputs.options import Limits
 
 HOSTILE = "\"'><script>alert(1)</script>\x00\x1b[31m"
 
 
 @cache
 def start() -> Start:
-    inputs = Inputs(
+    options = ExploreOptions(
         model="gpt2-tiny", cluster="dgx-a100-80gb", gpus=2, global_batch="16", sequence="256", dropout=0.0
     )
-    return start_of(inputs, Limits(), tokens=None, operations=None)
+    return start_of(options)
 
 
 def told(**values: str) -> dict[str, Any]:
