@@ -162,7 +162,7 @@ def _require_nothing_else(options: PlanOptions) -> None:
     from meshwright.render.words import sentence_list
 
     nouns = [name for name in ("model", "cluster") if getattr(options, name)]
-    if words := list(dict.fromkeys(map(option_word, (*options.given, *nouns)))):
+    if words := list(dict.fromkeys(map(option_word, (*nouns, *options.given)))):
         raise InputError(
             "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
         )
