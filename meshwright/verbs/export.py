@@ -111,7 +111,7 @@ class ImportOptions(Searching, Request, _Source):
 
     def question(self) -> ImportAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
-        from planner.formats.sources import reader_of
+        from planner.formats.registry import reader_of
 
         kind = reader_of(str(self.source), self.trainer)
         return verbs_that_read(kind).ask_import(kind, self)

@@ -12,7 +12,7 @@ from benchmarks.exporters.draw import DENSE, MIXTURES, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.pipeline.estimating import estimate
-from meshwright.api.exporting import export
+from meshwright.verbs.export import export
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.registry import reader_of
 from planner.formats.table import table_of

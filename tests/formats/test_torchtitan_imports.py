@@ -17,9 +17,8 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
 from meshwright.cli.frame import main
-from planner.formats.reading.settings import Reading
 from meshwright.verbs.export import export
-from planner.formats.reading.run import Reading
+from planner.formats.reading.settings import Reading
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
 from planner.plan import make_plan

@@ -22,8 +22,8 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from meshwright.cli.frame import main
-from planner.formats.exporter import ABOUT_STACKS, Job, every_field, settings_of
 from meshwright.verbs.export import export
+from planner.formats.exporter import ABOUT_STACKS, Job, every_field, settings_of
 from planner.formats.registry import EXPORTERS
 from planner.formats.trainers import TRAINERS, refusals
 from planner.plan import Plan, make_plan
