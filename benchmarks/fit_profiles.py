@@ -45,7 +45,10 @@ def main() -> None:
             reach = before and reach_in(before)
             if unseen is not None:
                 claimed, reach = unseen.medians().get(name, claimed), unseen.reach
-            save_spec(fitted_profile(fit, unseen_error=claimed, reach=reach), FOLDER / f"{name}.yaml")
+            save_spec(
+                fitted_profile(fit, unseen_error=claimed, reach=reach),
+                FOLDER / name.split("-")[0] / f"{name}.yaml",
+            )
 
 
 def _show(name: str, fit: StepTimeFit) -> None:

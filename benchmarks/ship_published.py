@@ -2,9 +2,9 @@
 
     python benchmarks/ship_published.py TABLE.csv...
 
-Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and
-the figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is
-shipped stays small. Of notes, and of what was assumed in transcribing, only the parts that change a prediction stay.
+Writes SOURCE.csv below `cost_models/data/published` for every source of the tables: the columns that predictions read
+and the figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what
+is shipped stays small. Of notes, and of what was assumed in transcribing, only the parts that change a prediction stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
         figures = ("step_time_best_s", "peak_memory_gb")
         rows = [row for row in read_rows(path) if row.flag("oom") or any(map(row.number, figures))]
         thinned = rows[:: -(-len(rows) // MOST)]
-        target = FOLDER / f"{path.stem}.csv"
+        target = next(FOLDER.glob(f"*/{path.stem}.csv"), FOLDER / "several" / f"{path.stem}.csv")
         used = [column for column in COLUMNS if any(_cell(row, column) for row in thinned)]
         write_whole(target, as_csv([{column: _cell(row, column) for column in used} for row in thinned]))
         print(f"{target.name}: {len(thinned)} of {len(rows)} runs, {target.stat().st_size / 1024:.0f} KiB")

@@ -44,7 +44,7 @@ def reading_of(one: Published) -> Reading:
 def published(rows: list[str]) -> dict[str, Row]:
     """Rows of the published tables by their names."""
     tables = {name.rpartition("-")[0] for name in rows}
-    found = {row.row_id: row for table in tables for row in read_rows(TABLES / f"{table}.csv")}
+    found = {row.row_id: row for table in tables for row in read_rows(next(TABLES.glob(f"*/{table}.csv")))}
     return {name: found[name] for name in rows}
 
 

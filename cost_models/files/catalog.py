@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, Literal, TypeVar
 
 from cost_models.base import Spec
 from cost_models.documents import Document, printable
 from cost_models.errors import UnknownNameError
+from cost_models.files import data_files
 from cost_models.files.local import LOCAL, gpu_machine, installed_gpus, this_machine
 from cost_models.files.parsing import load_spec, validate
 from cost_models.files.reading import is_file
@@ -149,29 +148,22 @@ def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
 def _index(kind: Kind) -> dict[str, str]:
     """Name → data file. A file of a single spec is not parsed for its name."""
     index: dict[str, str] = {}
-    for file in sorted(_folder(kind).iterdir(), key=lambda file: file.name):
-        stem, dot, suffix = file.name.rpartition(".")
-        if dot + suffix != ".yaml":
-            continue
-        many = _ENTRIES.search(_text(kind, file.name))
-        found = _document(kind, file.name).value["entries"] if many else [stem]
-        assert not index.keys() & set(found), f"{kind}/{file.name} repeats names of another file"
-        index |= dict.fromkeys(found, file.name)
+    for file, text in _texts(kind).items():
+        found = _document(kind, file).value["entries"] if _ENTRIES.search(text) else [file[: -len(".yaml")]]
+        assert not index.keys() & set(found), f"{kind}/{file} repeats names of another file"
+        index |= dict.fromkeys(found, file)
     return index
 
 
-def _folder(kind: Kind) -> Traversable:
-    return files("cost_models") / "data" / kind
-
-
 @cache
-def _text(kind: Kind, file: str) -> str:
-    return (_folder(kind) / file).read_text(encoding="utf-8")
+def _texts(kind: Kind) -> dict[str, str]:
+    """Data file → its text."""
+    return {file.name: file.read_text(encoding="utf-8") for file in data_files(kind)}
 
 
 @cache
 def _document(kind: Kind, file: str) -> Document:
-    document = parse_yaml(_text(kind, file), source=f"{kind}/{file}")
+    document = parse_yaml(_texts(kind)[file], source=f"{kind}/{file}")
     assert not document.problems, document.problems
     return document
 

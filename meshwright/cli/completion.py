@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 
 import typer
 
+from cost_models.files import data_files
 from meshwright.verbs.plot import PLOTS
 
 _SPECS = (".yaml", ".yml", ".json")
@@ -32,12 +32,9 @@ _SCHEMAS = (
 
 def names(kind: str) -> Iterator[str]:
     """Every name of one kind in the catalogue, as the text of its files has them."""
-    for file in sorted((files("cost_models") / "data" / kind).iterdir(), key=lambda file: file.name):
-        stem, dot, suffix = file.name.rpartition(".")
-        if dot + suffix != ".yaml":
-            continue
+    for file in data_files(kind):
         entries = _ENTRIES.search(file.read_text(encoding="utf-8"))
-        yield from _ENTRY.findall(entries[1]) if entries else [stem]
+        yield from _ENTRY.findall(entries[1]) if entries else [file.name.removesuffix(".yaml")]
 
 
 def _spec(kind: str, incomplete: str) -> list[str]:

@@ -47,7 +47,7 @@ WITHOUT = [
     "plot memory plan.yaml -o memory.svg",
     "export plan.yaml --to torchrun -o run.sh",
     "report plan.yaml -o plan.html",
-    f"validate --runs {ROOT}/cost_models/data/published/korthikanti22.csv",
+    f"validate --runs {ROOT}/cost_models/data/published/a100/korthikanti22.csv",
     "catalog gpus",
     "cluster --help",
 ]

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from cost_models.base import Spec
 from cost_models.documents import printable
+from cost_models.files import data_files
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, parse_rows
@@ -19,11 +20,9 @@ from cost_models.measured.runs.rows import Row, UnpredictableError, parse_rows
 @cache
 def shipped_rows() -> tuple[Row, ...]:
     """Every shipped run: the tables in the order of their names, each in file order."""
-    tables = sorted((files("cost_models") / "data" / "published").iterdir(), key=lambda file: file.name)
     return tuple(
         row
-        for table in tables
-        if table.name.endswith(".csv")
+        for table in data_files("published", ".csv")
         for row in parse_rows(
             table.read_text(encoding="utf-8"), table.name[:-4], place=f"published/{table.name}"
         )
