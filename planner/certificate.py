@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from cost_models.base import Spec
 from cost_models.risk import Risk
+
+Proof = Literal["search", "ilp"]
+"""What proves an answer: the search, or one integer program over all layouts."""
 
 
 class Settled(Spec):
@@ -48,5 +53,14 @@ class Certificate(Spec):
     """How many scenarios make up the mean that was minimised; 0: none."""
     settled: Settled | None = None
     """Optimum of the closing integer program; None where the search was stopped before."""
+    proved_by: Proof = "search"
+    """What proved it; written only where it is not the search."""
     seconds: float = 0.0
     """Search time. Not part of a plan file, so that the same query gives the same bytes."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if self.proved_by == "search":
+            written.pop("proved_by", None)
+        return written

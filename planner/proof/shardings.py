@@ -8,13 +8,12 @@ from itertools import pairwise
 
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
-from planner.exact.ilp.solvers import SolverName
+from planner.exact.ilp.solvers import SolverName, solve
 from planner.proof.checks import Check
 from planner.recommender.answer import ShardingCertificate, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram
-from planner.recommender.search.ilp.solving import solve
 from planner.recommender.search.posing import limited, pose
 
 CLOSE = 1e-6

@@ -27,6 +27,8 @@ from planner.space.restrictions import keeps_to
 
 TOLERANCE = 1e-9
 """Relative difference of two prices that counts as rounding."""
+_PROVERS = {"search": "a search", "ilp": "the integer program"}
+"""What proved an answer, in words."""
 _NAMED = 3
 """Most differences named in one sentence."""
 
@@ -188,7 +190,7 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
         )
         return
     yield _proof(plan, certificate, optimum)
-    if certificate.settled is not None and certificate.gap <= 0:
+    if certificate.settled is not None and certificate.gap <= 0 and budget.proof == "search":
         yield _settled(certificate.settled, optimum.result.certificate.settled)
 
 
@@ -252,7 +254,7 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
     gained = measure.loss(value) - measure.loss(optimum.value)
     layout = optimum.result.best.layout.brief
     found = f"`{layout}` on {counted(optimum.question.cluster.num_gpus, 'GPU')} has {measure.label} {optimum.value:.6g}"
-    allowed = _claimed_gap(plan)
+    allowed, again = _claimed_gap(plan), _PROVERS[optimum.result.certificate.proved_by]
     if gained > (PROVEN + allowed) * abs(value):
         return Check("optimum", False, f"{found}, better than {value:.6g}")
     if gained > PROVEN * abs(value):
@@ -261,31 +263,32 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
         )
     if gained < -PROVEN * abs(value) and optimum.gap <= PROVEN:
         return Check(
-            "optimum", False, f"a search finds nothing as good, so it does not cover this layout; {found}"
+            "optimum", False, f"{again} finds nothing as good, so it does not cover this layout; {found}"
         )
-    return Check(
-        "optimum", True, f"a search of its own finds nothing better than {measure.label} {value:.6g}"
-    )
+    return Check("optimum", True, f"{again} of its own finds nothing better than {measure.label} {value:.6g}")
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that the certificate is the one that a search gives now."""
     found = optimum.result.certificate
-    names = ("layouts", "infeasible", "pruned", "solved", "undecided", "bound", "gap")
+    again = _PROVERS[found.proved_by]
+    names = ["layouts", "undecided", "bound", "gap"]
+    if claimed.proved_by == found.proved_by:
+        names[1:1] = ["infeasible", "pruned", "solved"]
     complete = claimed.gap <= 0 and not claimed.undecided
     wrong = [
-        f"`{name}` says {getattr(claimed, name):.8g}, a search counts {getattr(found, name):.8g}"
-        for name in (names if complete else ("layouts",))
+        f"`{name}` says {getattr(claimed, name):.8g}, {again} counts {getattr(found, name):.8g}"
+        for name in (names if complete else names[:1])
         if not math.isclose(
             getattr(claimed, name), getattr(found, name), rel_tol=TOLERANCE, abs_tol=TOLERANCE
         )
     ]
     if claimed.space != found.space:
-        wrong.append("it names another space than a search covers")
+        wrong.append(f"it names another space than {again} covers")
     if plan.objective is not None and complete:
         stored, here = plan.objective.bound, optimum.bound
         if stored is None or not math.isclose(stored, here, rel_tol=PROVEN):
-            wrong.append(f"the objective's bound says {stored}, a search proves {here:.8g}")
+            wrong.append(f"the objective's bound says {stored}, {again} proves {here:.8g}")
     if wrong:
         return Check("proof", False, "; ".join(wrong))
     counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"

@@ -7,10 +7,9 @@ import time
 
 from cost_models.recommender.priced import PricedOptions
 from cost_models.units import counted
-from planner.exact.ilp.solvers import SolverName, available_solver
+from planner.exact.ilp.solvers import Interrupt, SolverName, available_solver, interruptible
 from planner.recommender.answer import ShardingAnswer, ShardingCertificate, loads_by_gpu, sharding_of
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.ilp.solving import Interrupt, interruptible
 from planner.recommender.search.posing import pose
 from planner.recommender.search.problem import Objective, Problem
 from planner.recommender.search.searching import PROVEN, Progress, Search, run

@@ -54,7 +54,7 @@ class BranchAndBound:
         time_limit: float | None,
         on_progress: Progress | None,
     ) -> None:
-        self._candidates, self._top = candidates, top
+        self.candidates, self.top = candidates, top
         self._start, self._time_limit, self._on_progress = start, time_limit, on_progress
         self.best: dict[int, tuple[Placement, float]] = {}
         """Row → the best placement known and its step time."""
@@ -80,7 +80,7 @@ class BranchAndBound:
     def kth_seconds(self) -> float:
         """The time to beat: the k-th best step time known, infinite while fewer are known."""
         times = sorted(seconds for _, seconds in self.best.values())
-        return times[self._top - 1] if len(times) >= self._top else math.inf
+        return times[self.top - 1] if len(times) >= self.top else math.inf
 
     def leaders(self) -> list[tuple[int, Placement]]:
         """Rows and placements of the k best, with every row that ties with the last of them."""
@@ -90,13 +90,13 @@ class BranchAndBound:
     @property
     def is_unfinished(self) -> bool:
         """Whether some layout may still be better than the k best."""
-        return bool(self._open_rows().any()) or self._candidates.least_closed() < self._threshold()
+        return bool(self._open_rows().any()) or self.candidates.least_closed() < self._threshold()
 
     @property
     def given_up(self) -> int:
         """Number of layouts that are left, where each was given up though there was time; 0 where time ran out."""
         rows = self._open_rows()
-        if (rows & ~self._given_up).any() or self._candidates.least_closed() < self._threshold():
+        if (rows & ~self._given_up).any() or self.candidates.least_closed() < self._threshold():
             return 0
         return int(rows.sum())
 
@@ -111,12 +111,12 @@ class BranchAndBound:
     def run(self) -> None:
         """Give every row whose bound is below the time to beat a good placement, then an exact one."""
         while self._seconds_left() > 0:
-            more = self._candidates.least_closed() < self._threshold()
+            more = self.candidates.least_closed() < self._threshold()
             row = self._next(~self._placed)
             if row is None and not more:
                 break
             if more and (row is None or math.isfinite(self.kth_seconds)):
-                self._add(self._candidates.open(self._threshold()))
+                self._add(self.candidates.open(self._threshold()))
             if row is not None:
                 self._placed[row] = True
                 self._place(row)
@@ -132,14 +132,14 @@ class BranchAndBound:
         layouts are left that the program would take long.
         """
         worst = self._best_seconds() * (1 + TOLERANCE)
-        if self.is_unfinished or not self.best or scenarios_of(self._candidates.question):
+        if self.is_unfinished or not self.best or scenarios_of(self.candidates.question):
             return  # the program has no scenarios
         self._refine(np.flatnonzero((self._first_bound <= worst) & ~self._refined))
         rows = np.flatnonzero((self._first_bound <= worst) & ~self._beaten(worst)).tolist()
-        beaten = {self._candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
+        beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
         leaves: dict[bytes, Survivor] = {}
         for row in rows:
-            leaf = self._candidates.leaf(row)
+            leaf = self.candidates.leaf(row)
             if leaf.key in beaten:
                 continue
             known = self.best.get(row)
@@ -203,7 +203,7 @@ class BranchAndBound:
         return None
 
     def _refine(self, rows: Ints) -> None:
-        finer = self._candidates.capacity_bounds(rows, self.kth_seconds * (1 + BEYOND))
+        finer = self.candidates.capacity_bounds(rows, self.kth_seconds * (1 + BEYOND))
         self._bound[rows] = np.maximum(self._bound[rows], finer)
         self._first_bound[rows] = self._bound[rows]
         self._refined[rows] = True
@@ -211,7 +211,7 @@ class BranchAndBound:
     def _place(self, row: int) -> None:
         """Give a row a good placement. Where patterns are few it is the best one, as far as it can matter, which
         decides the row."""
-        leaf, cut_off = self._candidates.leaf(row), self.kth_seconds
+        leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._twins.setdefault(leaf.key, row)) != row:
             self._join(twin, row, leaf.key)
             return
@@ -224,7 +224,7 @@ class BranchAndBound:
 
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
-        leaf, left = self._candidates.leaf(row), self._seconds_left()
+        leaf, left = self.candidates.leaf(row), self._seconds_left()
         met = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         solution = best_placement(
             leaf,
@@ -247,7 +247,7 @@ class BranchAndBound:
 
     def _join(self, row: int, twin: int, key: bytes) -> None:
         """Let one row stand for two that cost the same: the one whose layout has the shorter name."""
-        lengths = [len(str(self._candidates.layout(one))) for one in (row, twin)]
+        lengths = [len(str(self.candidates.layout(one))) for one in (row, twin)]
         if lengths[1] < lengths[0]:
             for column in (self._bound, self._decided, self._solved):
                 column[[row, twin]] = column[[twin, row]]
@@ -264,8 +264,8 @@ class BranchAndBound:
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            total = len(self._candidates)
-            left = int(self._open_rows().sum()) + self._candidates.tally(self._threshold()).undecided
+            total = len(self.candidates)
+            left = int(self._open_rows().sum()) + self.candidates.tally(self._threshold()).undecided
             self._on_progress(total - left, total, self._best_seconds(), self._proven_bound())
 
     def _best_seconds(self) -> float:
@@ -274,20 +274,20 @@ class BranchAndBound:
     def _proven_bound(self) -> float:
         """Lower bound in seconds on the step time of every covered layout."""
         rows = float(self._bound[self._open_rows()].min(initial=math.inf))
-        return min(rows, self._candidates.least_closed(), self._best_seconds())
+        return min(rows, self.candidates.least_closed(), self._best_seconds())
 
     def certificate(self) -> Certificate:
         """How many layouts were covered and how each was decided, with the proven bound and gap."""
         infeasible, open_rows = np.isinf(self._bound), self._open_rows()
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self._decided & ~infeasible
-        closed = self._candidates.tally(self._threshold())
-        question = self._candidates.question
+        closed = self.candidates.tally(self._threshold())
+        question = self.candidates.question
         scenarios = weighed_of(len(scenarios_of(question)), question.risk)
         return Certificate(
-            top=self._top,
-            space=self._candidates.in_words(),
-            layouts=len(self._candidates),
+            top=self.top,
+            space=self.candidates.in_words(),
+            layouts=len(self.candidates),
             infeasible=int(infeasible.sum()) + closed.infeasible,
             pruned=int((~infeasible & ~solved & ~open_rows).sum()) + closed.pruned,
             solved=int(solved.sum()),

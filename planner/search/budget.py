@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.errors import NothingPlacedError, RunError
 from cost_models.question import Question
+from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.nothing_placed import out_of_own_time, out_of_time
@@ -31,6 +32,8 @@ class Budget:
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
     """Which solver settles the answers; None: the usual one."""
+    proof: Proof = "search"
+    """What proves them: the search, or one integer program over all layouts."""
     start: float = field(default_factory=time.monotonic)
     ended: bool = False
     """True once time ran out or the user interrupted."""
@@ -85,6 +88,7 @@ class Budget:
                 on_progress=self.on_progress,
                 keep_on_interrupt=self.keep_on_interrupt,
                 solver=self.solver,
+                proof=self.proof,
             )
         except RunError as error:
             self.failure = error

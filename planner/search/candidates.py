@@ -50,6 +50,9 @@ class Candidates(Protocol):
         Nothing whose bound is `below` seconds or more is opened.
         """
 
+    def open_all(self) -> None:
+        """Open every layout at once, in place of `open`: rows are then all layouts."""
+
     def tally(self, below: float) -> Tally:
         """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
 

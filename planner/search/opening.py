@@ -261,6 +261,11 @@ class UniformCandidates:
         self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
         return np.maximum(self._pricing.bounds(columns, costs), least[kept])
 
+    def open_all(self) -> None:
+        """Write out every layout, with what hosts cannot hold."""
+        self._columns = self._pricing.space.all_rows()
+        self._costs = self._pricing.costs(self._columns, Boxes.of(self._columns))
+
     def tally(self, below: float) -> Tally:
         """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
         infeasible, pruned, undecided = 0, self._skipped, 0

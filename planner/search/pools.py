@@ -109,6 +109,10 @@ class PoolCandidates:
         self._rows = np.concatenate([self._rows, some])
         return np.maximum(self._by_group(some, bounds.quick_bounds), self.ideal[some])
 
+    def open_all(self) -> None:
+        """Open every row, in their own order."""
+        self._closed, self._rows = self._closed[:0], np.arange(len(self))
+
     def tally(self, below: float) -> Tally:
         """Count the closed rows; those whose bound is `below` seconds or more are pruned."""
         left = self.ideal[self._closed]

@@ -16,9 +16,11 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
 from planner.axes.replicas.search import search_beside_stages
 from planner.axes.replicas.space import asks_for_replicas
+from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
 from planner.search.branching import BranchAndBound, Progress
+from planner.search.by_program import ProgramSearch, require_searched
 from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
 from planner.search.nothing_placed import given_up, out_of_time
@@ -39,33 +41,37 @@ def search(
     on_progress: Progress | None = None,
     keep_on_interrupt: bool = False,
     solver: SolverName | None = None,
+    proof: Proof = "search",
 ) -> SearchResult:
     """The `top` fastest layouts of a question.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
-    its proven gap. `solver` settles the answer (`planner.exact.ilp.record`); HiGHS where it is there.
+    its proven gap. `solver` settles the answer (`planner.exact.ilp.record`); HiGHS where it is there. With
+    `proof="ilp"` one integer program over all layouts answers instead (`planner.search.by_program`).
 
     Raises:
         InfeasibleError: nothing fits, with the layout that comes closest.
-        InputError: the restrictions leave no recompute policy.
+        InputError: the restrictions leave no recompute policy, or the integer program does not take the question.
         NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
     limits = restrictions or Restrictions()
+
+    def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
+        return search(
+            asked,
+            top=top,
+            restrictions=within,
+            time_limit=seconds,
+            on_progress=on_progress,
+            keep_on_interrupt=keep_on_interrupt,
+            solver=solver,
+            proof=proof,
+        )
+
     if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
-
-        def stages(within: Restrictions, seconds: float | None) -> SearchResult:
-            return search(
-                question,
-                top=top,
-                restrictions=within,
-                time_limit=seconds,
-                on_progress=on_progress,
-                keep_on_interrupt=keep_on_interrupt,
-                solver=solver,
-            )
-
+        require_searched(proof)
         return search_beside_stages(
-            stages,
+            lambda within, seconds: part(question, within, seconds),
             question,
             limits,
             top=top,
@@ -74,28 +80,22 @@ def search(
             keep_on_interrupt=keep_on_interrupt,
         )
     if parts := limits.by_recompute(question.training):
-
-        def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
-            return search(
-                asked,
-                top=top,
-                restrictions=within,
-                time_limit=seconds,
-                on_progress=on_progress,
-                keep_on_interrupt=keep_on_interrupt,
-                solver=solver,
-            )
-
         try:
             return search_each_policy(part, question, parts, top, time_limit)
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
             raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
-    start = time.monotonic()
-    candidates = _candidates(question, limits)
-    found = BranchAndBound(candidates, top, start, time_limit, on_progress)
-    interrupted = False
+    prover = ProgramSearch if proof == "ilp" else BranchAndBound
+    found = prover(_candidates(question, limits), top, time.monotonic(), time_limit, on_progress)
+    return _proven(found, keep_on_interrupt=keep_on_interrupt, solver=solver)
+
+
+def _proven(
+    found: BranchAndBound | ProgramSearch, *, keep_on_interrupt: bool, solver: SolverName | None
+) -> SearchResult:
+    """The best layouts that a prover finds, with its certificate."""
+    candidates, interrupted = found.candidates, False
     try:
         found.run()
         found.settle(solver)
@@ -105,12 +105,13 @@ def search(
         interrupted = True
     if not found.best:
         if layouts := found.given_up:
-            raise given_up(layouts, weighed=bool(scenarios_of(question)), space=candidates.in_words())
+            weighed = bool(scenarios_of(candidates.question))
+            raise given_up(layouts, weighed=weighed, space=candidates.in_words())
         if found.is_unfinished:
             raise out_of_time(candidates.in_words())
         raise candidates.nothing_fits()
     estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
-    ranked = sorted(estimates, key=by_speed)[:top]
+    ranked = sorted(estimates, key=by_speed)[: found.top]
     return SearchResult(estimates=tuple(ranked), certificate=found.certificate(), interrupted=interrupted)
 
 

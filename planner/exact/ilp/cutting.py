@@ -15,7 +15,7 @@ from typing import Literal
 
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.program import Program
-from planner.exact.ilp.solvers import SolverName, is_infeasible, is_proven, make_solver
+from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 Verdict = Literal["proven", "nothing", "stopped"]
@@ -50,13 +50,13 @@ def minimum(
         left = None if time_limit is None else time_limit - (time.monotonic() - start)
         if left is not None and left <= 0:
             return answer("stopped")
-        program.problem.solve(make_solver(solver, left))
+        solved = program.solve(solver, seconds=math.inf if left is None else left)
         rounds += 1
-        if is_infeasible(program.problem):
+        if solved.verdict == "infeasible":
             return answer("nothing" if best is None else "proven")
-        if not is_proven(program.problem):
+        if solved.verdict == "stopped":
             return answer("stopped")
-        choice = next(one for one in program.choices if (one.y.value() or 0.0) > 0.5)
+        choice = program.choices[program.chosen]
         placement = choice.chosen()
         seconds = choice.leaf.price(placement)
         if best is None or seconds < best[2]:

@@ -32,9 +32,11 @@ def place_by_ilp(
     paths: tuple[CriticalPath, ...] = ()
     if choices is not None:
         slowest = float(leaf.step_seconds(choices.table(choices.most)))
-        program = Program([(leaf, stage_columns(choices))], min(known, slowest) * (1 + TOLERANCE))
+        program = Program([0.0], min(known, slowest) * (1 + TOLERANCE))
+        choice = program.place(0, leaf, stage_columns(choices))
         for path in [*known_paths(leaf), *met_paths]:
-            program.step_is_no_shorter_than_path(program.choices[0], path)
+            program.step_is_no_shorter_than_path(choice, path)
+        program.problem += (program.step <= 1.0), "no_worse_than_known"
         found = minimum(program, solver or available_solver(), known_seconds=known, time_limit=time_limit)
         if found.found is not None and found.found[2] < best_seconds:
             _, best, best_seconds = found.found

@@ -3,22 +3,24 @@
     y[l]      1 if layout l is the one
     x[l, j]   1 if layout l has its column j: for plain pipelines so many blocks on one stage, under the fastest mix of
               recompute policies that fits there; else a pattern of blocks and policies for all stages
-    M         end of the last action plus synchronisation, over all ranks           (in units of the time to beat)
-    O         longest optimizer step of any rank                                    (in units of the time to beat)
+    M[l]      end of the last action plus synchronisation, over all ranks           (in units of the time to beat)
+    U[l]      longest optimizer step of any rank                                    (in units of the time to beat)
 
-    minimise M + O + Σ overhead[l] y[l]
+    minimise Σ M[l] + U[l] + overhead[l] y[l]  +  Σ bound[l] y[l] of layouts without columns
     subject to   one layout, each of its stages one size, all its layers placed (or one pattern),
                  every rank of a pattern within its memory,
                  the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
 
 The step time of a placement is the longest path through its timeline. The program knows some paths, so its optimum is a
-lower bound; `planner.exact.ilp.cutting` adds those it lacks.
+lower bound; `planner.exact.ilp.cutting` adds those it lacks. A layout that is not chosen has no blocks, so its M and U
+are 0, and the relaxed program is no weaker than the weakest relaxed layout (Balas 1985, the hull of a union).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +28,7 @@ import pulp
 
 from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
+from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
 from planner.exact.labels.choices import Choices
 from planner.exact.labels.critical_paths import longest_windows
 from planner.placement.chunks import chunk_patterns
@@ -54,6 +57,8 @@ class Choice:
     columns: Columns
     y: pulp.LpVariable
     x: list[pulp.LpVariable]
+    M: pulp.LpVariable
+    U: pulp.LpVariable
     paths: list[CriticalPath] = field(default_factory=list)
     """Critical paths that are rows of the program."""
 
@@ -65,8 +70,8 @@ class Choice:
     def violated_paths(self, placement: Placement) -> list[CriticalPath]:
         """Paths that can be written down without a timeline and that the placement violates, the longest first."""
         windows = longest_windows(self.leaf, placement.table, CUTS_PER_ROUND) if self.leaf.is_plain else []
-        known = _lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
-        length = _lengths(self.leaf, windows, placement.table)
+        known = path_lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
+        length = path_lengths(self.leaf, windows, placement.table)
         return [path for path, own in zip(windows, length, strict=True) if own > known * (1 + TOLERANCE)]
 
     def chosen(self) -> Placement:
@@ -76,32 +81,62 @@ class Choice:
 
 
 class Program:
-    """The integer program over some layouts, each with its columns."""
+    """The integer program over some layouts: those that are placed have columns, of the others a bound is known."""
 
-    def __init__(self, layouts: Sequence[tuple[Leaf, Columns]], target: float) -> None:
+    def __init__(self, bounds: Sequence[float], target: float) -> None:
         self.scale = target
         self.problem = pulp.LpProblem("record", pulp.LpMinimize)
-        self.M, self.O = (self.problem.add_variable(name, lowBound=0) for name in "MO")
-        self.choices = [self._choice(number, *layout) for number, layout in enumerate(layouts)]
-        overheads = {one.y: one.leaf.overhead / self.scale for one in self.choices}
-        step = self.M + self.O + pulp.LpAffineExpression(overheads)
-        self.problem += step, "step_seconds"
-        self.problem += (step <= 1.0), "no_worse_than_known"
-        self.one_layout()
-        for choice in self.choices:
-            self.one_size_a_stage_and_all_layers(choice)
-            self.every_rank_within_its_memory(choice)
-            self.optimizer_step_is_no_shorter_than_any(choice)
+        self.choices: dict[int, Choice] = {}
+        """The layouts that are placed."""
+        self.y = [
+            self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary) for number in range(len(bounds))
+        ]
+        self._cost = {y: bound / target for y, bound in zip(self.y, bounds, strict=True)}
+        self.problem += pulp.lpSum(self.y) == 1, "one_layout"
 
-    def _choice(self, number: int, leaf: Leaf, columns: Columns) -> Choice:
-        y = self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary)
+    @property
+    def step(self) -> pulp.LpAffineExpression:
+        """Seconds of the step, in units of the time to beat."""
+        return pulp.LpAffineExpression(self._cost)
+
+    def bound(self, number: int, seconds: float) -> None:
+        """Raise the bound of a layout that is not placed."""
+        self._cost[self.y[number]] = seconds / self.scale
+
+    def place(self, number: int, leaf: Leaf, columns: Columns) -> Choice:
+        """Give a layout its placements in place of its bound."""
+        y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
-        return Choice(leaf, columns, y, x)
+        M, U = (self.problem.add_variable(f"{name}_{number}", lowBound=0) for name in "MU")
+        self._cost |= {y: leaf.overhead / self.scale, M: 1.0, U: 1.0}
+        choice = self.choices[number] = Choice(leaf, columns, y, x, M, U)
+        self.one_size_a_stage_and_all_layers(choice)
+        self.every_rank_within_its_memory(choice)
+        self.optimizer_step_is_no_shorter_than_any(choice)
+        return choice
 
-    def one_layout(self) -> None:
-        """Σ_l y[l] = 1."""
-        self.problem += pulp.lpSum(one.y for one in self.choices) == 1, "one_layout"
+    @property
+    def chosen(self) -> int:
+        """The layout in the solver's solution."""
+        return next(number for number, y in enumerate(self.y) if (y.value() or 0.0) > 0.5)
+
+    def solve(self, solver: SolverName, seconds: float = math.inf) -> Solved:
+        """Minimise the step; the bound is in seconds.
+
+        Raises:
+            KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
+        """
+        stop = Interrupt()
+        self.problem.setObjective(self.step)
+        solved = solve(self.problem, solver, seconds=seconds, interrupt=stop)
+        if stop.pressed:
+            raise KeyboardInterrupt
+        return replace(solved, bound=solved.bound * self.scale)
+
+    def leave_out(self, number: int) -> None:
+        """Choose a layout no more."""
+        self.y[number].upBound = 0
 
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
         """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
@@ -121,26 +156,26 @@ class Program:
             self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
 
     def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """O ≥ the optimizer step of every rank of layout l, where y[l] = 1."""
+        """U ≥ the optimizer step of every rank of layout l, where y[l] = 1."""
         leaf = choice.leaf
         fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
         own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
         for rank in range(leaf.pp):
             least = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
-            self.problem += self.O - least >= 0, f"optimizer_{choice.y.name}_{rank}"
+            self.problem += choice.U - least >= 0, f"optimizer_{choice.y.name}_{rank}"
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
         """M ≥ length of one path of layout l plus the synchronisation of the rank it ends on, where y[l] = 1."""
-        fixed = float(_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
-        own_J = (_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
+        fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
+        own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         least = choice.sum(own_J) + fixed / self.scale * choice.y
-        self.problem += self.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
+        self.problem += choice.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
         choice.paths.append(path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
         """Step seconds of a placement by the program's paths alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
-        longest = float(_lengths(leaf, choice.paths, blocks).max())
+        longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
 
 
@@ -161,7 +196,7 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
     return Columns(patterns, np.full(len(patterns), -1)) if len(patterns) else None
 
 
-def _lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
+def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
     """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
     if not paths:
         return np.zeros((*blocks.shape[:-2], 0))

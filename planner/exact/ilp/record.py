@@ -63,9 +63,10 @@ def settle(
     name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
     columns = [(one, _columns(one, target)) for one in survivors]
     kept = [(one, own) for one, own in columns if own is not None]
-    program = Program([(one.leaf, own) for one, own in kept], target)
-    for choice, (one, _) in zip(program.choices, kept, strict=True):
-        _tell(program, choice, one)
+    program = Program([0.0] * len(kept), target)
+    for number, (one, own) in enumerate(kept):
+        _tell(program, program.place(number, one.leaf, own), one)
+    program.problem += (program.step <= 1.0), "no_worse_than_known"
     found = minimum(program, name, time_limit=time_limit)
     if found.verdict == "nothing":
         raise _disagreement("nothing as good", best_seconds)
@@ -75,7 +76,7 @@ def settle(
     return Record(
         solver=name,
         layouts=len(survivors),
-        columns=sum(len(one.x) for one in program.choices),
+        columns=sum(len(one.x) for one in program.choices.values()),
         objective=found.bound,
         verdict="equal" if found.verdict == "proven" else "stopped",
     )

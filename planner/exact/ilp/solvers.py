@@ -1,15 +1,39 @@
-"""The solver that PuLP calls: HiGHS, or CBC where highspy is missing."""
+"""One call of the solver behind PuLP, HiGHS or CBC: what it found, what it proved, and how it ends early."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pulp
 
 SolverName = Literal["highs", "cbc"]
-
 ROUNDING = 1e-9
 """Feasibility tolerance: our rows are scaled to one, so this is relative."""
+Verdict = Literal["optimal", "infeasible", "stopped"]
+Watch = Callable[[float, float], bool]
+"""Called now and then with the solver's (best, bound); whether that is enough."""
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Whether the user pressed Ctrl-C while a solver ran."""
+
+    pressed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """`bound` holds whatever the verdict; variables have values where `found`."""
+
+    verdict: Verdict
+    bound: float
+    found: bool
 
 
 def available_solver() -> SolverName:
@@ -17,33 +41,121 @@ def available_solver() -> SolverName:
     return "highs" if pulp.HiGHS(msg=False).available() else "cbc"
 
 
-def make_solver(name: SolverName, seconds: float | None) -> pulp.LpSolver:
-    """A solver on one thread, without a gap, and with a time limit if one is given."""
-    limit = None if seconds is None else max(seconds, 0.01)
-    if name == "highs":
-        from planner.exact.ilp.highs import SilentHiGHS
-
-        return SilentHiGHS(
-            threads=1,
-            timeLimit=limit,
-            gapRel=0,
-            gapAbs=0,
-            primal_feasibility_tolerance=ROUNDING,
-            mip_feasibility_tolerance=ROUNDING,
-        )
-    return pulp.getSolver(
-        "PULP_CBC_CMD", msg=False, threads=1, timeLimit=limit, gapRel=0, gapAbs=0, _skip_v4_deprecation=True
-    )
-
-
-def is_proven(problem: pulp.LpProblem) -> bool:
-    """Whether the solver proved its solution optimal.
+def solve(
+    problem: pulp.LpProblem,
+    solver: SolverName,
+    *,
+    seconds: float = math.inf,
+    gap: float = 0.0,
+    interrupt: Interrupt | None = None,
+    watch: Watch | None = None,
+) -> Solved:
+    """Minimise on one thread; `bound` is the solver's own where it gives one, else −infinity.
 
     At a time limit PuLP reports `status` Optimal for whatever was found; `sol_status` alone tells the difference.
     """
-    return bool(problem.sol_status == pulp.LpSolutionOptimal)
+    stop = interrupt or Interrupt()
+    limit = max(seconds, 0.01) if math.isfinite(seconds) else None
+    if solver == "highs":
+        with interruptible(stop):
+            problem.solve(_highs(limit, gap, stop, watch))
+        info = problem.solverModel.getInfo()
+        integer = any(one.cat == pulp.LpInteger for one in problem.variables())
+        bound = float(info.mip_dual_bound) if integer else -math.inf
+        found = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
+    else:
+        problem.solve(_cbc(limit, gap))
+        bound, found = (
+            -math.inf,
+            problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible),
+        )
+    if problem.status == pulp.LpStatusInfeasible:
+        return Solved(verdict="infeasible", bound=math.inf, found=False)
+    if problem.sol_status == pulp.LpSolutionOptimal and found:
+        value = float(pulp.value(problem.objective))
+        return Solved(
+            verdict="optimal", bound=value if not math.isfinite(bound) else min(bound, value), found=True
+        )
+    return Solved(verdict="stopped", bound=bound, found=found)
 
 
-def is_infeasible(problem: pulp.LpProblem) -> bool:
-    """Whether the solver proved that there is no solution."""
-    return bool(problem.status == pulp.LpStatusInfeasible)
+def at_least_one(
+    problem: pulp.LpProblem,
+    solved: Solved,
+    variables: Sequence[pulp.LpVariable],
+    cutoff: float,
+    stop: Interrupt,
+) -> list[float]:
+    """Lower bounds of a relaxed program that was just solved, with each variable in turn at least one.
+
+    HiGHS solves it again for each whose reduced cost leaves it below `cutoff`; of CBC reduced costs are all there is.
+    """
+    bounds = [solved.bound + max(one.dj or 0.0, 0.0) for one in variables]
+    if not isinstance(problem.solver, pulp.HiGHS):
+        return bounds
+    from highspy import HighsModelStatus
+
+    model = problem.solverModel
+    model.setOptionValue("presolve", "off")
+    model.setOptionValue("objective_bound", cutoff)
+    basis = model.getBasis()
+    for nth, one in enumerate(variables):
+        if bounds[nth] > cutoff or (one.value() or 0.0) >= 1 or stop.pressed:
+            continue
+        model.changeColBounds(one.index, 1.0, one.upBound)
+        model.setBasis(basis)
+        model.run()
+        if model.getModelStatus() == HighsModelStatus.kOptimal:
+            bounds[nth] = max(bounds[nth], model.getObjectiveValue())
+        elif model.getModelStatus() in (HighsModelStatus.kInfeasible, HighsModelStatus.kObjectiveBound):
+            bounds[nth] = math.inf
+        model.changeColBounds(one.index, 0.0, one.upBound)
+    return bounds
+
+
+def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
+    import highspy
+
+    from planner.exact.ilp.highs import SilentHiGHS
+
+    def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        enough = False
+        if watch is not None and kind == highspy.cb.HighsCallbackType.kCallbackMipInterrupt:
+            enough = watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
+        if stop.pressed or enough:
+            into.user_interrupt = True
+
+    kinds = highspy.cb.HighsCallbackType
+    return SilentHiGHS(
+        threads=1,
+        timeLimit=limit,
+        gapRel=gap,
+        gapAbs=0,
+        callbackTuple=(on_callback, None),
+        callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
+        primal_feasibility_tolerance=ROUNDING,
+        mip_feasibility_tolerance=ROUNDING,
+    )
+
+
+def _cbc(limit: float | None, gap: float) -> pulp.LpSolver:
+    return pulp.getSolver(
+        "PULP_CBC_CMD", msg=False, threads=1, timeLimit=limit, gapRel=gap, gapAbs=0, _skip_v4_deprecation=True
+    )
+
+
+@contextmanager
+def interruptible(stop: Interrupt) -> Iterator[None]:
+    """While this is open, Ctrl-C asks to end: a solver does not return to Python by itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def press(number: int, frame: object) -> None:
+        stop.pressed = True
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.recommender.priced import Array, Ints
-from planner.exact.ilp.solvers import SolverName
+from planner.exact.ilp.solvers import Interrupt, SolverName, at_least_one, solve
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram
-from planner.recommender.search.ilp.solving import Interrupt, at_least_one, solve
 from planner.recommender.search.problem import Problem
 
 ROUNDED = 1e-7

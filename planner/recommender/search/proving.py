@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.recommender.priced import Ints
-from planner.exact.ilp.solvers import SolverName
+from planner.exact.ilp.solvers import Interrupt, SolverName, solve
 from planner.recommender.search.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.search.ilp.places import PlacesProgram
-from planner.recommender.search.ilp.solving import Interrupt, solve
 from planner.recommender.search.nothing_fits import no_room_for_all
 from planner.recommender.search.problem import Placement, Problem, use_of
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from cost_models.errors import RunError
 from cost_models.recommender.priced import Array, Ints
+from planner.exact.ilp.solvers import solve
 from planner.recommender.search.cases import ROUNDED
 from planner.recommender.search.ilp.options import OptionsProgram
-from planner.recommender.search.ilp.solving import solve
 from planner.recommender.search.local_search import improve
 from planner.recommender.search.nothing_fits import no_room_for_all
 from planner.recommender.search.problem import Placement

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
+from planner.exact.ilp.solvers import solve
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search import proving
 from planner.recommender.search.ilp.options import OptionsProgram
-from planner.recommender.search.ilp.solving import solve
 from planner.recommender.search.posing import pose
 from planner.recommender.search.problem import OBJECTIVES, Objective
 

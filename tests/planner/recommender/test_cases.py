@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
-from planner.exact.ilp.solvers import SolverName
+from planner.exact.ilp.solvers import Interrupt, SolverName
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.cases import Case, Cases
-from planner.recommender.search.ilp.solving import Interrupt
 from planner.recommender.search.posing import pose
 from planner.recommender.search.problem import OBJECTIVES, Objective, Problem
 

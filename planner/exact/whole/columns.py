@@ -1,0 +1,149 @@
+"""Columns of one layout for the program: placements of its stages that fit, and that some step in time may have.
+
+Shape legend: J columns, K ways to split blocks among policies, Q chains, S virtual stages, P recompute policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.schedules import CriticalPath
+from planner.exact.ilp.program import Columns, path_lengths
+from planner.placement.chunks import chunk_patterns
+from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement
+
+PRECISION = 1e-3
+"""Relative width of the interval in which the shortest step that has columns is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The columns of a layout with what each adds to some chains."""
+
+    leaf: Leaf
+    columns: Columns
+    fixed: Floats
+    """(Q,) seconds of the chains without blocks."""
+    own: Floats
+    """(J, Q) seconds that a column adds."""
+    follows: Floats
+    """(J,) seconds after the chains, at least."""
+
+    @classmethod
+    def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
+        """The columns of a layout on the chains of its pipeline."""
+        fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
+        own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
+        optimizer_J: Floats = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
+        return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
+
+    def within(self, target: float) -> Timed | None:
+        """The columns that a step of at most `target` seconds may have; None where there is no such step."""
+        own, chosen = self, self._in_time(target)
+        while chosen.any() and not chosen.all():
+            own = own.only(chosen)
+            chosen = own._in_time(target)
+        return own if chosen.any() and own._hold_the_model() else None
+
+    def only(self, chosen: Bools) -> Timed:
+        """Some of the columns."""
+        kept = Columns(self.columns.blocks[chosen], self.columns.stage[chosen])
+        return Timed(self.leaf, kept, self.fixed, self.own[chosen], self.follows[chosen])
+
+    def least(self, low: float, high: float) -> float:
+        """Seconds below which no step has columns, sought between two bounds; `high` where none as short has any."""
+        if self.within(high) is None:
+            return high
+        while high > low * (1 + PRECISION):
+            middle = (low + high) / 2
+            if self.within(middle) is None:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _in_time(self, target: float) -> Bools:
+        """(J,): columns with which no chain is too long, if all other stages have their shortest, and all blocks at
+        least the least that one costs."""
+        own_JQ, stage_J = self.own, self.columns.stage
+        others_JQ: Floats = np.zeros_like(own_JQ)
+        if self.leaf.is_plain:
+            least_SQ = np.stack(
+                [own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(self.leaf.pp)]
+            )
+            blocks_J1 = self.columns.blocks.sum(axis=(1, 2))[:, None]
+            rest_JQ = (self.leaf.num_layers - blocks_J1) * (own_JQ / blocks_J1).min(axis=0)
+            others_JQ = np.maximum(least_SQ.sum(axis=0) - least_SQ[stage_J], rest_JQ)
+        length_J = (self.fixed + own_JQ + others_JQ).max(axis=1) + self.follows
+        in_time: Bools = length_J <= target * (1 + TOLERANCE)
+        return in_time
+
+    def _hold_the_model(self) -> bool:
+        """Whether the stages have blocks enough, and none has too many for the others."""
+        if not self.leaf.is_plain:
+            return True
+        blocks_J, stage_J = self.columns.blocks.sum(axis=(1, 2)), self.columns.stage
+        own = [blocks_J[stage_J == stage].tolist() for stage in range(self.leaf.pp)]
+        return all(own) and sum(map(min, own)) <= self.leaf.num_layers <= sum(map(max, own))
+
+
+def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
+    """The columns of a layout that fit and that a step of at most `target` seconds may have; None where it has none."""
+    if leaf.is_plain:
+        columns = _stages(leaf, target)
+        return Timed.of(leaf, columns, paths).within(target) if columns is not None else None
+    patterns = chunk_patterns(leaf)
+    timed = Timed.of(leaf, Columns(patterns, np.full(len(patterns), -1)), paths).within(target)
+    fits: Bools = leaf.fits(timed.columns.blocks) if timed is not None else np.zeros(0, dtype=np.bool_)
+    return timed.only(fits) if timed is not None and fits.any() else None
+
+
+def balanced(leaf: Leaf, columns: Columns) -> Placement:
+    """A placement of a pipeline with one stage a rank whose slowest rank is as quick as any; the shortest pattern."""
+    seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
+    if not leaf.is_plain:
+        return Placement.of(columns.blocks[seconds_J.argmin()])
+    blocks_J = columns.blocks.sum(axis=(1, 2))
+    of_stage = [np.flatnonzero(columns.stage == stage).tolist() for stage in range(leaf.pp)]
+    chosen = [own.pop(0) for own in of_stage]
+    while blocks_J[chosen].sum() < leaf.num_layers:
+        stage = min((s for s in range(leaf.pp) if of_stage[s]), key=lambda s: seconds_J[of_stage[s][0]])
+        chosen[stage] = of_stage[stage].pop(0)
+    return Placement.of(columns.blocks[chosen].sum(axis=0))
+
+
+def _stages(leaf: Leaf, target: float) -> Columns | None:
+    """For each stage and number of blocks the fastest of all ways to recompute that fit, by trying every one."""
+    nothing = leaf.no_blocks
+    fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
+    each_SP = leaf.by_stage("layer_forward")[:, None] + leaf.by_stage("layer_backward")
+    least = np.where(leaf.allowed, each_SP, np.inf).min()
+    blocks, stages = [], []
+    for size in leaf.sizes:
+        if leaf.microbatches * (fixed_S.min() + size * least) > target:
+            break
+        mixes_KP = _mixes(size, leaf.allowed)
+        blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
+        fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
+        seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
+        for stage in np.flatnonzero(fits_KS.any(axis=0)).tolist():
+            own = nothing.copy()
+            own[stage] = mixes_KP[seconds_KS[:, stage].argmin()]
+            blocks.append(own)
+            stages.append(stage)
+    return Columns(np.stack(blocks), np.array(stages)) if blocks else None
+
+
+def _mixes(size: int, allowed: Bools) -> Ints:
+    """(K, P): every way to split so many blocks among the policies."""
+    policies = np.flatnonzero(allowed).tolist()
+    found = np.array([own for own in product(range(size + 1), repeat=len(policies) - 1) if sum(own) <= size])
+    mixes_KP = np.zeros((len(found), len(allowed)), dtype=np.int64)
+    mixes_KP[:, policies[:-1]] = found
+    mixes_KP[:, policies[-1]] = size - found.sum(axis=1)
+    return mixes_KP

@@ -1,0 +1,134 @@
+"""Relaxed bounds of all layouts of one pipeline at once: the coefficients of layouts that have no placements yet.
+
+Every chain of actions through the timeline bounds the step from below, and so does any mean of chains. Chains are found
+by the timeline itself, with one rank slowed at a time, so no schedule needs a formula of its own. Blocks lie where
+they cost the chain least, in fractions, under the policies for which all ranks together have memory.
+
+Shape legend: N layouts of one pipeline, S virtual stages, P recompute policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.schedules import CriticalPath
+from planner.placement.leaf import TOLERANCE, Floats, Leaf
+
+SLOWED = 1.05
+"""How much slower one rank is made to find the chains that run through it."""
+HANDED_OVER = 1e-3
+"""Delay between ranks while chains are sought, in forward passes."""
+
+
+def paths_through(leaf: Leaf) -> list[CriticalPath]:
+    """Chains of a pipeline, of which each and the mean of all bound the step: through every rank or, where stages are
+    as good as equal, three of them."""
+    found = []
+    for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
+        forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
+        halves = (forward_S, forward_S) if leaf.splits_backward else (2 * forward_S, 0 * forward_S)
+        tail_R = HANDED_OVER * np.arange(leaf.pp)[::-1]
+        found.append(leaf.timeline.critical_path(forward_S, halves[0], HANDED_OVER, tail_R, halves[1]))
+    return found
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Layouts of one pipeline without their placements."""
+
+    leaves: Sequence[Leaf]
+
+    def seconds(self, paths: Sequence[CriticalPath]) -> Floats:
+        """(N,) seconds that no placement of these layouts undercuts; infinite where none fits."""
+        means = (paths, *((one,) for one in paths))
+        longest_N: Floats = np.max([self._length(mean) for mean in means], axis=0)
+        optimizer_N = self._of("rank_optimizer") + self._most_even * self._of("layer_optimizer")
+        follows_N = self._of("rank_sync").min(axis=1) + optimizer_N.min(axis=1)
+        overhead_N = np.array([leaf.overhead for leaf in self.leaves])
+        step_N: Floats = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
+        return step_N
+
+    @cached_property
+    def _most_even(self) -> int:
+        """Blocks that some rank holds at least."""
+        return -(-self.leaves[0].num_layers // self.leaves[0].pp)
+
+    @cached_property
+    def _columns(self) -> dict[str, Floats]:
+        return {}
+
+    def _of(self, name: str) -> Floats:
+        """(N, S) or (N, S, P): one column of the costs on every stage."""
+        if name not in self._columns:
+            self._columns[name] = np.stack([leaf.by_stage(name) for leaf in self.leaves])
+        return self._columns[name]
+
+    def _length(self, paths: Sequence[CriticalPath]) -> Floats:
+        """(N,): least mean length of some chains."""
+        forward_S = np.mean([path.forward_counts for path in paths], axis=0)
+        backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in paths], axis=0)
+        fixed_NS = forward_S * self._of("stage_forward") + backward_S * self._of("stage_backward")
+        for name, stage in (("embedding", 0), ("head", -1)):
+            ends_NS = forward_S * self._of(f"{name}_forward") + backward_S * self._of(f"{name}_backward")
+            fixed_NS[:, stage] += ends_NS[:, stage]
+        block_NSP = forward_S[:, None] * self._of("layer_forward")[..., None]
+        block_NSP = block_NSP + backward_S[:, None] * self._of("layer_backward")
+        delay_N = np.mean([path.p2p_count for path in paths]) * self._of("p2p")[:, 0]
+        total_N: Floats = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
+        return total_N
+
+    def _blocks(self, block_NSP: Floats) -> Floats:
+        """(N,): least price of all blocks: as many on each stage as it has at least, the others where they cost least,
+        and what recomputing costs more where that is least."""
+        first = self.leaves[0]
+        blocks, low = first.num_layers, first.sizes.start
+        least_NS = np.where(first.allowed, block_NSP, np.inf).min(axis=2)
+        fastest_N = low * least_NS.sum(axis=1) + (blocks - low * first.num_stages) * least_NS.min(axis=1)
+        more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
+        return self._mixed(fastest_N[:, None] / blocks + more_NP)
+
+    def _mixed(self, price_NP: Floats) -> Floats:
+        """(N,): least price of all blocks, policies mixed in any fraction for which all ranks together have memory."""
+        blocks, policies = self.leaves[0].num_layers, np.flatnonzero(self.leaves[0].allowed).tolist()
+        kept_NP, room_N = self._memory
+        best_N = np.full(len(self.leaves), np.inf)
+        for one in policies:
+            fits_N = blocks * kept_NP[:, one] <= room_N
+            best_N = np.where(fits_N, np.minimum(best_N, blocks * price_NP[:, one]), best_N)
+        for little, much in permutations(policies, 2):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                more_N = (room_N - blocks * kept_NP[:, little]) / (kept_NP[:, much] - kept_NP[:, little])
+            mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
+            useful_N = (kept_NP[:, much] > kept_NP[:, little]) & (more_N >= 0) & (more_N <= blocks)
+            best_N = np.where(useful_N, np.minimum(best_N, mixed_N), best_N)
+        return best_N
+
+    @cached_property
+    def _memory(self) -> tuple[Floats, Floats]:
+        """(N, P) bytes of a block at least and (N,) bytes of all ranks, both for one live microbatch.
+
+        Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
+        """
+        first, number = self.leaves[0], len(self.leaves)
+        if not first.is_plain:
+            return np.zeros((number, len(first.allowed))), np.zeros(number)
+        live_R = first.memory.most_live
+        besides_NR = np.stack([_besides(leaf) for leaf in self.leaves])
+        limit_NR = np.stack([leaf.memory_limit for leaf in self.leaves])
+        kept_NRP = self._of("layer_activation") + (self._of("layer_static") / live_R)[..., None]
+        room_NR = (limit_NR * (1 + TOLERANCE) - besides_NR) / live_R
+        return kept_NRP.min(axis=1), room_NR.sum(axis=1)
+
+
+def _besides(leaf: Leaf) -> Floats:
+    """(R,): bytes of each rank besides its blocks, under the policy that works with least."""
+    none: Ints = np.zeros(leaf.pp, dtype=np.int64)
+    policies = np.flatnonzero(leaf.allowed).tolist()
+    least_R: Floats = np.min([leaf.memory.besides_blocks(none, [one]) for one in policies], axis=0)
+    return least_R

@@ -1,0 +1,124 @@
+"""The search and one integer program over the whole question have the same answer: where they differ one is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import number
+from questions import STACKS, cluster_of, random_model, without_context
+from several_pools import mixed_question, pool
+from small import every_axis
+
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.defaults import complete_question
+from cost_models.errors import InfeasibleError
+from cost_models.question import MixedQuestion, Question
+from cost_models.specs.training import TrainingSpec
+from planner.placement.leaf import TOLERANCE
+from planner.search.pools import count_layouts
+from planner.search.result import SearchResult
+from planner.search.search import search
+from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import Restrictions
+
+QUESTIONS = number(24, 500)
+MOST_LAYOUTS = number(400, 4000)
+"""Of one question; axes are fixed until it has no more."""
+WORLDS = ((1, 1), (2, 1), (4, 1), (2, 2), (8, 1), (4, 2), (8, 2), (3, 2))
+"""(GPUs of a node, nodes)."""
+
+
+def random_training(rng: np.random.Generator) -> dict[str, Any]:
+    policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
+    return {
+        "global_batch": int(rng.choice([2, 4, 8, 16, 24])),
+        "sequence_length": int(rng.choice([32, 64, 256])),
+        "recompute": tuple(policies),
+    }
+
+
+def random_question(rng: np.random.Generator) -> tuple[Question, Restrictions]:
+    """Two to thirteen blocks on one to sixteen GPUs, of one kind or two, with any stack, axes opened now and then."""
+    blocks = int(rng.integers(2, 14))
+    stack = STACKS[int(rng.integers(len(STACKS)))]
+    named = "meshwright" if stack == "every axis" else stack
+    if rng.random() < 0.25:
+        sizes, speed = [f"{rng.choice([200, 400, 1000])} MiB" for _ in range(2)], float(rng.choice([1.5, 3]))
+        pools = (pool("old", memory=sizes[0]), pool("new", memory=sizes[1], speed=speed))
+        question: Question = mixed_question(*pools, layers=blocks, **random_training(rng))
+    else:
+        cluster = cluster_of(rng, *WORLDS[int(rng.integers(len(WORLDS)))])
+        host = {"host_memory": float(rng.choice([1e8, 1e12])), "host_memory_bandwidth": 1e11}
+        cluster = cluster.model_copy(update=host)
+        model = random_model(rng)
+        mixture = {"num_moe_layers": blocks - int(rng.integers(2))} if model.has_experts else {}
+        model = type(model).model_validate(model.model_dump() | {"num_layers": blocks} | mixture)
+        training = TrainingSpec(**random_training(rng))
+        question = without_context(complete_question(model, cluster, training, stack=named))
+        question = every_axis(question) if stack == "every axis" else question
+    allow = [] if rng.random() < 0.7 else [str(rng.choice(["offload", "overlap"]))]
+    trainer = str(rng.choice(["megatron", "torchtitan"])) if rng.random() < 0.1 else None
+    memory = float(rng.choice([3e7, 8e7, 2e8])) if rng.random() < 0.4 else None
+    return _few(rng, question, allow=allow, trainer=trainer, max_memory=memory)
+
+
+def _few(rng: np.random.Generator, question: Question, **said: Any) -> tuple[Question, Restrictions]:
+    """Axes fixed one by one until few layouts are left."""
+    fix: list[str] = []
+    for axis in rng.permutation(
+        ["tp", "pp", "cp", "dp", "zero", "mbs", "order=tp-pp-cp-dp", "vpp<5"]
+    ).tolist():
+        limits = parse_restrictions(fix, **said)
+        if count_layouts(question, limits) <= MOST_LAYOUTS:
+            break
+        told = axis if "=" in axis or "<" in axis else f"{axis}={rng.choice([1, 2, 2, 3])}"
+        if count_layouts(question, parse_restrictions([*fix, told], **said)):
+            fix.append(told)
+    return question, parse_restrictions(fix, **said)
+
+
+def both(question: Question, limits: Restrictions, top: int) -> tuple[SearchResult, SearchResult] | None:
+    """Both answers; None where nothing fits, by both."""
+    try:
+        found = search(question, top=top, restrictions=limits)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            search(question, top=top, restrictions=limits, proof="ilp")
+        return None
+    return found, search(question, top=top, restrictions=limits, proof="ilp")
+
+
+def agree(found: SearchResult, solved: SearchResult) -> None:
+    """The same times, and proofs of as many layouts."""
+    seconds = [[one.step_seconds for one in result.estimates] for result in (found, solved)]
+    assert seconds[1] == pytest.approx(seconds[0], rel=10 * TOLERANCE)
+    one, other = found.certificate, solved.certificate
+    assert (other.layouts, other.space, other.gap, other.undecided) == (one.layouts, one.space, 0, 0)
+    assert other.bound == pytest.approx(one.bound, rel=10 * TOLERANCE)
+    assert other.layouts == other.infeasible + other.pruned + other.solved
+    assert all(estimate.fits for estimate in solved.estimates)
+
+
+@pytest.mark.timeout(3600)
+def test_both_solvers_agree_on_random_questions() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(QUESTIONS):
+        rng = np.random.default_rng(seed)
+        question, limits = random_question(rng)
+        answers = both(question, limits, int(rng.choice([1, 1, 3])))
+        met["layouts"] += count_layouts(question, limits)
+        if answers is None:
+            met["infeasible"] += 1
+            continue
+        agree(*answers)
+        layout = answers[0].best.layout
+        met["pipelines"] += layout.pp > 1
+        met["recompute"] += set(layout.recompute) != {"none"}
+        met["uneven"] += len(set(layout.layers)) > 1
+        met["pools"] += isinstance(question, MixedQuestion)
+    print(dict(met))
+    assert met["infeasible"] < QUESTIONS / 2
+    assert min(met[kind] for kind in ("pipelines", "recompute", "uneven", "pools")) >= QUESTIONS // 20
