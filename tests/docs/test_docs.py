@@ -21,6 +21,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+_FILE = re.compile(
+    r"`((?:cost_models|planner|executor|meshwright|tests|benchmarks|tools|notebooks)/[\w/.-]+)`"
+)
+_DECISION = re.compile(r"\b[Dd]ecisions?[ /](\d{1,4})\b(?!,\d)")
 _SPAN = re.compile(r"(?<!`)`(meshwright \w+ [^`\n]+)`(?!`)")
 
 
@@ -92,6 +96,26 @@ def test_yaml_is_valid(page: Path, tmp_path: Path) -> None:
                 resolve_cluster(str(path))
             else:
                 load_spec(str(path), KINDS[kind[1]])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_pages_name_exist(page: Path) -> None:
+    if page.name != "CHANGELOG.md":  # it tells of files that have gone
+        named = _FILE.findall(page.read_text("utf-8"))
+        assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+def test_decisions_that_files_refer_to_exist() -> None:
+    numbers = {file.name[:4] for file in (ROOT / "docs" / "decisions").glob("*.md")}
+    folders = ("cost_models", "planner", "executor", "meshwright", "benchmarks", "docs")
+    files = [
+        file
+        for folder in folders
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".py", ".md", ".yaml"}
+    ]
+    named = {(file, number) for file in files for number in _DECISION.findall(file.read_text("utf-8"))}
+    assert [f"{file}: {number}" for file, number in named if number.zfill(4) not in numbers] == []
 
 
 def test_the_accuracy_page_has_the_profiles_as_shipped() -> None:
