@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,15 +14,11 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
-from executor.axes.offload.link import Traffic
+from cost_models.files.local import processor_name
 from executor.checkpoints.checkpointer import Checkpointer
-from executor.data.batches import Batches
-from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
-from executor.measure.any_report import AnyReport, parse_report
-from executor.measure.report import RouterReport
-from executor.measure.routers import routers_so_far
+from executor.measure.any_report import AnyReport, Course, Environment, parse_report
 from executor.messages import json_from_first
 from executor.run_config import RunConfig
 from executor.timing import StepClock
@@ -80,7 +78,7 @@ def kept_report(watcher: Watcher) -> AnyReport | None:
     """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
     found = watcher.kept() if dist.get_rank() == 0 else None
     if found is not None:
-        notes = dict.fromkeys((*watcher.notes, *found.noted()))
+        notes = dict.fromkeys((*watcher.notes, *found.notes))
         found = found.model_copy(update={"notes": tuple(notes)})
     told = json_from_first(None if found is None else found.model_dump_json())
     return None if told is None else parse_report(told)
@@ -108,14 +106,23 @@ class Curve:
     """Step of the first loss; 1 unless the run was resumed."""
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    host: list[Traffic] = field(default_factory=list)
-    """Of each measured step, where the layout offloads."""
     stopped_at: int | None = None
-    routers: tuple[RouterReport, ...] = ()
+
+    def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> Course:
+        """The run as reports have it, apart from what each rank measured."""
+        return Course(
+            environment=_environment(device),
+            seed=seed,
+            warm_up=self.warm_up,
+            first_step=self.first_step,
+            losses=self.losses,
+            gradient_norms=self.norms,
+            notes=notes,
+        )
 
 
 class Trained(Protocol):
-    """What a run trains, whatever family it is of."""
+    """What a run trains, of any family."""
 
     @property
     def device(self) -> torch.device:
@@ -124,20 +131,8 @@ class Trained(Protocol):
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         """Train one step and add it to the curve; steps count from 1."""
 
-    def routers(self) -> tuple[RouterReport, ...]:
-        """Loads of experts since the last call; () where there are none."""
-
-
-def run_steps(
-    engine: Engine,
-    batches: Batches,
-    config: RunConfig,
-    checkpointer: Checkpointer | None,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-) -> Curve:
-    """`follow_steps` of a transformer."""
-    return follow_steps(_Transformer(engine, batches), config, checkpointer, watcher, stop)
+    def forget(self) -> None:
+        """The warm-up is over: what was counted so far does not count."""
 
 
 def follow_steps(
@@ -175,9 +170,8 @@ def follow_steps(
     for step in range(start + 1, last + 1):
         if step == start + curve.warm_up + 1:
             curve.clock.forget()
-            curve.host.clear()
             if curve.warm_up:
-                trained.routers()  # what the warm-up did does not count
+                trained.forget()
         trained.one_step(step, curve, heart)
         _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
         if dist.get_rank() == 0:
@@ -189,7 +183,6 @@ def follow_steps(
             curve.stopped_at = step
             break
     heart.beat(curve.stopped_at or last, "end")
-    curve.routers = trained.routers()
     return curve
 
 
@@ -221,41 +214,6 @@ def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Transformer(Trained):
-    """An engine and what it trains on."""
-
-    engine: Engine
-    batches: Batches
-
-    @property
-    def device(self) -> torch.device:
-        return self.engine.device
-
-    def routers(self) -> tuple[RouterReport, ...]:
-        return routers_so_far(self.engine)
-
-    def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
-        engine = self.engine
-        heart.beat(step, "data")
-        engine.optimizer.set_rate(engine.options.rate.at(step - 1))
-        batch = self.batches.between(step - 1, engine.share.first, engine.share.last)
-
-        def forward_backward() -> float:
-            heart.beat(step, "forward and backward")
-            return engine.forward_backward(*batch)
-
-        def update() -> float:
-            heart.beat(step, "update")
-            return engine.update()
-
-        value, norm = curve.clock.time(forward_backward, update)
-        curve.losses.append(mean_over_data(value, engine))
-        curve.norms.append(norm)
-        if engine.offloading is not None:
-            curve.host.append(engine.offloading.link.taken())
-
-
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:
     """Raise RunError, on every rank alike, where loss or norm is no number, before the state is saved."""
     if math.isfinite(loss) and math.isfinite(norm):
@@ -283,3 +241,16 @@ def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool,
         checkpointer.wait(heart.alive)
     if dist.get_rank() == 0:
         watcher.saved(step, time.monotonic() - began)
+
+
+def _environment(device: torch.device) -> Environment:
+    """What every rank of the process group runs on."""
+    return Environment(
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        backend=dist.get_backend(),
+        world_size=dist.get_world_size(),
+        cores=os.cpu_count() or 1,
+        processor=processor_name(),
+    )

@@ -24,6 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cost_models.axes.offload.moves import Lane
+
 AXES = ("tp", "cp", "ep", "dp", "pp")
 """What ranks wait for one another over; `dp` is all who hold the same parameters, `ep` those who share experts."""
 
@@ -228,6 +230,16 @@ def lap_between(start: Mark, end: Mark) -> Lap:
     if before is not None and after is not None:
         wall = before.elapsed_time(after) * _MILLISECOND
     return Lap(wall, end[1] - start[1], end[2] - start[2])
+
+
+class Carried(NamedTuple):
+    """One copy between device and host memory, or one update there."""
+
+    lane: Lane
+    block: int
+    """-1: of no block in particular."""
+    start: Mark
+    end: Mark
 
 
 class Pass(NamedTuple):

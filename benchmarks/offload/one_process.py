@@ -29,6 +29,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from executor.axes.offload.hook import OffloadAxis
 from executor.data.batches import Batches
 from executor.engine.engine import Engine
 from executor.launch.environment import worker_environment
@@ -83,8 +84,9 @@ def trained(plan: Plan) -> dict[str, float]:
     """Seconds and bytes of a step."""
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=MODEL.vocab_size, seed=0)
-    assert engine.offloading is not None
-    link, steps = engine.offloading.link, []
+    offload = engine.axis(OffloadAxis)
+    assert offload is not None
+    link, steps = offload.link, []
     for step in range(WARM_UP + STEPS):
         engine.step(*batches.slice(step, 0, 1))
         steps.append(link.taken())

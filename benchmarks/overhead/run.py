@@ -28,7 +28,8 @@ from cost_models.specs.training import TrainingSpec
 from executor.data.batches import Batches, text_tokens
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
-from executor.steps import Watcher, run_steps
+from executor.steps import Watcher, follow_steps
+from executor.transformer.train import TrainedTransformer
 from meshwright.terminal.output import as_csv
 from planner.plan import make_plan
 
@@ -83,7 +84,7 @@ def compare(name: str, tokens: int, steps: int, rounds: int) -> dict[str, object
         return [loop.step(index) for index in range(steps)]
 
     def executor() -> Curve:
-        curve = run_steps(engine, batches, config, None, Watcher(), lambda: False)
+        curve = follow_steps(TrainedTransformer(engine, batches), config, None, Watcher(), lambda: False)
         return list(zip(curve.losses, curve.norms, strict=True))
 
     farthest = 0.0

@@ -114,7 +114,8 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig
-    from executor.steps import Watcher, run_steps
+    from executor.steps import Watcher, follow_steps
+    from executor.transformer.train import TrainedTransformer
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=plan.layout.num_gpus)
@@ -123,7 +124,7 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
     config = RunConfig(steps=STEPS, warm_up=0)
     checkpointer = Checkpointer(TransformerState(engine), saving, batches.name)
-    curve = run_steps(engine, batches, config, checkpointer, Watcher(), lambda: False)
+    curve = follow_steps(TrainedTransformer(engine, batches), config, checkpointer, Watcher(), lambda: False)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))
     dist.destroy_process_group()

@@ -6,21 +6,16 @@
     2  weights stay gathered between forward and backward
     3  weights are gathered again for the backward pass
 
-Under stages 0 and 1 parameters are views into one buffer, so an update or a gather writes them in place. Gradients are
-added into an fp32 buffer as autograd delivers them, microbatch after microbatch, whatever the type of the weights.
-16-bit weights have an fp32 master copy of the rank's share; fp32 weights are their own.
+Flat buffers are in `executor.axes.flat_parameters`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import accumulate
-from weakref import WeakMethod
+from collections.abc import Collection
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch import nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -28,74 +23,43 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor
 
-from executor.axes.expert import routers
-from executor.mesh import local
+from cost_models.axes.layout import Layout
+from executor.axes.axis import Axis, Rank
 from executor.models.transformer import Transformer
 
 
-def share_data(
-    model: Transformer,
-    mesh: DeviceMesh,
-    zero: int,
-    compute_dtype: torch.dtype,
-    streamed: Collection[str] = (),
-) -> None:
-    """Wrap every block and the slice itself, in place, for the replicas of `mesh`.
+class DataAxis(Axis):
+    """Shards every block and the slice itself over the replicas.
 
-    One axis shards; of two the first holds copies of what the second shards (hybrid sharding). Shards of `streamed`
-    blocks are in host memory, and are gathered again for the backward pass whatever the stage.
-
-    With a 16-bit `compute_dtype` the parameters stay fp32 and are cast where they are gathered; gradients are reduced
-    in fp32.
+    One dim of the mesh shards; of two the first holds copies of what the second shards (hybrid sharding).
     """
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    for name, block in model.blocks.items():
-        host = name in streamed
-        fully_shard(
-            block,
-            mesh=mesh,
-            reshard_after_forward=zero == 3 or host,
-            mp_policy=policy,
-            offload_policy=_on_host() if host else OffloadPolicy(),
-        )
-    fully_shard(model, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        return layout.zero >= 2
+
+    def shard(self, part: Transformer, on_host: Collection[str]) -> None:
+        layout, mesh = self.rank.layout, self.rank.mesh
+        grouped = layout.shard_group < layout.data_ranks
+        replicas = mesh["copy", "shard"] if grouped else mesh["shard"]
+        for name, block in part.blocks.items():
+            fully_shard(block, mesh=replicas, **how_sharded(self.rank, on_host=name in on_host))
+        fully_shard(part, mesh=replicas, **how_sharded(self.rank, on_host=False))
 
 
-def _on_host() -> CPUOffloadPolicy:
-    return CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:
+    """Options of `fully_shard`: parameters stay fp32 and are cast where they are gathered, gradients reduced in fp32.
 
-
-def share_experts(
-    model: Transformer,
-    experts: DeviceMesh,
-    zero: int,
-    compute_dtype: torch.dtype,
-    ranks: int,
-    streamed: Collection[str] = (),
-) -> None:
-    """Wrap the routed experts of every mixture, in place and before the rest, for the ranks that hold the same ones.
-
-    A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over `ranks`,
-    those that hold the same of the rest of the model, as it is for that.
+    Shards `on_host` are in host memory, and are gathered again for the backward pass whatever the stage.
     """
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    mesh = experts["copy", "shard"] if experts["copy"].size() > 1 else experts["shard"]
-    on_host = {id(routed) for name in streamed for routed in routers(model.blocks[name])}
-    for routed in routers(model):
-        host = id(routed) in on_host
-        fully_shard(
-            routed.experts,
-            mesh=mesh,
-            reshard_after_forward=zero == 3 or host,
-            mp_policy=policy,
-            offload_policy=_on_host() if host else OffloadPolicy(),
-        )
-        assert isinstance(routed.experts, FSDPModule)
-        routed.experts.set_gradient_divide_factor(ranks)
-        if experts["shard"].size() > 1:  # gloo cannot scale as it adds; with one rank it would divide twice
-            routed.experts.set_force_sum_reduction_for_comms(True)
+    return {
+        "reshard_after_forward": rank.layout.zero == 3 or on_host,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=rank.dtype, reduce_dtype=torch.float32),
+        "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+        if on_host
+        else OffloadPolicy(),
+    }
 
 
 def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:
@@ -103,180 +67,3 @@ def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_microbatch)
         model.set_is_last_backward(last_microbatch)
-
-
-_ALIGNMENT = 16
-"""Parameters start at multiples of this many elements, as vector instructions like it."""
-
-
-class FlatParameters:
-    """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None.
-
-    `group` shares them out where they are `sharded`; `copies` has the same share in every group, None: there is one.
-    Gradients are added up over all these ranks and divided by `mean_over`, their number unless said.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        group: dist.ProcessGroup,
-        copies: dist.ProcessGroup | None,
-        *,
-        sharded: bool,
-        mean_over: int | None = None,
-        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-    ) -> None:
-        self.parameters = list(parameters)
-        self.group, self.copies = group, copies
-        members = dist.get_world_size(group)
-        self.replicas = members * (1 if copies is None else dist.get_world_size(copies))
-        self.shards = members if sharded else 1
-        self.mean_over = self.replicas if mean_over is None else mean_over
-        sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
-        size = _round_up(sum(sizes), self.shards * _ALIGNMENT)  # shares are whole vectors, too
-        first = local(self.parameters[0])
-        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
-        self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
-        starts = list(accumulate(sizes, initial=0))[:-1]
-        self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
-        self._gradients = {
-            id(p): part_of(self.gradients, start, local(p))
-            for p, start in zip(self.parameters, starts, strict=True)
-        }
-        self._pending: dict[int, DeviceMesh] = {}
-        mine = WeakMethod(
-            self._accumulate
-        )  # a hook that held all this would keep it, and the model, for ever
-
-        def accumulate_here(parameter: nn.Parameter) -> None:
-            if (take := mine()) is not None:
-                take(parameter)
-
-        for parameter in self.parameters:
-            self._adopt(parameter)
-            parameter.register_post_accumulate_grad_hook(accumulate_here)  # type: ignore[no-untyped-call]
-        share = size // self.shards
-        self._first = dist.get_rank(group) * share if sharded else 0
-        self._mine = slice(self._first, self._first + share)
-        self.share_gradient = self.gradients[self._mine]
-        """The averaged gradient of this rank's share, where it is reduced."""
-        self.shard, gradient = self._share()
-        self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
-        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
-        self.optimizer = make([self.shard])
-
-    def holds(self, parameter: Tensor) -> bool:
-        """Whether a parameter lies in this buffer."""
-        return id(parameter) in self._starts
-
-    def gradient(self, parameter: Tensor) -> Tensor:
-        """The accumulated gradient of one parameter, a view in its local shape."""
-        return self._gradients[id(parameter)]
-
-    def take_gradients(self) -> None:
-        """Move what is in any `.grad` into the buffer."""
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                self._accumulate(parameter)
-
-    def settle(self) -> None:
-        """Add up over tensor-parallel ranks what each computed from its part of the sequence; once a step, together."""
-        if not self._pending:
-            return
-        views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
-        together = torch.cat([view.flatten() for view in views]).to(self.weights.device)
-        dist.all_reduce(together, group=next(iter(self._pending.values())).get_group())
-        for view, total in zip(views, torch.split(together, [view.numel() for view in views]), strict=True):
-            view.copy_(total.view_as(view))
-        self._pending.clear()
-
-    def reduce(self) -> None:
-        """Average over the replicas what this rank is going to use."""
-        if self.shards > 1:
-            dist.reduce_scatter_tensor(self.share_gradient, self.gradients, group=self.group)
-        elif dist.get_world_size(self.group) > 1:
-            dist.all_reduce(self.gradients, group=self.group)
-        if self.copies is not None:
-            dist.all_reduce(self.share_gradient, group=self.copies)
-        if self.mean_over > 1:
-            self.share_gradient.div_(self.mean_over)
-
-    def norms(self) -> list[Tensor]:
-        """The norm of each of the gradients in `reduced`."""
-        return list(torch._foreach_norm([gradient for _, gradient in self.reduced], dtype=torch.float32))
-
-    def begin_update(self) -> None:
-        """Have begun what goes on beside other updates: nothing, where the device updates."""
-
-    def finish_update(self) -> None:
-        """Update the share, gather everyone's, forget the gradients."""
-        self.optimizer.step()
-        self.spread()
-        self.gradients.zero_()
-
-    def scale(self, factor: float) -> None:
-        """Multiply the averaged gradient of this rank's share."""
-        self.share_gradient.mul_(factor)
-
-    def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
-        for parameter in self.parameters:
-            start = self._starts[id(parameter)]
-            begin, end = max(start, self._mine.start), min(start + local(parameter).numel(), self._mine.stop)
-            if begin < end:
-                yield parameter, begin - start, end - start, begin - self._mine.start
-
-    def spread(self) -> None:
-        """Write the share into the weights and gather everyone's."""
-        mine = self.weights[self._mine]
-        if self.weights.dtype != self.shard.dtype:
-            mine.copy_(self.shard.detach())
-        if self.shards > 1:
-            dist.all_gather_into_tensor(self.weights, mine, group=self.group)
-
-    def _share(self) -> tuple[nn.Parameter, Tensor]:
-        """What the optimizer updates, and its averaged gradient."""
-        share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
-        shard = nn.Parameter(share_fp32)
-        shard.grad = self.share_gradient
-        return shard, self.share_gradient
-
-    def _adopt(self, parameter: nn.Parameter) -> None:
-        """Move a parameter's values into the flat buffer."""
-        with torch.no_grad():
-            # `to_local` of a parameter is a new tensor; the one to move is the one it holds
-            values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-            view = part_of(self.weights, self._starts[id(parameter)], values)
-            view.copy_(values)
-            values.set_(view)  # type: ignore[call-overload]
-            if isinstance(parameter, DTensor):  # says where its values begin, too, and is traced as it says
-                parameter.data = DTensor.from_local(
-                    view,
-                    parameter.device_mesh,
-                    parameter.placements,
-                    run_check=False,
-                    shape=parameter.shape,
-                    stride=parameter.stride(),
-                )
-
-    def _accumulate(self, parameter: nn.Parameter) -> None:
-        """Move what autograd just left in `.grad` into the buffer."""
-        gradient = parameter.grad
-        assert gradient is not None
-        parameter.grad = None
-        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-            if all(placement.is_replicate() for placement in parameter.placements):
-                if any(placement.is_partial() for placement in gradient.placements):
-                    self._pending[id(parameter)] = gradient.device_mesh
-            else:  # a matrix's gradient may come whole, or as a sum that is still to be made
-                gradient = gradient.redistribute(placements=parameter.placements)
-        self._gradients[id(parameter)].add_(local(gradient))
-
-
-def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    """A view of a part of a flat buffer, in the shape of `like`."""
-    return buffer[start : start + like.numel()].view_as(like)
-
-
-def _round_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

@@ -9,7 +9,7 @@ gather one another's copies and scatter the sums. As many as there are: nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from cost_models.axes.layout import Layout
 from cost_models.specs.transformer import TransformerSpec
+from executor.axes.axis import Axis
+from executor.axes.data import how_sharded
+from executor.axes.flat_parameters import Copies
 from executor.models.experts import ExpertPlace, Routed, Run, reorder
 from executor.models.transformer import Transformer
 
@@ -40,35 +43,40 @@ def routers(part: nn.Module) -> list[Routed]:
     return [module for module in part.modules() if isinstance(module, Routed)]
 
 
-def connect_experts(
-    part: Transformer,
-    layout: Layout,
-    mesh: DeviceMesh,
-    experts: DeviceMesh,
-    context_group: dist.ProcessGroup | None,
-    microbatches: float,
-) -> None:
-    """Connect the MoE layers of a slice with ranks that hold other experts or the rest of the sequence; in place.
+class ExpertAxis(Axis):
+    """Connects the MoE layers of a slice with ranks that hold other experts or the rest of the sequence."""
 
-    Every microbatch's balance loss is its share of the mean over the step's sequences.
-    """
-    exchange = None
-    if layout.ep > 1 or layout.expert_tp > 1:
-        exchange = Exchange(experts["ep"].get_group(), experts["etp"].get_group())
-    for routed in routers(part):
-        routed.exchange = exchange
-        routed.balance_share = 1 / microbatches
-        routed.tensor_group = mesh["tp"].get_group() if layout.tp > 1 else None
-        routed.context_group = context_group
+    def apply(self, part: Transformer, stage: int) -> None:
+        """Every microbatch's balance loss is its share of the mean over the step's sequences."""
+        rank, layout, experts = self.rank, self.rank.layout, self.rank.experts
+        exchange = None
+        if experts is not None and (layout.ep > 1 or layout.expert_tp > 1):
+            exchange = Exchange(experts["ep"].get_group(), experts["etp"].get_group())
+        for routed in routers(part):
+            routed.exchange = exchange
+            routed.balance_share = 1 / rank.share.mean_microbatches
+            routed.tensor_group = rank.mesh["tp"].get_group() if layout.tp > 1 else None
+            routed.context_group = rank.context_group
 
+    def shard(self, part: Transformer, on_host: Collection[str]) -> None:
+        """Under ZeRO-2 and 3 shard routed experts, before the rest, over the ranks that hold the same ones.
 
-class Copies:
-    """Ranks that hold the same parameters: those that ZeRO shards over, and those that have the same shard."""
-
-    def __init__(self, shard: DeviceMesh, copy: DeviceMesh) -> None:
-        self.shard = shard.get_group()
-        self.groups = copy.get_group() if copy.size() > 1 else None
-        """None where there is one copy."""
+        A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over the ranks
+        that hold the same of the rest of the model, as it is for that.
+        """
+        layout, experts = self.rank.layout, self.rank.experts
+        if layout.zero < 2 or experts is None:
+            return
+        mesh = experts["copy", "shard"] if experts["copy"].size() > 1 else experts["shard"]
+        away = {id(routed) for name in on_host for routed in routers(part.blocks[name])}
+        for routed in routers(part):
+            fully_shard(routed.experts, mesh=mesh, **how_sharded(self.rank, on_host=id(routed) in away))
+            assert isinstance(routed.experts, FSDPModule)
+            routed.experts.set_gradient_divide_factor(layout.data_ranks)
+            if (
+                experts["shard"].size() > 1
+            ):  # gloo cannot scale as it adds; with one rank it would divide twice
+                routed.experts.set_force_sum_reduction_for_comms(True)
 
 
 class ExpertParameters:
@@ -77,7 +85,7 @@ class ExpertParameters:
     def __init__(self, parts: Sequence[Transformer], experts: DeviceMesh) -> None:
         modules = [routed.experts for part in parts for routed in routers(part)]
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
-        self.copies = Copies(experts["shard"], experts["copy"])
+        self.copies = Copies.of(experts["shard"], experts["copy"])
         self._experts = experts["ep"].get_group()
         self._parts = experts["etp"].get_group()
         self._held = {id(parameter) for parameter in self.parameters}

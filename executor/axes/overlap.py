@@ -17,20 +17,30 @@ pp: `executor.axes.pipeline` posts sends and receives ahead.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.axes.layout import Layout
 from cost_models.errors import HostError
-from executor.axes.data import FlatParameters
-from executor.axes.expert import Copies
+from executor.axes.axis import Axis, Bucket, Rank
+from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.mesh import group_beside
 from executor.models.transformer import Transformer
+
+
+def inside_products(layout: Layout) -> bool:
+    """Whether collectives of tensor ranks run inside the products around them."""
+    return "tp" in (layout.overlap or ())
+
+
+def posts_ahead(layout: Layout) -> bool:
+    """Whether a pipeline posts sends and receives before the action that comes next."""
+    return "pp" in (layout.overlap or ())
 
 
 class BlockBehindCompute(FlatParameters):
@@ -79,7 +89,7 @@ class BlockBehindCompute(FlatParameters):
             self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
 
     def settle(self) -> None:
-        """Nothing yet: tensor ranks add up shares, once these are reduced (`DataBehindCompute.settle`)."""
+        """Nothing yet: tensor ranks add up shares, once these are reduced (`OverlapAxis.reduced`)."""
 
     def reduce(self) -> None:
         """Wait for what was started."""
@@ -164,43 +174,54 @@ class InOrder:
         self.started = self.added = 0
 
 
-class DataBehindCompute:
-    """The buffers of one rank, their order, and the groups that their collectives run on; all ranks construct it."""
+class OverlapAxis(Axis):
+    """The buffers of one rank whose collectives run behind compute, their order, and process groups of their own."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        microbatches: int,
-        parts: Sequence[Transformer],
-        mesh: DeviceMesh,
-        experts: DeviceMesh | None,
-        late: Collection[Tensor],
-    ) -> None:
-        self.parts, self.microbatches = parts, microbatches
-        self.buckets = {id(one): bucket for part in parts for bucket, one in _buckets(part)}
-        self._late = {id(one) for one in late}
-        self._tensor_group = mesh["tp"].get_group() if layout.tp > 1 else None
-        self._group = group_beside(mesh, "shard")
-        self._of_experts = None if experts is None else group_beside(experts, "shard")
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        return bool(layout.overlap)
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self._of_data = "dp" in (rank.layout.overlap or ())
         self._flats: list[BlockBehindCompute] = []
         self._order = InOrder(())
 
-    def flat(
-        self, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
-    ) -> FlatParameters:
-        """The buffer of one block's parameters. Gradients that other stages are to add to (`late`) are reduced after
-        the backward pass, as without overlap."""
-        if self._late.intersection(map(id, parameters)):
-            return FlatParameters(parameters, copies.shard, copies.groups, **how)
+    def compile_options(self) -> dict[str, Any]:
+        if not inside_products(self.rank.layout):
+            return {}
+        return options_inside_products(self.rank.mesh["tp"].get_group(), self.rank.device)
+
+    def parts_made(self) -> None:
+        if self._of_data:
+            experts = self.rank.experts
+            self._group = group_beside(self.rank.mesh, "shard")
+            self._of_experts = None if experts is None else group_beside(experts, "shard")
+            self._late = {id(one) for one in self.rank.tied_copies}
+
+    def buckets(self) -> dict[int, Bucket]:
+        if not self._of_data:
+            return {}
+        return {id(one): bucket for part in self.rank.parts for bucket, one in _buckets(part)}
+
+    def buffer(
+        self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
+    ) -> FlatParameters | None:
+        """Gradients that other stages are to add to are reduced after the backward pass, as without overlap."""
+        if not self._of_data or self._late.intersection(map(id, parameters)):
+            return None
         group = self._of_experts if routed else self._group
-        own = BlockBehindCompute(parameters, group, copies.groups, microbatches=self.microbatches, **how)
+        assert group is not None
+        own = BlockBehindCompute(
+            parameters, replace(copies, shard=group), microbatches=self.rank.share.microbatches, **how
+        )
         self._flats.append(own)
         return own
 
     def connect(self) -> None:
         """Have all buffers that were made take turns, and every part of the model wait for its weights."""
         self._order = InOrder(self._flats[::-1])
-        for part in self.parts:
+        for part in self.rank.parts if self._of_data else ():
             needed: dict[str, dict[int, BlockBehindCompute]] = {}
             holders = {id(one): flat for flat in self._flats for one in flat.parameters}
             for bucket, one in _buckets(part):
@@ -218,18 +239,18 @@ class DataBehindCompute:
         """How many buffers' reductions have been started this step."""
         return self._order.started
 
-    def finish(self) -> None:
-        """Start what is not reduced yet; all that was is waited for by each buffer's own `reduce`."""
+    def before_reduce(self) -> None:
+        """Start what is not reduced yet; each buffer's own `reduce` waits for all."""
         self._order.finish()
 
-    def settle(self) -> None:
+    def reduced(self) -> None:
         """Add up over tensor-parallel ranks what each computed from its part of the sequence, after the reduction over
         replicas: a rank's peers have the same shares."""
         views = [view for flat in self._flats for view in flat.pending_shares()]
         if not views:
             return
         together = torch.cat(views)
-        dist.all_reduce(together, group=self._tensor_group)
+        dist.all_reduce(together, group=self.rank.mesh["tp"].get_group())
         for view, total in zip(views, torch.split(together, [len(view) for view in views]), strict=True):
             view.copy_(total)
 

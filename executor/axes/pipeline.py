@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import pipelining
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import _utils as described
 from torch.distributed.pipelining.schedules import (
@@ -25,9 +24,9 @@ from torch.distributed.pipelining.schedules import (
 
 from cost_models.axes.layout import Layout
 from cost_models.schedules import V_SHAPED, ActionTable, build, schedule_named
+from executor.axes.axis import Axis, Gradient, Rank
+from executor.axes.overlap import posts_ahead
 from executor.mesh import local, rank_places, with_values
-from executor.models.transformer import Transformer
-from executor.timing import Passes
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,19 +36,11 @@ class _Stage(PipelineStage):
     """Records what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
     parameters then."""
 
-    def __init__(
-        self,
-        part: Transformer,
-        stage: int,
-        stages: int,
-        device: torch.device,
-        group: dist.ProcessGroup,
-        take_gradients: Callable[[], None],
-        passes: Passes,
-    ) -> None:
-        super().__init__(part, stage, stages, device, group=group)
+    def __init__(self, rank: Rank, stage: int, take_gradients: Callable[[], None]) -> None:
+        part, group = rank.parts[rank.stages.index(stage)], rank.mesh["pp"].get_group()
+        super().__init__(part, stage, rank.layout.num_stages, rank.device, group=group)
         self._take_gradients = take_gradients
-        self._passes = passes
+        self._passes = rank.passes
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         """Greetings to other ranks alone: neighbours in a V share one, and over gloo none can greet itself."""
@@ -102,40 +93,27 @@ class PipelineStep:
 
 
 def make_pipeline(
-    plan: Plan,
-    parts: Sequence[Transformer],
-    stages: Sequence[int],
-    mesh: DeviceMesh,
-    device: torch.device,
-    dtype: torch.dtype,
-    microbatches: int,
-    loss: Loss,
-    loss_inside: bool,
-    take_gradients: Callable[[], None],
-    passes: Passes,
+    rank: Rank, loss: Loss, *, loss_inside: bool, take_gradients: Callable[[], None]
 ) -> PipelineStep:
-    """The plan's schedule over this rank's virtual stages, between which activations of `dtype` go.
+    """The plan's schedule over this rank's virtual stages.
 
     With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
-    `take_gradients` collects what is in `.grad`, and `passes` is told of every pass.
+    `take_gradients` collects what is in `.grad`.
     """
-    layout = plan.layout
-    group = mesh["pp"].get_group()
-    kind = emulated_stage(_Stage, plan, dtype) if dist.get_backend(group) == "fake" else _Stage
-    made = [
-        kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
-        for part, stage in zip(parts, stages, strict=True)
-    ]
+    plan, layout, microbatches = rank.plan, rank.layout, rank.share.microbatches
+    fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"
+    kind = emulated_stage(_Stage, plan, rank.dtype) if fake else _Stage
+    made = [kind(rank, stage, take_gradients) for stage in rank.stages]
     engine = getattr(pipelining, schedule_named(layout.schedule).engine)
     how: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
     schedule: PipelineScheduleMulti | PipelineScheduleSingle
     if issubclass(engine, PipelineScheduleMulti):
         schedule = engine([*made], microbatches, **how)
-    elif "pp" in (layout.overlap or ()):
+    elif posts_ahead(layout):
         schedule = _posting_ahead(made, build(layout.schedule, layout.pp, layout.vpp, microbatches), **how)
     else:
         schedule = engine(made[0], microbatches, **how)
-    first, last = 0 in stages, layout.num_stages - 1 in stages
+    first, last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
     return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)
 
 
@@ -219,25 +197,23 @@ def _shape_between(plan: Plan) -> tuple[int, int, int]:
     return layout.mbs, training.sequence_length // parts, plan.model.hidden_size
 
 
-class TiedGradients:
-    """Sums the gradients of the two copies of the tied matrix; every rank of the job must construct it."""
+class PipelineAxis(Axis):
+    """Sums the gradients of the two copies of a tied matrix, on the first and the last stage."""
 
-    def __init__(self, layout: Layout, mesh: DeviceMesh, parts: list[Transformer], *, tied: bool) -> None:
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        return layout.pp > 1
+
+    def parts_made(self) -> None:
         self.group: dist.ProcessGroup | None = None
-        self.copies: list[Tensor] = []
-        if not tied or layout.pp == 1:
-            return
-        if layout.schedule not in V_SHAPED:  # in a V one rank holds both
+        layout = self.rank.layout
+        if (
+            self.rank.plan.model.tied_embeddings and layout.schedule not in V_SHAPED
+        ):  # in a V one rank holds both
             self._meet(layout)
-        for part in parts:
-            if part.embedding is not None:
-                self.copies.append(part.embedding.tokens.weight)
-            if part.head is not None:
-                self.copies.append(part.head.weight)
 
-    def add_up(self, gradient: Callable[[Tensor], Tensor | None]) -> None:
-        """Call after the backward pass, before the optimizer; `gradient` finds what a parameter has accumulated."""
-        mine = [found for copy in self.copies if (found := gradient(copy)) is not None]
+    def join(self, gradient: Gradient) -> None:
+        mine = [found for copy in self.rank.tied_copies if (found := gradient(copy)) is not None]
         if self.group is not None:
             for one in mine:
                 dist.all_reduce(one, group=self.group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from cost_models.axes.recompute import policy_of_blocks
+from executor.axes.axis import Axis
 from executor.models.transformer import Block, Transformer
 
 
@@ -20,3 +21,10 @@ def recompute_activations(model: Transformer, recompute: str) -> None:
         elif policy == "selective":
             assert isinstance(block, Block)
             block.register_module("attention", checkpoint_wrapper(block.attention))
+
+
+class RecomputeAxis(Axis):
+    """Recomputes activations as the layout says of each virtual stage."""
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        recompute_activations(part, self.rank.layout.stage_recompute[stage])

@@ -8,6 +8,7 @@ view, behind which it finds no product.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,13 +23,33 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
+from cost_models.axes.layout import Layout
+from executor.axes.axis import Axis
+from executor.axes.overlap import inside_products
 from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.transformer import Block, Transformer
+
+
+class TensorAxis(Axis):
+    """Splits every matrix of a slice over the tensor ranks, and the loss over the vocabulary."""
+
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        return layout.tp > 1
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        layout = self.rank.layout
+        as_rows = inside_products(layout) and layout.sp and layout.mbs == 1
+        split_tensors(part, self.rank.mesh["tp"], sequence_parallel=layout.sp, as_rows=as_rows)
+
+    def step(self) -> AbstractContextManager[None]:
+        return loss_parallel()
 
 
 def split_tensors(

@@ -14,18 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from executor.mesh import local, make_group_over
-
-if TYPE_CHECKING:
-    from executor.axes.pipeline import TiedGradients
-    from executor.engine.optimizer import Optimizer
-
+from executor.mesh import local
 
 _EPSILON = 1e-6
 _CHUNK = 2**22
@@ -108,28 +103,6 @@ class Lamb(torch.optim.Optimizer):
             v.mul_(self._betas[1]).addcmul_(g, g, value=1 - self._betas[1])
             spread = (v / second).sqrt_().add_(_EPSILON)
             torch.div(m, spread, out=g).div_(first).add_(x, alpha=self._decay)
-
-
-def connect(whole: Optimizer, tied: TiedGradients) -> WholeNorms:
-    """Tell the LAMB optimizers of this rank which parameters their elements belong to; every rank must call it."""
-    layout = whole.plan.layout
-    axes = ("copy", "shard", "tp") if whole.experts else ("shard", "tp") if layout.zero else ("tp",)
-    alone = whole.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
-    group = alone or make_group_over(layout, axes)
-    ranks = 1 if group is None else dist.get_world_size(group)
-    copies = [ranks // whole.splits(parameter) for parameter in whole.parameters]
-    norms = WholeNorms(whole.parameters, copies, group, tied.add_up, whole.mesh.device_type)
-    slices: dict[int, list[Slice]] = {id(one): [] for one in whole.optimizers}
-    for flat in whole.flats:
-        for parameter, begin, end, start in flat.owned():
-            slices[id(flat.optimizer)].append(Slice(parameter, flat.shard, start, start + end - begin))
-    for parameter, updated, optimizer in whole.updated():
-        elements = local(updated.detach()).numel()
-        slices[id(optimizer)].append(Slice(parameter, updated, 0, elements))
-    for one in whole.optimizers:
-        assert isinstance(one, Lamb)
-        one.connect(norms, slices[id(one)])
-    return norms
 
 
 class WholeNorms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,17 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from executor.axes.data import FlatParameters
-from executor.axes.expert import Copies, ExpertParameters
-from executor.axes.offload.blocks import ShardedBlock
-from executor.axes.offload.hook import Offloading
-from executor.axes.overlap import DataBehindCompute
-from executor.axes.pipeline import TiedGradients
-from executor.engine.lamb import Lamb, connect
-from executor.mesh import local, settle_gradient
+from executor.axes.axis import Bucket, Gradient, Rank, Shards
+from executor.axes.expert import ExpertParameters
+from executor.axes.flat_parameters import Copies, FlatParameters
+from executor.engine.lamb import Lamb, Slice, WholeNorms
+from executor.mesh import local, make_group_over, settle_gradient
 from executor.models.transformer import Transformer
-from executor.run_config import EngineOptions
-from planner.plan import Plan
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
@@ -30,59 +25,41 @@ _WEIGHT_DECAY = 0.1
 class Optimizer:
     """The plan's optimizer for this rank's parameters."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        parts: Sequence[Transformer],
-        mesh: DeviceMesh,
-        experts: DeviceMesh | None,
-        options: EngineOptions,
-        tied: TiedGradients,
-        offloading: Offloading | None = None,
-        behind: DataBehindCompute | None = None,
-    ) -> None:
-        self.mesh, self.options, self.plan = mesh, options, plan
-        self.parameters = _unique(parts)
-        self.experts = None if experts is None else ExpertParameters(parts, experts)
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.mesh, self.options, self.plan = rank, rank.mesh, rank.options, rank.plan
+        self.parameters = _unique(rank.parts)
+        self.experts = None if rank.experts is None else ExpertParameters(rank.parts, rank.experts)
         self.flats: list[FlatParameters] = []
-        self.sharded: list[ShardedBlock] = []
+        self.sharded: list[Shards] = []
         """Under ZeRO-2 and 3, blocks that are not wholly on the device."""
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
-        self.behind = behind
-        blocks: Mapping[int, int | str] = {} if behind is None else behind.buckets
-        blocks = blocks if offloading is None else offloading.blocks(parts)
-        groups: dict[int | str | None, list[nn.Parameter]] = {None: []}
+        self._name = "sgd" if self.options.sgd else self.plan.training.optimizer
+        buckets = {one: bucket for axis in rank.axes for one, bucket in axis.buckets().items()}
+        groups: dict[Bucket, list[nn.Parameter]] = {None: []}
         for parameter in self.parameters:
-            groups.setdefault(blocks.get(id(parameter)), []).append(parameter)
-        self._name = "sgd" if options.sgd else plan.training.optimizer
-        if plan.layout.zero <= 1:
-            made = {block: self._flat(group, block, offloading) for block, group in groups.items()}
-            self.flats = [flat for flats in made.values() for flat in flats]
-            self._on_device: list[torch.optim.Optimizer] = []
-            self._resident = [flat.optimizer for flat in (made[None] if behind is None else self.flats)]
-            if behind is not None:
-                behind.connect()
+            groups.setdefault(buckets.get(id(parameter)), []).append(parameter)
+        self._on_device: list[torch.optim.Optimizer] = []
+        if self.plan.layout.zero <= 1:
+            self.flats = [flat for bucket, group in groups.items() for flat in self._flat(group, bucket)]
         else:
             self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
-            self._resident = self._on_device
-            for block, group in groups.items():
-                assert offloading is not None
-                assert isinstance(block, int)
-                self.sharded += [offloading.shards(block, kind, self._make) for kind in _by_kind(group)]
-        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
-        self.optimizers = [*self._on_device, *(one.optimizer for one in updating)]
-        tensor_axis, data_axis = mesh["tp"], mesh["shard"]  # slicing a mesh is slow: once, not every step
+            for bucket, group in groups.items():
+                for kind in _by_kind(group):
+                    made = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
+                    self.sharded.append(next(one for one in made if one is not None))
+        for axis in rank.axes:
+            axis.connect()
+        self._updating: list[FlatParameters | Shards] = [*self.flats, *self.sharded]
+        self.optimizers = [*self._on_device, *(one.optimizer for one in self._updating)]
+        tensor_axis, data_axis = self.mesh["tp"], self.mesh["shard"]  # slicing a mesh is slow: not every step
         self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
         self._over_replicas = {
             id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters
         }
         self.counted_elsewhere = {
-            id(part.head.weight)
-            for part in parts
-            if part.head is not None and plan.model.tied_embeddings and plan.layout.pp > 1
+            id(part.head.weight) for part in rank.parts if part.head is not None and rank.tied_copies
         }
-
-        self._whole_norms = connect(self, tied) if self._name == "lamb" else None
+        self._whole_norms = self._connect_lamb() if self._name == "lamb" else None
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """The gradient that this rank has accumulated for a parameter, as a plain tensor."""
@@ -97,12 +74,17 @@ class Optimizer:
             flat.take_gradients()
 
     def settle(self) -> None:
-        """Complete the gradients within the tensor-parallel group; call after the backward pass."""
+        """Complete the gradients within the tensor-parallel group and between stages, after the backward pass."""
         for flat in self.flats:
             flat.settle()
         if not self.flats:
             for parameter in self.parameters:
                 settle_gradient(parameter)
+        self._join(self.gradient)
+
+    def _join(self, gradient: Gradient) -> None:
+        for axis in self.rank.axes:
+            axis.join(gradient)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the updates to come."""
@@ -112,24 +94,24 @@ class Optimizer:
 
     def step(self) -> float:
         """Update every parameter; returns the norm of the whole model's gradient before clipping."""
-        if self.behind is not None:
-            self.behind.finish()
+        for axis in self.rank.axes:
+            axis.before_reduce()
         for flat in self.flats:
             flat.reduce()
-        if self.behind is not None:
-            self.behind.settle()
+        for axis in self.rank.axes:
+            axis.reduced()
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
-        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
-        for one in updating:
+        for one in self._updating:
             one.begin_update()
         if self._whole_norms is not None:  # blocks that are not on the device find theirs when they are
-            self._whole_norms.find([one for one in self._resident if isinstance(one, Lamb)], tied=True)
+            resident = [*self._on_device, *(flat.optimizer for flat in self.flats if flat.resident)]
+            self._whole_norms.find([one for one in resident if isinstance(one, Lamb)], tied=True)
         for optimizer in self._on_device:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        for one in updating:
+        for one in self._updating:
             one.finish_update()
         return norm
 
@@ -144,8 +126,7 @@ class Optimizer:
 
     def spread(self) -> None:
         """Bring what was loaded where optimizers update it to wherever else it is."""
-        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
-        for one in updating:
+        for one in self._updating:
             one.spread()
 
     def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
@@ -157,38 +138,48 @@ class Optimizer:
             for parameter, updated in zip(block.parameters, block.updated, strict=True):
                 yield parameter, updated, block.optimizer
 
-    def _flat(
-        self, parameters: Sequence[nn.Parameter], block: int | str | None, offloading: Offloading | None
-    ) -> list[FlatParameters]:
-        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts.
-
-        Of one block that is not wholly on the device or is reduced by itself, or of all others.
-        """
-        routed = self.experts
-        of_experts = [] if routed is None else [one for one in parameters if routed.holds(one)]
-        others = [one for one in parameters if routed is None or not routed.holds(one)]
-        replicas = Copies(self.mesh["shard"], self.mesh["copy"])
-        made: list[FlatParameters] = []
-        for group, copies in ((others, replicas), (of_experts, routed.copies if routed else replicas)):
-            if not group:
-                continue
+    def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket) -> list[FlatParameters]:
+        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
+        experts = self.experts
+        routed = [] if experts is None else [one for one in parameters if experts.holds(one)]
+        others = [one for one in parameters if experts is None or not experts.holds(one)]
+        replicas = Copies.of(self.mesh["shard"], self.mesh["copy"])
+        layout, made = self.plan.layout, []
+        for group, copies in ((others, replicas), (routed, experts.copies if experts else replicas)):
             how: dict[str, Any] = {
-                "sharded": self.plan.layout.zero == 1,
-                "mean_over": self.plan.layout.data_ranks,
+                "sharded": layout.zero == 1,
+                "mean_over": layout.data_ranks,
                 "make": self._make,
             }
-            if self.behind is not None:
-                made.append(self.behind.flat(group, copies, routed=group is of_experts, **how))
-            elif block is None:
-                made.append(FlatParameters(group, copies.shard, copies.groups, **how))
-            else:
-                assert offloading is not None
-                assert isinstance(block, int)
-                at_once = self.options.clip is None
-                made.append(
-                    offloading.flat(block, group, copies.shard, copies.groups, at_once=at_once, **how)
+            if group:
+                apart = (
+                    axis.buffer(bucket, group, copies, routed=group is routed, **how)
+                    for axis in self.rank.axes
                 )
+                flat = next((one for one in apart if one is not None), None)
+                made.append(flat or FlatParameters(group, copies, **how))
         return made
+
+    def _connect_lamb(self) -> WholeNorms:
+        """Tell the LAMB optimizers of this rank which parameters their elements belong to; every rank must call it."""
+        layout = self.plan.layout
+        axes = ("copy", "shard", "tp") if self.experts else ("shard", "tp") if layout.zero else ("tp",)
+        alone = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
+        group = alone or make_group_over(layout, axes)
+        ranks = 1 if group is None else dist.get_world_size(group)
+        copies = [ranks // self.splits(parameter) for parameter in self.parameters]
+        norms = WholeNorms(self.parameters, copies, group, self._join, self.mesh.device_type)
+        slices: dict[int, list[Slice]] = {id(one): [] for one in self.optimizers}
+        for flat in self.flats:
+            for parameter, begin, end, start in flat.owned():
+                slices[id(flat.optimizer)].append(Slice(parameter, flat.shard, start, start + end - begin))
+        for parameter, updated, optimizer in self.updated():
+            elements = local(updated.detach()).numel()
+            slices[id(optimizer)].append(Slice(parameter, updated, 0, elements))
+        for one in self.optimizers:
+            assert isinstance(one, Lamb)
+            one.connect(norms, slices[id(one)])
+        return norms
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak

@@ -91,8 +91,8 @@ def _add_note(path: Path, note: str, on_note: OnNote) -> None:
     """Tell what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
     on_note(note)
     report = load_any_report(path)
-    if note not in report.noted():
-        save_report(report.model_copy(update={"notes": (*report.noted(), note)}), path)
+    if note not in report.notes:
+        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
 
 
 def clear_run_folder(folder: Path) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cost_models.base import Spec
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
-from executor.measure.any_report import AnyReport, seconds_of_steps
+from executor.axes.offload.reporting import DriveReport, HostReport
+from executor.measure.any_report import AnyReport, Course, seconds_of_steps
 from planner.plan import LayoutText, Plan, Prediction
-
-REPORT_SCHEMA = 1
-Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""What JSON has no number for, such as the loss of a run that diverged, is `null` there."""
 
 
 def _whole_step(parts: dict[str, float]) -> dict[str, float]:
@@ -47,45 +43,6 @@ class AllocatorPeak(Spec):
     """Most it had handed out at a time."""
     reserved: int
     """Most it had taken from the device: what it kept for later and lost between blocks included."""
-
-
-class HostReport(Spec):
-    """What a rank whose layout offloads had in host memory, and what its ways there and the CPU did in each step."""
-
-    peak_bytes: int = 0
-    """Most that it had there; 0: not measured."""
-    predicted_bytes: float
-    """The same as the plan has it."""
-    down_bytes: tuple[int, ...]
-    """Copied from the device to host memory."""
-    up_bytes: tuple[int, ...]
-    """Copied back."""
-    copy_seconds: tuple[float, ...]
-    """Of these copies, both ways added up; on a GPU they run beside other work."""
-    update_seconds: tuple[float, ...]
-    """Of the CPU's updates."""
-    predicted_copy_seconds: float
-    """Of a step."""
-    predicted_update_seconds: float
-    """Of a step."""
-
-
-class DriveReport(Spec):
-    """What a rank had on its host's drive, and what came from there and went back in each step."""
-
-    held_bytes: int
-    predicted_bytes: float
-    """The same as the plan has it."""
-    read_bytes: tuple[int, ...]
-    written_bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    """Of reading and of writing, added up; they run beside the update."""
-    predicted_read_bytes: float
-    """Of a step."""
-    predicted_written_bytes: float
-    """Of a step."""
-    predicted_seconds: float
-    """Of a step; 0 where the plan's cluster does not say how fast its drives are."""
 
 
 class RankReport(Spec):
@@ -122,20 +79,6 @@ class RankReport(Spec):
         return sum(self.memory.values())
 
 
-class Environment(Spec):
-    """The machine and software of a run."""
-
-    torch: str
-    python: str
-    device: str
-    """`cpu`, or the name of the GPU."""
-    backend: str
-    world_size: int
-    cores: int
-    processor: str = ""
-    """The CPU's name; empty where it is unknown."""
-
-
 class RouterReport(Spec):
     """The load of the experts of one MoE layer over the measured steps, all ranks together."""
 
@@ -154,22 +97,7 @@ class RouterReport(Spec):
 class RunReport(AnyReport):
     """A run of a plan of a transformer."""
 
-    schema_version: int = REPORT_SCHEMA
-    model: str
     layout: LayoutText
-    environment: Environment
-    seed: int
-    warm_up_steps: int
-    """Steps after the start, or after the last time it was started again, that were not measured."""
-    first_step: int = 1
-    """Step of the first loss; above 1 where the run went on from a checkpoint."""
-    losses: tuple[Watched, ...]
-    """Mean loss of the global batch at every step, warm-up included."""
-    gradient_norms: tuple[Watched, ...]
-    step_seconds: float = Field(gt=0)
-    """Median over the measured steps; a step ends when its slowest rank does."""
-    quickest_step_seconds: float = Field(gt=0)
-    """The least disturbed step."""
     step_spread: float
     """(largest − smallest) / median of the measured steps: the noise of this machine."""
     thread_seconds: float
@@ -188,8 +116,6 @@ class RunReport(AnyReport):
     older than this."""
     stack: str = ""
     """The software stack that ran, of which the plan may name another."""
-    notes: tuple[str, ...] = ()
-    """What happened on the way: where it resumed, why ranks were started again."""
 
     @model_validator(mode="after")
     def _of_one_plan(self) -> RunReport:
@@ -207,9 +133,6 @@ class RunReport(AnyReport):
         if beyond:
             raise ValueError(f"rank {beyond[0]} has a stage that the prediction, of {stages}, does not")
         return self
-
-    def noted(self) -> tuple[str, ...]:
-        return self.notes
 
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
@@ -238,16 +161,10 @@ def middle_half(seconds: Sequence[float]) -> float:
 
 def make_report(
     plan: Plan,
-    ranks: list[RankReport],
+    ranks: Sequence[RankReport],
+    course: Course,
     *,
-    losses: list[float],
-    gradient_norms: list[float],
-    warm_up: int,
-    seed: int,
-    environment: Environment,
     stack: str = "",
-    first_step: int = 1,
-    notes: tuple[str, ...] = (),
     routers: tuple[RouterReport, ...] = (),
 ) -> RunReport:
     """Put the ranks' measurements together."""
@@ -259,16 +176,8 @@ def make_report(
     gpus = sum(pool.cluster.num_gpus for pool in pools)
     peak = sum(pool.cluster.num_gpus * pool.cluster.gpu.peak[precision] for pool in pools) / gpus
     return RunReport(
-        model=plan.model.name,
+        **course.fields(plan.model.name, steps),
         layout=plan.layout,
-        environment=environment,
-        seed=seed,
-        warm_up_steps=warm_up,
-        first_step=first_step,
-        losses=tuple(losses),
-        gradient_norms=tuple(gradient_norms),
-        step_seconds=median,
-        quickest_step_seconds=min(steps),
         step_spread=(max(steps) - min(steps)) / median,
         thread_seconds=max(statistics.median(rank.thread_seconds) for rank in ranks),
         tokens_per_second=plan.training.tokens_per_step / median,
@@ -280,7 +189,6 @@ def make_report(
         predicted=plan.prediction,
         plan=plan,
         stack=stack,
-        notes=notes,
     )
 
 

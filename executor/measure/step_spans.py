@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,11 +17,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.axes.offload.moves import Lane
-from executor.axes.offload.hook import Offloading
-from executor.axes.offload.link import Carried
 from executor.mesh import Place
 from executor.messages import gather_json
-from executor.timing import AXES, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
+from executor.timing import AXES, Carried, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
 
 
 class WorkSpan(NamedTuple):
@@ -89,7 +86,9 @@ class Recordable(Protocol):
     experts: DeviceMesh | None
     place: Place
     passes: Passes
-    offloading: Offloading | None
+
+    def record(self, into: list[Carried] | None) -> None:
+        """Record copies to and from host memory and updates there from now on; None: no more."""
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """The first phase."""
@@ -107,19 +106,17 @@ def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -
         finish(engine.device)
         dist.barrier()
         origin = mark_on(engine.device)
-        with waits.watching(), _carried(engine.offloading) as carried:
+        carried: list[Carried] = []
+        engine.record(carried)
+        with waits.watching():
             engine.forward_backward(inputs_BS, targets_BS)
             middle = mark_on(engine.device)
             engine.update()
             end = mark_on(engine.device)
+        engine.record(None)
         seen, engine.passes.kept = engine.passes.kept, None
         steps.append(_spans(engine.place, origin, middle, end, seen, waits.take(), carried))
     return steps
-
-
-def _carried(offloading: Offloading | None) -> AbstractContextManager[list[Carried]]:
-    """What goes to and from host memory inside, once that is over."""
-    return nullcontext([]) if offloading is None else offloading.link.recording()
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:

@@ -132,7 +132,7 @@ class Embedding(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks `first` to `first + count − 1`; the embedding with the first block, norm and head with the last.
+    """A run of blocks, all by default; the embedding with the first block, norm and head with the last.
 
     `experts` says which experts of the mixtures are here (all of them unless said). The head is tied to the embedding
     where both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.axes.pipeline`
@@ -145,8 +145,7 @@ class Transformer(nn.Module):
         *,
         vocabulary: int,
         dropout: float = 0.0,
-        first: int = 0,
-        count: int | None = None,
+        blocks: range | None = None,
         has_embedding: bool = True,
         has_head: bool = True,
         experts: ExpertPlace | None = None,
@@ -157,13 +156,12 @@ class Transformer(nn.Module):
         self.before: Callable[[str], None] = _nothing
         """Told of the embedding, each block (`blocks.3`) and the head before it computes, so that its weights arrive.
         """
-        count = spec.num_layers if count is None else count
         place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         self.blocks = nn.ModuleDict(
             {
                 str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None, layer)
-                for layer in range(first, first + count)
+                for layer in blocks or range(spec.num_layers)
             }
         )
         self.norm = make_norm(spec) if has_head else None

@@ -5,14 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from cost_models.base import Spec
-from executor.measure.any_report import AnyReport, seconds_of_steps
-from executor.measure.report import Environment, Watched
+from executor.measure.any_report import AnyReport, Course, seconds_of_steps
 from planner.recommender.plan import RecommenderPlan
-
-SCHEMA = 1
 
 
 class SharedRank(Spec):
@@ -46,65 +41,28 @@ class SharedRank(Spec):
 class RecommenderReport(AnyReport):
     """A run of a recommender's plan."""
 
-    schema_version: int = SCHEMA
-    model: str
     sharding: str
-    environment: Environment
-    seed: int
-    warm_up_steps: int
-    first_step: int = 1
-    losses: tuple[Watched, ...]
-    """Mean loss of the samples of all ranks at every step, warm-up included."""
-    gradient_norms: tuple[Watched, ...]
-    """Of the dense network."""
     auc: float | None = None
     """Area under the curve of clicks on samples that nothing was learned from, of rank 0; None: no such samples."""
-    step_seconds: float = Field(gt=0)
-    """Median over the measured steps; a step ends when its slowest rank does."""
-    quickest_step_seconds: float = Field(gt=0)
     samples_per_second: float
     stage_seconds: dict[str, float]
     """Of the rank that each stage waits for. Empty: not measured."""
     ranks: tuple[SharedRank, ...]
     plan: RecommenderPlan
-    notes: tuple[str, ...] = ()
-
-    def noted(self) -> tuple[str, ...]:
-        return self.notes
 
 
 def make_report(
-    plan: RecommenderPlan,
-    ranks: Sequence[SharedRank],
-    *,
-    environment: Environment,
-    seed: int,
-    warm_up: int,
-    first_step: int,
-    losses: Sequence[float],
-    gradient_norms: Sequence[float],
-    auc: float | None,
-    notes: Sequence[str],
+    plan: RecommenderPlan, ranks: Sequence[SharedRank], course: Course, *, auc: float | None
 ) -> RecommenderReport:
     """Put the ranks' measurements together."""
     steps = seconds_of_steps(ranks)
-    median = statistics.median(steps)
     names = ranks[0].stage_seconds
     return RecommenderReport(
-        model=plan.model.name,
+        **course.fields(plan.model.name, steps),
         sharding=plan.layout,
-        environment=environment,
-        seed=seed,
-        warm_up_steps=warm_up,
-        first_step=first_step,
-        losses=tuple(losses),
-        gradient_norms=tuple(gradient_norms),
         auc=auc,
-        step_seconds=median,
-        quickest_step_seconds=min(steps),
-        samples_per_second=plan.training.global_batch / median,
+        samples_per_second=plan.training.global_batch / statistics.median(steps),
         stage_seconds={name: max(one.stage_seconds[name] for one in ranks) for name in names},
         ranks=tuple(ranks),
         plan=plan,
-        notes=tuple(notes),
     )

@@ -22,8 +22,6 @@ from executor.data.criteo import RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
 from executor.faults.heartbeat import Heartbeat
-from executor.measure.here import environment_of
-from executor.measure.report import RouterReport
 from executor.measure.storages import HOST, REST, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
@@ -59,8 +57,8 @@ class _Run(Trained):
     def device(self) -> torch.device:
         return self.engine.device
 
-    def routers(self) -> tuple[RouterReport, ...]:
-        return ()
+    def forget(self) -> None:
+        """Nothing is counted beside the clock."""
 
     def batch(self, step: int) -> Clicks:
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
@@ -148,14 +146,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     return make_report(
         plan,
         [SharedRank.model_validate_json(text) for text, _ in told],
-        environment=environment_of(engine.device),
-        seed=config.seed,
-        warm_up=curve.warm_up,
-        first_step=curve.first_step,
-        losses=curve.losses,
-        gradient_norms=curve.norms,
+        curve.course(engine.device, config.seed, tuple(dict.fromkeys((*watcher.notes, *strays)))),
         auc=auc,
-        notes=tuple(dict.fromkeys((*watcher.notes, *strays))),
     )
 
 

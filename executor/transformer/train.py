@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload.channels import channel_seconds
-from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.checkpoints.transformers import TransformerState
 from executor.data.batches import Batches
-from executor.engine.engine import Engine
-from executor.measure.here import environment_of
-from executor.measure.memory import allocator_peak, held_on_drive, out_of_memory_by_part, predicted_parts
+from executor.engine.engine import Engine, mean_over_data
+from executor.faults.heartbeat import Heartbeat
+from executor.measure.memory import allocator_peak, out_of_memory_by_part, predicted_parts
 from executor.measure.report import (
     AllocatorPeak,
-    DriveReport,
-    HostReport,
     PhaseReport,
     RankReport,
+    RouterReport,
     RunReport,
     make_report,
 )
+from executor.measure.routers import routers_so_far
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.messages import gather_json
 from executor.run_config import RunConfig
-from executor.steps import Curve, Stopped, Watcher, kept_report, run_steps
+from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
 from executor.timing import StepClock
 from executor.transformer.diagnosis import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
@@ -38,6 +36,41 @@ from planner.plan import Plan
 _UNCOMPILED = (
     "parts and memory are of steps whose blocks were not compiled: torch compiles nothing that is watched"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTransformer(Trained):
+    """An engine and what it trains on."""
+
+    engine: Engine
+    batches: Batches
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def forget(self) -> None:
+        routers_so_far(self.engine)
+        self.engine.forget()
+
+    def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        engine = self.engine
+        heart.beat(step, "data")
+        engine.optimizer.set_rate(engine.options.rate.at(step - 1))
+        batch = self.batches.between(step - 1, engine.share.first, engine.share.last)
+
+        def forward_backward() -> float:
+            heart.beat(step, "forward and backward")
+            return engine.forward_backward(*batch)
+
+        def update() -> float:
+            heart.beat(step, "update")
+            return engine.update()
+
+        value, norm = curve.clock.time(forward_backward, update)
+        curve.losses.append(mean_over_data(value, engine))
+        curve.norms.append(norm)
+        engine.end_step()
 
 
 def train(
@@ -67,26 +100,32 @@ def train(
         checkpointer = (
             Checkpointer(TransformerState(engine), config.saving, batches.name) if config.saving else None
         )
-        curve = run_steps(engine, batches, config, checkpointer, watcher, stop)
+        trained = TrainedTransformer(engine, batches)
+        curve = follow_steps(trained, config, checkpointer, watcher, stop)
         if curve.stopped_at is not None:
             return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
-        peak = allocator_peak(device)
+        report = partial(_report, engine, curve, allocator_peak(device), routers_so_far(engine))
 
         def keep(so_far: Diagnosis) -> None:
-            report = _report(engine, curve, peak, so_far, watcher.notes)
+            kept = report(so_far, watcher.notes)
             if dist.get_rank() == 0:
-                watcher.keep(report)
+                watcher.keep(kept)
 
         keep(Diagnosis(notes=(LEFT_OUT,)))
         diagnosis = run_diagnostic_steps(engine, batches, config, keep, stop)
         if dist.get_rank() == 0:
             for note in diagnosis.notes:
                 watcher.note(note)
-        return _report(engine, curve, peak, replace(diagnosis, notes=()), watcher.notes)
+        return report(replace(diagnosis, notes=()), watcher.notes)
 
 
 def _report(
-    engine: Engine, curve: Curve, peak: AllocatorPeak | None, diagnosis: Diagnosis, notes: Sequence[str]
+    engine: Engine,
+    curve: Curve,
+    peak: AllocatorPeak | None,
+    routers: tuple[RouterReport, ...],
+    diagnosis: Diagnosis,
+    notes: Sequence[str],
 ) -> RunReport:
     """The report of all ranks; `peak` is of the measured steps."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
@@ -103,63 +142,17 @@ def _report(
         memory=dict(diagnosis.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
-        host=_host(plan, curve, diagnosis.host_bytes) if engine.offloading is not None else None,
-        drive=_drive(engine, curve),
+        **engine.report(diagnosis.host_bytes),
     )
     ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]
+    all_notes = (*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile)
     return make_report(
         plan,
         ranks,
-        losses=curve.losses,
-        gradient_norms=curve.norms,
-        first_step=curve.first_step,
-        warm_up=curve.warm_up,
-        seed=engine.options.seed,
-        environment=environment_of(engine.device),
-        stack=_stack(engine),
-        notes=(*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile),
-        routers=curve.routers,
+        curve.course(engine.device, engine.options.seed, all_notes),
+        stack=OWN_COMPILED if engine.options.compile else OWN_STACK,
+        routers=routers,
     )
-
-
-def _host(plan: Plan, curve: Curve, peak_bytes: int) -> HostReport:
-    cluster, columns = plan.question.cluster, LayoutColumns.of([plan.layout])
-    ranks = min(plan.layout.num_gpus, cluster.gpus_per_node)
-    channels = channel_seconds(plan.question, columns)
-    return HostReport(
-        peak_bytes=peak_bytes,
-        predicted_bytes=(plan.prediction.host_bytes or 0.0) / ranks,
-        down_bytes=tuple(step.down_bytes for step in curve.host),
-        up_bytes=tuple(step.up_bytes for step in curve.host),
-        copy_seconds=tuple(step.copy_seconds for step in curve.host),
-        update_seconds=tuple(step.update_seconds for step in curve.host),
-        predicted_copy_seconds=float(channels.copies[0]),
-        predicted_update_seconds=float(channels.update[0]),
-    )
-
-
-def _drive(engine: Engine, curve: Curve) -> DriveReport | None:
-    plan = engine.plan
-    if not plan.layout.offload.drive:
-        return None
-    columns = LayoutColumns.of([plan.layout])
-    read, written = drive_step_bytes(plan.question, columns)
-    channels = channel_seconds(plan.question, columns)
-    ranks = min(plan.layout.num_gpus, plan.question.cluster.gpus_per_node)
-    return DriveReport(
-        held_bytes=held_on_drive(engine),
-        predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
-        read_bytes=tuple(step.drive_read_bytes for step in curve.host),
-        written_bytes=tuple(step.drive_written_bytes for step in curve.host),
-        seconds=tuple(step.drive_seconds for step in curve.host),
-        predicted_read_bytes=float(read[0]),
-        predicted_written_bytes=float(written[0]),
-        predicted_seconds=float((channels.read + channels.write)[0]),
-    )
-
-
-def _stack(engine: Engine) -> str:
-    return OWN_COMPILED if engine.options.compile else OWN_STACK
 
 
 def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:

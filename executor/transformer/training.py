@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.axes.offload import NOWHERE
 from cost_models.defaults import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
 from cost_models.schedules import SPLIT_BACKWARD
-from executor.axes.offload.drive import drive_folder, require_drive
+from executor.axes.offload.reporting import drive_folder, require_drive, require_offload
 from executor.data.tokens import open_tokens, require_a_sequence, require_whole
 from executor.families import Training
 from executor.requirements import require_fp8_gemms, require_torchao
@@ -38,11 +37,7 @@ class TransformerTraining(Training[Plan]):
     def require_trainable(self, plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
         config = config.model_copy(update={"compile": config.compile or plan.stack.compiled})
         require_trainable(plan, byte_text=config.data == TEXT)
-        if config.drive is not None and not plan.layout.offload.drive:
-            raise InputError(
-                "--drive: the plan keeps nothing on a drive",
-                hint="leave it out, or plan `offload=states/drive`",
-            )
+        require_offload(plan, config)
         if os.environ.get("RANK", "0") == "0":
             _require_data(plan, config.data, on_note)
             require_drive(plan, drive_folder(config), config.nodes)
@@ -109,10 +104,5 @@ def _require_compilable(plan: Plan) -> None:
         raise InputError(
             f"a compiled block has one backward pass, which `schedule={schedule}` splits",
             hint="leave out `compile`, or use another schedule",
-        )
-    if plan.layout.offload != NOWHERE:
-        raise InputError(
-            "compiled blocks stay on the device, and the plan keeps some in host memory",
-            hint="leave out `compile`, or plan without `offload`",
         )
     require_runnable(replace(plan.question, stack=load_stack(OWN_COMPILED)), plan.layout)

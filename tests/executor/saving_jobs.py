@@ -24,7 +24,8 @@ def train_and_save(
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig, Saving
-    from executor.steps import Watcher, run_steps
+    from executor.steps import Watcher, follow_steps
+    from executor.transformer.train import TrainedTransformer
 
     rate = how.get("rate", Rate(peak=1e-3))
     options = EngineOptions(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))
@@ -33,7 +34,7 @@ def train_and_save(
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
     checkpointer, watcher = Checkpointer(TransformerState(engine), saving, "text"), Watcher()
     config = RunConfig(steps=steps, warm_up=0)
-    curve = run_steps(engine, batches, config, checkpointer, watcher, lambda: False)
+    curve = follow_steps(TrainedTransformer(engine, batches), config, checkpointer, watcher, lambda: False)
     return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, checkpointer.saved
 
 

@@ -92,7 +92,7 @@ def trained_and_fused(layout: str, model: Any, overlapped: bool) -> tuple[Traine
     import torch.distributed._symmetric_memory as memory
     from torch._inductor.fx_passes import post_grad
 
-    from executor.engine import engine
+    from executor.axes import overlap
 
     fused = {GATHERS: 0, SCATTERS: 0}
     kernels = torch.library.Library("symm_mem", "IMPL")
@@ -110,7 +110,9 @@ def trained_and_fused(layout: str, model: Any, overlapped: bool) -> tuple[Traine
         memory._test_mode(),
         mock.patch("torch.distributed.is_nccl_available", return_value=True),
         mock.patch.object(post_grad, "micro_pipeline_tp_pass", counted),
-        mock.patch.object(engine, "options_inside_products", return_value={"_micro_pipeline_tp": overlapped}),
+        mock.patch.object(
+            overlap, "options_inside_products", return_value={"_micro_pipeline_tp": overlapped}
+        ),
     ):
         try:
             return train_weights(plan_for(layout, model), 2, False, compile=True), fused

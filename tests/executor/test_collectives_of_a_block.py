@@ -34,13 +34,11 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
                 self.seen[func.overloadpacket.__name__] += 1
             return func(*args, **(kwargs or {}))
 
-    from executor.axes.context.attention import take_tokens
-
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     pair = batches.slice(0, 0, plan.layout.microbatches(plan.training.global_batch))
-    inputs, targets = (take_tokens(one, engine.sequence, plan.layout.cp) for one in pair)
-    with engine._loss_context():
+    inputs, targets = (engine.take(one) for one in pair)
+    with engine.inside_step():
         with Watch() as forward:
             logits = engine.parts[0](inputs)
         value = loss(logits, targets)

@@ -22,7 +22,7 @@ from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.specs.drives import DriveSpec
 from executor.axes.offload import drive as drives
-from executor.axes.offload.drive import require_drive
+from executor.axes.offload.reporting import require_drive
 from executor.checkpoints.folder import Folder
 from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate
@@ -61,6 +61,7 @@ def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], proc
 
 def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
+    from executor.axes.offload.hook import OffloadAxis
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.measure.memory import held_on_drive, measure_tiers
@@ -69,10 +70,11 @@ def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-    assert engine.offloading is not None
-    engine.offloading.link.taken()
+    offload = engine.axis(OffloadAxis)
+    assert offload is not None
+    offload.link.taken()
     parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    seen = engine.offloading.link.taken()
+    seen = offload.link.taken()
     return held_on_drive(engine), seen.drive_read_bytes, seen.drive_written_bytes, parts, host
 
 

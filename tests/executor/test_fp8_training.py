@@ -69,11 +69,11 @@ def plan_for(layout: str, model: dict[str, Any] = BIASED, precision: Precision =
 def emulated(wide: torch.dtype) -> Iterator[None]:
     """Engines made inside emulate products in fp8, and compute all else in this type."""
     from executor import run_config
-    from executor.engine import engine
+    from executor.axes import axis
 
     options = partial(run_config.EngineOptions, emulate_fp8=True)
     with (
-        mock.patch.dict(engine._COMPUTE_DTYPES, {"bf16": wide}),
+        mock.patch.dict(axis._COMPUTE_DTYPES, {"bf16": wide}),
         mock.patch.object(run_config, "EngineOptions", options),
     ):
         yield

@@ -52,8 +52,6 @@ def tracked_peak(plan: Plan) -> float:
             model,
             vocabulary=model.vocab_size,
             dropout=0.0,
-            first=0,
-            count=model.num_layers,
             has_embedding=True,
             has_head=True,
         )

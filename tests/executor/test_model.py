@@ -118,7 +118,7 @@ def test_each_block_sees_as_far_as_its_window(change: dict[str, Any], farthest: 
 
 def test_a_stage_has_the_windows_of_its_place_in_the_model() -> None:
     fields = LLAMA | {"num_layers": 6, "attention_window": 4, "window_pattern": ["window", "window", "full"]}
-    _, stage = build(fields, first=3, count=3, has_embedding=False)
+    _, stage = build(fields, blocks=range(3, 6), has_embedding=False)
     assert [block.attention.window for block in stage.blocks.values()] == [4, 4, None]
 
 
@@ -153,7 +153,7 @@ def test_llama3_slows_turns_that_a_first_sequence_does_not_complete() -> None:
 def test_a_slice_has_the_weights_of_the_whole() -> None:
     """Initial values follow from names, so a stage starts with what one process would have."""
     _, whole = build(GPT)
-    _, stage = build(GPT, first=2, count=2, has_embedding=False)
+    _, stage = build(GPT, blocks=range(2, 4), has_embedding=False)
     expected = dict(whole.named_parameters())
     for name, parameter in stage.named_parameters():
         same = expected["embedding.tokens.weight" if name == "head.weight" else name]

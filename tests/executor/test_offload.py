@@ -8,6 +8,7 @@ last bit may differ, and with clipping that of a weight.
 from __future__ import annotations
 
 import resource
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -141,6 +142,7 @@ JOB = {"global_batch": 8, "sequence_length": 256}
 
 def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     """(bytes of each part at the device's peak, most bytes in host memory, bytes copied in a step) of this rank."""
+    from executor.axes.offload.hook import OffloadAxis
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.measure.memory import measure_tiers
@@ -149,10 +151,11 @@ def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-    assert engine.offloading is not None
-    engine.offloading.link.taken()
+    offload = engine.axis(OffloadAxis)
+    assert offload is not None
+    offload.link.taken()
     parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    copied = engine.offloading.link.taken()
+    copied = offload.link.taken()
     return parts, host, copied.down_bytes + copied.up_bytes
 
 
@@ -208,12 +211,19 @@ def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: s
 
 def places(plan: Plan) -> list[str]:
     """Devices of a slice's blocks, head and embedding, made on the host, after what stays went to another device."""
-    from executor.axes.offload.hook import Offloading
+    from executor.axes.offload.hook import OffloadAxis
     from executor.models.transformer import Transformer
+    from executor.run_config import EngineOptions
 
     part = Transformer(plan.model, vocabulary=plan.model.vocab_size)
-    offloading = Offloading(plan.layout, [0], torch.device("meta"), torch.float32, 1)
-    offloading.move_what_stays(part)
+    rank: Any = SimpleNamespace(
+        layout=plan.layout,
+        stages=[0],
+        device=torch.device("meta"),
+        dtype=torch.float32,
+        options=EngineOptions(),
+    )
+    OffloadAxis(rank).move_what_stays(part)
     modules = [*part.blocks.values(), part.head, part.embedding]
     return [next(module.parameters()).device.type for module in modules if module is not None]
 

@@ -90,6 +90,7 @@ def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     """How many reductions had been started when forward and backward were done, of how many."""
     import torch
 
+    from executor.axes.overlap import OverlapAxis
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions
@@ -97,8 +98,9 @@ def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
-    assert engine.behind is not None
-    begun = engine.behind.reducing
+    overlap = engine.axis(OverlapAxis)
+    assert overlap is not None
+    begun = overlap.reducing
     engine.update()
     return begun, len(engine.optimizer.flats)
 

@@ -136,13 +136,14 @@ def _whole(engine: Engine) -> dict[str, Floats]:
     from torch.distributed.tensor import DTensor
 
     from executor.axes.offload.streaming import StreamedBlock
+    from executor.axes.overlap import OverlapAxis
 
     found = {}
     streamed = [flat for flat in engine.optimizer.flats if isinstance(flat, StreamedBlock)]
     for flat in streamed:
         flat.load()
-    if engine.behind is not None:
-        engine.behind.arrive()
+    if (overlap := engine.axis(OverlapAxis)) is not None:
+        overlap.arrive()
     for part in engine.parts:
         for name, parameter in part.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

@@ -16,8 +16,8 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
-from executor.measure.any_report import save_report
-from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.measure.any_report import Course, Environment, save_report
+from executor.measure.report import PhaseReport, RankReport, RunReport, make_report
 from meshwright.records.run_comparison import comparison
 from meshwright.render.runs.run import next_step
 from planner.plan import make_plan
@@ -77,11 +77,7 @@ def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> Run
     return make_report(
         plan,
         ranks,
-        losses=[5.0],
-        gradient_norms=[1.0],
-        warm_up=0,
-        seed=0,
-        environment=machine,
+        Course(losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine),
         stack="meshwright",
     )
 

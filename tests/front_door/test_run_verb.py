@@ -11,10 +11,9 @@ import pytest
 from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
-from executor.measure.any_report import save_report
+from executor.measure.any_report import Environment, save_report
 from executor.measure.report import (
     AllocatorPeak,
-    Environment,
     PhaseReport,
     RankReport,
     RunReport,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.measured.runs.shipped import shipped_rows
-from executor.measure.any_report import save_report
-from executor.measure.report import Environment, PhaseReport, RankReport, make_report
+from executor.measure.any_report import Course, Environment, save_report
+from executor.measure.report import PhaseReport, RankReport, make_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.output import as_json
 from planner.plan_files import load_plan
@@ -112,7 +112,7 @@ def report(folder: Path) -> dict[str, Any]:
     ]
     machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
     written = make_report(
-        plan, ranks, losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine
+        plan, ranks, Course(losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine)
     )
     save_report(written, Path("report.json"))
     assert len(accuracy_frame([Path("report.json")]))

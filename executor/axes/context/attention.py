@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cost_models.specs.choices import Context
+from executor.axes.axis import Axis, Rank
 from executor.axes.context.tiles import (
     Coming,
     Merged,
@@ -41,6 +42,21 @@ from executor.axes.context.tiles import (
 from executor.models.positions import Places, Turns, Visibility
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.transformer import Block, Transformer
+
+
+class ContextAxis(Axis):
+    """Gives every module the tokens of the sequences that this rank has."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        way = rank.layout.context or rank.plan.question.stack.context_parallel
+        self.sequence = make_sequence(way, rank.context_group)
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        share_sequence(part, self.sequence)
+
+    def take(self, tokens_BS: Tensor) -> Tensor:
+        return take_tokens(tokens_BS, self.sequence, self.rank.layout.cp)
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:

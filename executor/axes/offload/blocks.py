@@ -1,14 +1,12 @@
 """A block with states, weights or gradients off the device: its buffers or shards, and where it is updated.
 
 ZeRO-0 and 1, on flat buffers:
-
     states     gradients add up and are averaged on the device and go down once a step; the CPU updates, weights come up
     parked     the optimizer's states come up for an update on the device, and go down again
     streamed   weights are on the device for their passes only; gradients go down after every backward pass and add up
                on the host, where the CPU updates (`executor.axes.offload.streaming`)
 
 ZeRO-2 and 3, on the shards of `fully_shard`:
-
     states     shards and averaged gradients are on the device; fp32 copies of them on the host, which the CPU updates
     streamed   `fully_shard` keeps shards and gradients on the host and copies shards up before it gathers them
 
@@ -29,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.axes.offload.residency import PARKED, STATES, Residency
-from executor.axes.data import FlatParameters
+from executor.axes.axis import Make
+from executor.axes.flat_parameters import FlatParameters
 from executor.axes.offload.drive import Drive
 from executor.axes.offload.link import HostLink, Slot, Staging
 from executor.axes.offload.states import Parking, StatesOnDrive
@@ -53,6 +52,8 @@ class HostPart:
 
 class StatesOnHost(FlatParameters):
     """A block whose fp32 weights and moments are in host memory, where the CPU updates them."""
+
+    resident = False
 
     def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
         self.host = host
@@ -101,10 +102,10 @@ class StatesOnHost(FlatParameters):
         """Free the weights on the device: here they stay."""
 
     def take_gradients_down(self) -> None:
-        """After a backward pass: here they stay on the device until the last."""
+        """After a backward pass: here they stay until the last."""
 
     def update_at_once(self) -> None:
-        """All gradients of the step are there: begin the update."""
+        """Begin the update: all gradients of the step are there."""
         self.settle()
         self.reduce()
         self.begin_update()
@@ -185,7 +186,9 @@ class StatesOnHost(FlatParameters):
 
 
 class ParkedStates(FlatParameters):
-    """A block whose optimizer states are in host memory between updates, which the device makes."""
+    """A block that the device updates, whose optimizer states are in host memory between updates."""
+
+    resident = False
 
     def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, link: HostLink, **how: Any) -> None:
         super().__init__(parameters, *where, **how)
@@ -205,9 +208,6 @@ class ParkedStates(FlatParameters):
         self.parking.bring()
         super().spread()
         self.parking.park()
-
-
-Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class ShardedBlock:
@@ -279,9 +279,10 @@ class ShardedBlock:
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
         values = local(parameter.detach())
         if self._drive is not None:  # for the moment until they are there
-            host = nn.Parameter(values.to(self.link.memory, torch.float32, copy=True))
+            copy = values.to(self.link.memory, torch.float32, copy=True)
         else:
-            host = nn.Parameter(self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values))
+            copy = self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values)
+        host = nn.Parameter(copy)
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 
@@ -291,9 +292,8 @@ class ShardedBlock:
             return
         for parameter in self.updated:
             if self._on_drive is None:
-                yield from (
-                    one for one in self.optimizer.state[parameter].values() if isinstance(one, Tensor)
-                )
+                states = self.optimizer.state[parameter].values()
+                yield from (one for one in states if isinstance(one, Tensor))
             if self._on_drive is None or self.lives != STATES:
                 yield parameter
             if self.lives != STATES and parameter.grad is not None:

@@ -6,57 +6,127 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload import NOWHERE
+from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.offload.residency import PARKED, RESIDENT, STREAMED, residency_of_blocks
+from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.axes.offload.window import Turn, turns_of_rank
-from executor.axes.data import FlatParameters
+from executor.axes.axis import Axis, Bucket, Make, Rank
+from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.offload.activations import Attic
-from executor.axes.offload.blocks import HostPart, Make, ParkedStates, ShardedBlock, StatesOnHost
+from executor.axes.offload.blocks import HostPart, ParkedStates, ShardedBlock, StatesOnHost
 from executor.axes.offload.drive import Drive
-from executor.axes.offload.link import HostLink, Staging, threads_for_updates
+from executor.axes.offload.link import HostLink, Staging, Traffic, threads_for_updates
+from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.axes.offload.states import Parking
 from executor.axes.offload.streaming import StreamedBlock, Window
 from executor.models.transformer import Transformer
-from executor.timing import Passes
+from executor.timing import Carried
 
 
-class Offloading:
-    """What of this rank's blocks is in host memory."""
+class OffloadAxis(Axis):
+    """Keeps states, weights or activations of this rank's blocks in host memory or on the drive."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        stages: list[int],
-        device: torch.device,
-        dtype: torch.dtype,
-        microbatches: int,
-        folder: Path | None = None,
-    ) -> None:
-        """`folder` is where the drive is; None: where temporary files are."""
-        self.layout, self.microbatches = layout, microbatches
-        self._stages = stages
-        self.lives = residency_of_blocks(layout, stages)
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        return layout.offload != NOWHERE
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        layout = self.layout = rank.layout
+        self.lives = residency_of_blocks(layout, rank.stages)
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
-        self.link = HostLink(device, threads_for_updates(device, ranks))
-        self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
-        self.drive = Drive(folder, self.link) if layout.offload.drive else None
+        self.link = HostLink(rank.device, threads_for_updates(rank.device, ranks))
+        self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, rank.dtype)
+        self.drive = Drive(rank.options.drive, self.link) if layout.offload.drive else None
         self._attic = Attic(self.link)
         self._on_host: dict[int, list[StatesOnHost]] = {}
         """By block."""
-        self._at_once = True
+        self._at_once = rank.options.clip is None
         self._parkings: list[Parking] = []
         self._window: Window | None = None
         self.sharded: list[ShardedBlock] = []
+        self._steps: list[Traffic] = []
+
+    def made_on(self) -> torch.device | None:
+        """Blocks that would not fit together are made on the host; tensor ranks split them on the device."""
+        on_host = self.rank.device.type == "cuda" and self.layout.tp == 1
+        return torch.device("cpu") if on_host else None
+
+    def made(self, part: Transformer) -> None:
+        if self.made_on() is not None:
+            self.move_what_stays(part)
+
+    def move_what_stays(self, part: Transformer) -> None:
+        """Bring a slice that was made on the host to the device, but for its streamed blocks."""
+        for name, module in (*part.blocks.items(), *part.named_children()):
+            if module is not part.blocks and name not in self.on_host(part):
+                module.to(self.link.device)
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
+        if self.layout.offload.activations:
+            self._attic.offload(part.blocks.values())
+
+    def on_host(self, part: Transformer) -> list[str]:
+        """Names of a slice's streamed blocks."""
+        return [name for name in part.blocks if self.lives[int(name)] == STREAMED]
+
+    def buckets(self) -> dict[int, Bucket]:
+        return {
+            id(parameter): int(name)
+            for part in self.rank.parts
+            for name, block in part.blocks.items()
+            if self.lives[int(name)] != RESIDENT
+            for parameter in block.parameters()
+        }
+
+    def buffer(
+        self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
+    ) -> FlatParameters | None:
+        if not isinstance(bucket, int):
+            return None
+        lives, link = self.lives[bucket], self.link.of(bucket)
+        if lives == PARKED:
+            parked = ParkedStates(parameters, copies, link=link, **how)
+            self._parkings.append(parked.parking)
+            return parked
+        host = HostPart(
+            link=link,
+            at_once=self._at_once,
+            incoming=self._incoming,
+            outgoing=self._outgoing,
+            drive=self.drive,
+        )
+        kind = StreamedBlock if lives == STREAMED else StatesOnHost
+        made = kind(parameters, copies, host=host, **how)
+        self._on_host.setdefault(bucket, []).append(made)
+        return made
+
+    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
+        assert isinstance(bucket, int)
+        sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket), self.drive)
+        if sharded.parking is not None:
+            self._parkings.append(sharded.parking)
+        self.sharded.append(sharded)
+        return sharded
+
+    def connect(self) -> None:
+        for parking, following in pairwise(self._parkings):
+            parking.following = following
+        if self._on_host:
+            modules = {int(name): block for part in self.rank.parts for name, block in part.blocks.items()}
+            self._window = Window(self.turns(), modules, self._on_host, self.rank.passes)
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """All passes of a step are inside."""
         if self._window is None:
             yield
             return
@@ -64,72 +134,11 @@ class Offloading:
         yield
         self._window.end()
 
-    def move_what_stays(self, part: Transformer) -> None:
-        """Bring a slice that was made on the host to the device, but for its streamed blocks; in place."""
-        for name, module in (*part.blocks.items(), *part.named_children()):
-            if module is not part.blocks and name not in self.streamed(part):
-                module.to(self.link.device)
-
-    def apply(self, part: Transformer) -> None:
-        """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
-        if self.layout.offload.activations:
-            self._attic.offload(part.blocks.values())
-
-    def streamed(self, part: Transformer) -> list[str]:
-        """Names of a slice's streamed blocks."""
-        return [name for name in part.blocks if self.lives[int(name)] == STREAMED]
-
-    def blocks(self, parts: Sequence[Transformer]) -> dict[int, int]:
-        """id of each parameter of a block that is not wholly on the device → the block."""
-        return {
-            id(parameter): int(name)
-            for part in parts
-            for name, block in part.blocks.items()
-            if self.lives[int(name)] != RESIDENT
-            for parameter in block.parameters()
-        }
-
-    def flat(
-        self, block: int, parameters: Sequence[nn.Parameter], *where: Any, at_once: bool, **how: Any
-    ) -> FlatParameters:
-        """The flat buffers of a block's parameters that the same ranks hold."""
-        self._at_once = at_once
-        lives = self.lives[block]
-        if lives == PARKED:
-            parked = ParkedStates(parameters, *where, link=self.link.of(block), **how)
-            self._parkings.append(parked.parking)
-            return parked
-        host = HostPart(
-            link=self.link.of(block),
-            at_once=at_once,
-            incoming=self._incoming,
-            outgoing=self._outgoing,
-            drive=self.drive,
-        )
-        kind = StreamedBlock if lives == STREAMED else StatesOnHost
-        made = kind(parameters, *where, host=host, **how)
-        self._on_host.setdefault(block, []).append(made)
-        return made
-
-    def shards(self, block: int, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
-        """The update of a block's parameters of one kind."""
-        sharded = ShardedBlock(parameters, self.lives[block], make, self.link.of(block), self.drive)
-        if sharded.parking is not None:
-            self._parkings.append(sharded.parking)
-        self.sharded.append(sharded)
-        return sharded
-
-    def connect(self, parts: Sequence[Transformer], passes: Passes) -> None:
-        """Have what was made work as blocks run; call it once, last."""
-        for parking, following in pairwise(self._parkings):
-            parking.following = following
-        if self._on_host:
-            modules = {int(name): block for part in parts for name, block in part.blocks.items()}
-            self._window = Window(self.turns(), modules, self._on_host, passes)
-
     def turns(self) -> list[Turn]:
         """What this rank does in a step, pass by pass."""
-        return turns_of_rank(self.layout, self._stages, self.microbatches, at_once=self._at_once)
+        return turns_of_rank(
+            self.layout, self.rank.stages, self.rank.share.microbatches, at_once=self._at_once
+        )
 
     def host_tensors(self) -> Iterator[Tensor]:
         """All that lies in host memory now."""
@@ -147,3 +156,41 @@ class Offloading:
     def host_parameters(self) -> set[int]:
         """ids of sharded parameters that are in host memory themselves."""
         return {id(one) for block in self.sharded if block.lives == STREAMED for one in block.parameters}
+
+    def record(self, into: list[Carried] | None) -> None:
+        self.link.record_into(into)
+
+    def end_step(self) -> None:
+        self._steps.append(self.link.taken())
+
+    def forget(self) -> None:
+        self._steps.clear()
+
+    def report(self, host_peak: int) -> dict[str, Any]:
+        plan, columns = self.rank.plan, LayoutColumns.of([self.layout])
+        ranks = min(self.layout.num_gpus, plan.question.cluster.gpus_per_node)
+        channels = channel_seconds(plan.question, columns)
+        host = HostReport(
+            peak_bytes=host_peak,
+            predicted_bytes=(plan.prediction.host_bytes or 0.0) / ranks,
+            down_bytes=tuple(step.down_bytes for step in self._steps),
+            up_bytes=tuple(step.up_bytes for step in self._steps),
+            copy_seconds=tuple(step.copy_seconds for step in self._steps),
+            update_seconds=tuple(step.update_seconds for step in self._steps),
+            predicted_copy_seconds=float(channels.copies[0]),
+            predicted_update_seconds=float(channels.update[0]),
+        )
+        if self.drive is None:
+            return {"host": host}
+        read, written = drive_step_bytes(plan.question, columns)
+        drive = DriveReport(
+            held_bytes=sum(one.nbytes for one in self.drive.tensors),
+            predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
+            read_bytes=tuple(step.drive_read_bytes for step in self._steps),
+            written_bytes=tuple(step.drive_written_bytes for step in self._steps),
+            seconds=tuple(step.drive_seconds for step in self._steps),
+            predicted_read_bytes=float(read[0]),
+            predicted_written_bytes=float(written[0]),
+            predicted_seconds=float((channels.read + channels.write)[0]),
+        )
+        return {"host": host, "drive": drive}

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
-from executor.timing import Mark, mark_on
+from executor.timing import Carried, Mark, mark_on
 
 _Told = TypeVar("_Told")
 _HERE = torch.device("cpu")
@@ -48,16 +48,6 @@ class Arrival:
 
 HERE = Arrival(None)
 """What has arrived already."""
-
-
-class Carried(NamedTuple):
-    """One copy, or one thing that the host's thread did."""
-
-    lane: Lane
-    block: int
-    """-1: of no block in particular."""
-    start: Mark
-    end: Mark
 
 
 @dataclass(slots=True)
@@ -118,15 +108,9 @@ class HostLink:
         """What there was since it was last taken."""
         return self._books.traffic
 
-    @contextmanager
-    def recording(self) -> Iterator[list[Carried]]:
-        """Everything that is carried or done inside the block, once that is over."""
-        carried: list[Carried] = []
+    def record_into(self, carried: list[Carried] | None) -> None:
+        """Record everything that is carried or done from now on; None: no more."""
         self._books.carried = carried
-        try:
-            yield carried
-        finally:
-            self._books.carried = None
 
     def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.axes.offload.window import Move, Turn
-from executor.axes.data import FlatParameters, part_of
+from executor.axes.flat_parameters import FlatParameters, part_of
 from executor.axes.offload.blocks import HostPart, StatesOnHost
 from executor.axes.offload.link import HERE, Arrival, Slot
 from executor.timing import Passes

@@ -1,0 +1,190 @@
+"""The contract of an axis on a rank: what it may change of the model, the update and a step.
+
+A rank knows its place, its meshes and its share of the batch. Each axis of `executor.engine` is made with that rank and
+called at the moments below, in the order in which they are listed; a method does nothing unless its axis overrides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cost_models.axes.layout import Layout
+from cost_models.schedules import stages_of_rank
+from executor.axes.flat_parameters import Copies, FlatParameters
+from executor.axes.replicas import share_of
+from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
+from executor.models.transformer import Transformer
+from executor.run_config import EngineOptions
+from executor.timing import Carried, Passes
+from planner.plan import Plan
+
+_COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Types of all but the operands of fp8 GEMMs."""
+A = TypeVar("A", bound="Axis")
+Bucket = int | str | None
+"""A block by its number, a block or end of a part by its name; None: all parameters that are updated together."""
+Gradient = Callable[[Tensor], Tensor | None]
+"""Parameter → the gradient that this rank has accumulated for it, if any."""
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Rank:
+    """One rank of a plan; every rank of the job makes one."""
+
+    def __init__(self, plan: Plan, device: torch.device, options: EngineOptions) -> None:
+        self.plan, self.device, self.options = plan, device, options
+        self.layout = layout = plan.layout
+        # nothing is sent between meta tensors, but a mesh wants a real device
+        self.mesh = make_mesh(layout, "cpu" if device.type == "meta" else device.type)
+        self.place = place_of(layout, dist.get_rank())
+        self.share = share_of(plan, self.place.dp)
+        self.context_group = make_context_group(layout)
+        self.experts = make_expert_mesh(layout, self.mesh.device_type) if plan.model.has_experts else None
+        self.passes = Passes(device)
+        self.dtype = _COMPUTE_DTYPES[plan.training.wide_precision]
+        stages = stages_of_rank(layout.schedule, layout.pp, layout.vpp)
+        self.stages = [int(stage) for stage in stages[self.mesh["pp"].get_local_rank()]]
+        """Virtual stages of this pipeline rank, in model order."""
+        self.axes: list[Axis] = []
+        self.parts: list[Transformer] = []
+        """The slices of the model, one for each virtual stage."""
+
+    @property
+    def tied_copies(self) -> list[Tensor]:
+        """The copies of a tied matrix on this rank where the first and the last stage have one each; else none."""
+        if not self.plan.model.tied_embeddings or self.layout.pp == 1:
+            return []
+        tokens = [part.embedding.tokens.weight for part in self.parts if part.embedding is not None]
+        return tokens + [part.head.weight for part in self.parts if part.head is not None]
+
+    def axis(self, kind: type[A]) -> A | None:
+        """The axis of this kind; None where the layout does not have it."""
+        return next((one for one in self.axes if isinstance(one, kind)), None)
+
+
+class Updated(Protocol):
+    """Parameters with an optimizer and a moment of their own to update: flat buffers, or the shards of one block."""
+
+    optimizer: torch.optim.Optimizer
+
+    def begin_update(self) -> None:
+        """Begin what runs beside other updates."""
+
+    def finish_update(self) -> None:
+        """Update, bring the weights to wherever they are used, forget the gradients."""
+
+    def spread(self) -> None:
+        """Bring updated or loaded weights to wherever they are used."""
+
+
+class Shards(Updated, Protocol):
+    """The shards of one block under ZeRO-2 and 3 that an axis updates apart."""
+
+    parameters: list[nn.Parameter]
+    updated: list[nn.Parameter]
+    """What the optimizer updates in their place."""
+
+
+class Axis:
+    """One axis of a layout on one rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+
+    @classmethod
+    def wanted(cls, layout: Layout) -> bool:
+        """Whether a layout asks for it."""
+        return True
+
+    # the model, one slice after another
+    def made_on(self) -> torch.device | None:
+        """Where slices are made; None: on the rank's device."""
+
+    def made(self, part: Transformer) -> None:
+        """A slice has its initial values."""
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        """Change the slice of a virtual stage in place, before its blocks are compiled."""
+
+    def compile_options(self) -> dict[str, Any]:
+        """Options of torch's compiler."""
+        return {}
+
+    def on_host(self, part: Transformer) -> Collection[str]:
+        """Names of a slice's blocks whose parameters are in host memory between passes."""
+        return ()
+
+    def shard(self, part: Transformer, on_host: Collection[str]) -> None:
+        """Wrap the parameters of a slice; `on_host` names its blocks that are in host memory."""
+
+    # the optimizer
+    def parts_made(self) -> None:
+        """All slices of this rank are made."""
+
+    def buckets(self) -> dict[int, Bucket]:
+        """id of each parameter that is updated apart from others → its bucket, by block or end of the model."""
+        return {}
+
+    def buffer(
+        self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
+    ) -> FlatParameters | None:
+        """The flat buffers of a bucket under ZeRO-0 and 1; None: as without this axis.
+
+        `routed`: the parameters are of routed experts. `how` goes to `FlatParameters`.
+        """
+
+    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> Shards | None:
+        """The update of a bucket's shards of one kind under ZeRO-2 and 3; None: as without this axis."""
+
+    def connect(self) -> None:
+        """The optimizer is made."""
+
+    # a step
+    def take(self, tokens_BS: Tensor) -> Tensor:
+        """The tokens of whole sequences that this rank works on."""
+        return tokens_BS
+
+    def step(self) -> AbstractContextManager[None]:
+        """The forward and backward passes of a step are inside."""
+        return nullcontext()
+
+    def join(self, gradient: Gradient) -> None:
+        """Gradients are complete among tensor ranks: add up those of other stages."""
+
+    def before_reduce(self) -> None:
+        """The passes are over; gradients are about to be reduced over replicas."""
+
+    def reduced(self) -> None:
+        """Gradients are reduced over replicas."""
+
+    # what is measured
+    def host_tensors(self) -> Iterable[Tensor]:
+        """What it keeps in host memory."""
+        return ()
+
+    def drive_tensors(self) -> Iterable[Tensor]:
+        """What it keeps on the host's drive."""
+        return ()
+
+    def host_parameters(self) -> Collection[int]:
+        """ids of parameters whose gradients are in host memory, too, whenever they exist."""
+        return ()
+
+    def record(self, into: list[Carried] | None) -> None:
+        """Record copies and updates from now on; None: no more."""
+
+    def end_step(self) -> None:
+        """A step is over: keep what it counted for the report."""
+
+    def forget(self) -> None:
+        """The warm-up is over: what was counted so far does not count."""
+
+    def report(self, host_peak: int) -> dict[str, Any]:
+        """Field of a rank's report → what this axis measured; `host_peak` bytes were in host memory at most."""
+        return {}

@@ -1,0 +1,110 @@
+"""What offload reports of a run, and what it requires before one; without torch, for the launcher."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from cost_models.axes.offload import NOWHERE
+from cost_models.base import Spec
+from cost_models.errors import HostError, InputError
+from cost_models.units import format_bytes
+from executor.run_config import RunConfig
+from planner.plan import Plan
+
+
+class HostReport(Spec):
+    """What a rank whose layout offloads had in host memory, and what its ways there and the CPU did in each step."""
+
+    peak_bytes: int = 0
+    """Most that it had there; 0: not measured."""
+    predicted_bytes: float
+    """The same as the plan has it."""
+    down_bytes: tuple[int, ...]
+    """Copied from the device to host memory."""
+    up_bytes: tuple[int, ...]
+    """Copied back."""
+    copy_seconds: tuple[float, ...]
+    """Of these copies, both ways added up; on a GPU they run beside other work."""
+    update_seconds: tuple[float, ...]
+    """Of the CPU's updates."""
+    predicted_copy_seconds: float
+    """Of a step."""
+    predicted_update_seconds: float
+    """Of a step."""
+
+
+class DriveReport(Spec):
+    """What a rank had on its host's drive, and what came from there and went back in each step."""
+
+    held_bytes: int
+    predicted_bytes: float
+    """The same as the plan has it."""
+    read_bytes: tuple[int, ...]
+    written_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    """Of reading and of writing, added up; they run beside the update."""
+    predicted_read_bytes: float
+    """Of a step."""
+    predicted_written_bytes: float
+    """Of a step."""
+    predicted_seconds: float
+    """Of a step; 0 where the plan's cluster does not say how fast its drives are."""
+
+
+def require_offload(plan: Plan, config: RunConfig) -> None:
+    """Raise InputError where flags of a run do not go with what its plan offloads."""
+    if config.drive is not None and not plan.layout.offload.drive:
+        raise InputError(
+            "--drive: the plan keeps nothing on a drive",
+            hint="leave it out, or plan `offload=states/drive`",
+        )
+    if config.compile and plan.layout.offload != NOWHERE:
+        raise InputError(
+            "compiled blocks stay on the device, and the plan keeps some in host memory",
+            hint="leave out `compile`, or plan without `offload`",
+        )
+
+
+def drive_folder(config: RunConfig) -> Path:
+    """Where states on the drive lie: a folder that is yet to be made stands for the one it will be in."""
+    if config.drive is not None:
+        return config.drive
+    if config.out is None:
+        return Path(tempfile.gettempdir())
+    out = config.out.absolute()
+    return next(folder for folder in (out, *out.parents) if folder.exists())
+
+
+def require_drive(plan: Plan, folder: Path, nodes: int = 1) -> None:
+    """Raise HostError where a folder cannot hold what this host's ranks of the plan have on the drive."""
+    if not plan.layout.offload.drive:
+        return
+    if problem := _unusable(folder):
+        raise HostError(
+            f"--drive {folder}: {problem}", hint="name a folder of the drive that can be written to"
+        )
+    ranks = plan.layout.num_gpus
+    of_hosts = plan.prediction.drive_bytes or 0.0
+    needed = of_hosts / min(ranks, plan.question.cluster.gpus_per_node) * (ranks // nodes)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise HostError(
+            f"--drive {folder}: {format_bytes(needed)} of optimizer states need room there, and {format_bytes(free)}"
+            " are free",
+            hint="name a folder of another drive, or offload fewer blocks",
+        )
+
+
+def _unusable(folder: Path) -> str:
+    """Why nothing can be written to a folder."""
+    if not folder.exists():
+        return "there is no such folder"
+    if not folder.is_dir():
+        return "is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
