@@ -121,10 +121,11 @@ def said(options: Any) -> tuple[str, ...]:
     return tuple(name for name in chosen if not _is_default(getattr(options, name), defaults[name]))
 
 
-def part_of(options: Any, kind: type[O]) -> O:
-    """Options of another kind with the fields that both have."""
+def part_of(options: Any, kind: type[O], **more: Any) -> O:
+    """Options of another kind with the fields that both have, and more."""
     own = {one.name for one in fields(options)}
-    return kind(**{one.name: getattr(options, one.name) for one in fields(kind) if one.name in own})  # type: ignore[arg-type]
+    both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in own}  # type: ignore[arg-type]
+    return kind(**both, **more)
 
 
 def _is_default(value: object, default: object) -> bool:

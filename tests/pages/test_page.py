@@ -15,7 +15,7 @@ from cost_models.errors import InputError
 from meshwright.pages.chapters import Block, Chapter, Fact, Listing, paragraphs
 from meshwright.pages.html import page
 from meshwright.render.tables import table
-from meshwright.verbs.report.writing import report
+from meshwright.verbs.report import report
 
 HOSTILE = "</pre><script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 LARGEST = 1_000_000

@@ -131,6 +131,6 @@ def ask_import(options: ImportOptions) -> ImportQuestion:
         )
     known = replace(options, model=model, gpus=world)
     return ImportQuestion(
-        given=ask_estimate(replace(part_of(known, EstimateOptions), layout=str(sharding))),
+        given=ask_estimate(part_of(known, EstimateOptions, layout=str(sharding))),
         best=ask(part_of(known, PlanOptions)),
     )
