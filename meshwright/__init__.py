@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.estimate import Estimated as Estimated
     from meshwright.families.transformer.explain import Explained as Explained
     from meshwright.families.transformer.explain import NotChosen as NotChosen
-    from meshwright.families.transformer.largest_sizes import Largest as Largest
-    from meshwright.families.transformer.planned import Planned as Planned
-    from meshwright.families.transformer.ranked import Ranked as Ranked
+    from meshwright.families.transformer.planning.largest_sizes import Largest as Largest
+    from meshwright.families.transformer.planning.planned import Planned as Planned
+    from meshwright.families.transformer.planning.ranked import Ranked as Ranked
     from meshwright.families.transformer.run import Emulated as Emulated
     from meshwright.families.transformer.run import Ran as Ran
     from meshwright.plots.drawn import Drawing as Drawing
@@ -96,9 +96,9 @@ _HOMES = {
     "meshwright.families.transformer.compare": "Compared",
     "meshwright.families.transformer.estimate": "Estimated",
     "meshwright.families.transformer.explain": "Explained NotChosen",
-    "meshwright.families.transformer.largest_sizes": "Largest",
-    "meshwright.families.transformer.planned": "Planned",
-    "meshwright.families.transformer.ranked": "Ranked",
+    "meshwright.families.transformer.planning.largest_sizes": "Largest",
+    "meshwright.families.transformer.planning.planned": "Planned",
+    "meshwright.families.transformer.planning.ranked": "Ranked",
     "meshwright.families.transformer.run": "Emulated Ran",
     "meshwright.plots.drawn": "Drawing",
     "meshwright.verbs.advise": "advise",

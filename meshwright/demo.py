@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 
 from cost_models.files.catalog import local_cluster
-from meshwright.records.run_comparison import comparison
-from meshwright.records.run_reports import read_report
-from meshwright.render.runs.run import comparison_rows
+from meshwright.records.runs import comparison, read_report
+from meshwright.render.measured import comparison_rows
 
 OUT = Path("demo-output")
 

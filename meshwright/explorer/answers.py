@@ -13,15 +13,15 @@ from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
 from meshwright.families.transformer.chapters import answer_blocks, reasons
 from meshwright.families.transformer.explain import explain
-from meshwright.families.transformer.plan import TOP, PlanQuestion
-from meshwright.families.transformer.planned import Planned
+from meshwright.families.transformer.planning.planned import Planned
+from meshwright.families.transformer.planning.question import TOP, PlanQuestion
 from meshwright.inputs.limits import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
 from meshwright.plots.drawing import Tradeoff, draw_frontier, draw_memory, draw_timeline
 from meshwright.plots.drawn import Drawing
-from meshwright.render.plans.pools import gpus_in_words
-from meshwright.render.plans.ranked import optimum_table, plans_rows
+from meshwright.render.goals import gpus_in_words
+from meshwright.render.ranked import optimum_table, plans_rows
 from meshwright.render.words import lines_of_any_length, percent, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask as ask_forecast

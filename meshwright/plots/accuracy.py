@@ -11,7 +11,7 @@ from meshwright.plots.parts.diagonal import BAND, draw_band, draw_diagonal, find
 from meshwright.plots.parts.labels import Label, put_labels
 from meshwright.plots.parts.style import Frame
 from meshwright.plots.parts.text import short_layout
-from meshwright.render.runs.run import SHARES, quantity_label
+from meshwright.render.measured import SHARES, quantity_label
 
 _MAX_QUANTITIES = 24
 _MAX_LABELS = 12

@@ -17,10 +17,9 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.units import counted, format_seconds
 from meshwright.plots.drawn import Drawing
+from meshwright.plots.forecast import forecast_frame
 from meshwright.records import frames
-from meshwright.records.forecasts import forecast_frame
-from meshwright.render.plans.goals import sizes_text
-from meshwright.render.plans.pools import gpus_in_words
+from meshwright.render.goals import gpus_in_words, sizes_text
 from planner.answers.frontier import frontier_frame, pareto_frame
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.answers.scaling import KINDS, doublings, scaling_frame
@@ -295,8 +294,7 @@ def draw_topology(
         InputError: a cluster of several pools.
     """
     from meshwright.plots.topology import topology
-    from meshwright.records.links import links_frame
-    from meshwright.render.links import links_finding, links_table
+    from meshwright.render.links import links_finding, links_frame, links_table
 
     if isinstance(cluster, MixedCluster):
         raise _several_kinds("topology", cluster.name)

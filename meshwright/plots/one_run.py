@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.diagonal import BAND
 from meshwright.plots.parts.style import Frame
-from meshwright.records.run_comparison import ComparedQuantity
-from meshwright.render.runs.run import SHARES, error_text, quantity_label, quantity_text
+from meshwright.records.runs import ComparedQuantity
+from meshwright.render.measured import SHARES, error_text, quantity_label, quantity_text
 from meshwright.render.words import size_unit, time_unit
 
 _STEP = "step_seconds"

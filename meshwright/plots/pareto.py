@@ -12,7 +12,7 @@ from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.labels import Label, ends_first, put_labels
 from meshwright.plots.parts.style import Frame
 from meshwright.plots.parts.text import brief_layout
-from meshwright.render.plans.goals import value_text
+from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent, size_unit, time_unit
 from planner.objectives import Measure, Unit
 

@@ -22,8 +22,7 @@ from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
 from meshwright.records.estimates import estimate_row
-from meshwright.records.run_comparison import comparison
-from meshwright.records.run_reports import read_report
+from meshwright.records.runs import comparison, read_report
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.prices import moments
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 
@@ -86,3 +87,18 @@ def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFr
             for gpu in sorted(on)
         ]
     return pd.DataFrame(rows)
+
+
+_WORDS = {
+    moments.FORWARD: "while vectors travel",
+    moments.DENSE: "while the dense network runs",
+    moments.BACKWARD: "while gradients travel",
+    moments.COPIES: "while gradients of copied rows are added up",
+    moments.UPDATE: "while rows are updated",
+    moments.SUMS: "while gradients of the dense network are summed",
+}
+
+
+def while_(moment: str) -> str:
+    """ " while gradients travel": nothing where a step is one moment."""
+    return f" {_WORDS[moment]}" if moment in _WORDS else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cost_models.communication.levels import met_levels
 from cost_models.pipeline.link_use import Crossing, LinkUse
@@ -10,6 +11,9 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
 from meshwright.render.tables import table
 from meshwright.render.words import percent, sentence_list, wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
@@ -68,3 +72,30 @@ def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> s
 def share_text(share: float) -> str:
     """Percent of a step; what is next to nothing as such."""
     return percent(share) if share >= 0.001 else "< 0.1 %"
+
+
+def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> pd.DataFrame:
+    """A row per level from the inside out: `level`, `kind`, `gpus` of one domain, `domains`, `bandwidth` of one GPU
+    (bytes/s), `latency` (s); with a plan a row per level and `axis`, with `gpu_bytes` of a step and their `share` of
+    what the link could carry in it."""
+    import pandas as pd
+
+    rows = []
+    for level in met_levels(cluster):
+        gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)
+        row = {
+            "level": level.name,
+            "kind": level.kind,
+            "gpus": gpus,
+            "domains": -(-cluster.num_gpus // gpus),
+            "bandwidth": level.bandwidth,
+            "latency": level.latency,
+        }
+        own = [one for one in use or () if one.level.name == level.name]
+        if use is None:
+            rows.append(row)
+        elif own:
+            rows += [row | {"axis": one.axis, "gpu_bytes": one.gpu_bytes, "share": one.share} for one in own]
+        else:
+            rows.append(row | {"axis": "", "gpu_bytes": 0.0, "share": 0.0})
+    return pd.DataFrame(rows)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from executor.measure.operations import OperationsReport
+from cost_models.errors import InputError
+from cost_models.reliability.segments import Segment
+from cost_models.specs.operations import OperationsSpec
+from cost_models.units import counted, format_bytes, format_seconds
+from executor.measure.operations import PARTS, OperationsReport
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.operations import operations_rows
-from meshwright.render.runs.operations import operations_text
-from meshwright.render.tables import Table
-from meshwright.render.words import as_html
+from meshwright.render.tables import Table, table
+from meshwright.render.words import as_html, percent, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,3 +94,137 @@ class AnyRan(Generic[R]):
 
     def _repr_html_(self) -> str:
         return f"<pre>{as_html(repr(self))}</pre>"
+
+
+_LONGEST_BETWEEN = 3.6e12
+"""Seconds between failures of operations in which none was seen: the longest that a file may say."""
+
+
+def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
+    """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
+    forecast = forecast_shares(seen)
+    return [
+        {
+            "part": part,
+            "seconds": seen.parts[part],
+            "share": seen.parts[part] / seen.wall_seconds if seen.wall_seconds else 0.0,
+            "forecast_share": forecast[part],
+        }
+        for part in PARTS
+    ]
+
+
+def segment_of(seen: OperationsReport) -> Segment:
+    """The segment of a forecast with the run's own step, mean save, mean restart and time between failures."""
+    save, restart, failures = seen.mean_save, seen.mean_restart, seen.failures
+    return Segment(
+        work=seen.every * seen.step_seconds,
+        saving=save.blocked,
+        restart=restart.detection + restart.starting + restart.loading,
+        between=seen.wall_seconds / failures if failures else math.inf,
+        lag=save.flush,
+    )
+
+
+def forecast_shares(seen: OperationsReport) -> dict[str, float]:
+    """Part → its share of the time by the formula of a segment."""
+    one = segment_of(seen)
+    if math.isinf(one.between):
+        return {"training": one.work / one.length, "saving": one.saving / one.length} | dict.fromkeys(
+            ("lost_work", "restarting"), 0.0
+        )
+    return {
+        "training": one.goodput,
+        "saving": one.saving / one.expected,
+        "lost_work": one.lost / one.expected,
+        "restarting": one.restarting / one.expected,
+    }
+
+
+def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsSpec:
+    """Operations as a run has seen them: what `forecast --operations run-report.json` counts.
+
+    Raises:
+        InputError: it saved nothing.
+    """
+    if not (seen.mean_save.size and seen.mean_save.flush):
+        raise InputError(
+            f"`{name}` tells of no checkpoint that was written", hint="--checkpoint saves, --every how often"
+        )
+    save, restart, one = seen.mean_save, seen.mean_restart, segment_of(seen)
+    return OperationsSpec.model_validate(
+        {
+            "name": "measured",
+            "mtbf": _seconds(min(one.between * gpus, _LONGEST_BETWEEN)),
+            "detection": _seconds(restart.detection),
+            "restart": _seconds(restart.starting),
+            "storage_write": _rate(save.size / save.flush),
+            "storage_read": _rate(save.size / (restart.loading or save.flush)),
+            "pause": save.blocked,  # with the copy to host memory in it
+            "host_copy": _rate(_FASTEST),
+            "source": f"{name}: {counted(len(seen.saves), 'save')}, {counted(seen.failures, 'failure')}",
+        }
+    )
+
+
+_SLOWEST, _FASTEST = 1e3, 1e17
+"""Rates that operations may have, bytes/s."""
+_LEAST_SECONDS = 1e-6
+
+
+def _seconds(value: float) -> str:
+    return f"{max(value, _LEAST_SECONDS):.9f} s"
+
+
+def _rate(value: float) -> str:
+    return f"{min(max(value, _SLOWEST), _FASTEST):.0f} B/s"
+
+
+PART_WORDS = {
+    "training": "training",
+    "stragglers": "slow hosts",
+    "saving": "saving",
+    "lost_work": "work done again",
+    "restarting": "restarting",
+    "waiting_for_spares": "waiting for spares",
+    "maintenance": "maintenance",
+}
+"""Parts of a job's time as people call them."""
+
+
+def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
+    """Where the time of a run went; `rows` are of `meshwright.verbs.any_run`."""
+    yield ""
+    cells = [
+        (
+            PART_WORDS[row["part"]],
+            percent(row["forecast_share"]),
+            percent(row["share"]),
+            format_seconds(row["seconds"]),
+        )
+        for row in rows
+    ]
+    yield table(("where time went", "forecast", "measured", ""), cells, words=("where time went",))
+    yield wrapped(_saves(seen))
+    if seen.restarts:
+        yield wrapped(_restarts(seen))
+
+
+def _saves(seen: OperationsReport) -> str:
+    save = seen.mean_save
+    words = (
+        f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}: training waits"
+        f" {format_seconds(save.blocked)}"
+    )
+    return words + (
+        f", readable {format_seconds(save.flush)} later ({format_bytes(save.size)})" if save.size else ""
+    )
+
+
+def _restarts(seen: OperationsReport) -> str:
+    mean, lost = seen.mean_restart, fmean(one.steps_lost for one in seen.restarts)
+    return (
+        f"{counted(seen.failures, 'failure')}: {format_seconds(mean.detection)} until ranks were started again,"
+        f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps lost"
+        " (means); the forecast is of these means, failures at random"
+    )

@@ -21,7 +21,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.emulate import one_rank as emulation
 from executor.emulate.one_rank import emulate
-from meshwright.render.runs.emulation import emulation_text
+from meshwright.families.transformer.run import emulation_text
 from planner.plan import Plan, make_plan
 from planner.search.given_layout import place_layout
 

@@ -8,8 +8,7 @@ import pytest
 
 from cost_models.errors import InputError
 from executor.measure.operations import OperationsReport, operations_of_record
-from meshwright.records.operations import forecast_shares, operations_rows, operations_spec
-from meshwright.render.runs.operations import operations_text
+from meshwright.verbs.any_run import forecast_shares, operations_rows, operations_spec, operations_text
 
 Line = dict[str, Any]
 

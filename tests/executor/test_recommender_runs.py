@@ -24,7 +24,7 @@ from executor.measure.any_report import save_report
 from executor.recommender.report import RecommenderReport
 from executor.run_config import RunConfig
 from meshwright.families.recommender.running import RecommenderRun
-from meshwright.records.run_reports import read_any_report, read_report
+from meshwright.records.runs import read_any_report, read_report
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
 MIXED = (

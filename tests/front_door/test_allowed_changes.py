@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.render.plans.mathematics import count_sentence, flops_counted
+from meshwright.render.goals import count_sentence, flops_counted
 from planner.plan_files import load_plan
 from planner.space.notes import notes_of
 

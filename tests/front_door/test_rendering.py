@@ -14,15 +14,15 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
+from meshwright.families.transformer.compare import comparison_table
+from meshwright.families.transformer.planning.ranked import answer_cells, frontier_sentence
 from meshwright.records.estimates import estimate_record
-from meshwright.records.run_comparison import ComparedQuantity
-from meshwright.render.plans.clusters import answer_cells, frontier_sentence
-from meshwright.render.plans.comparison import comparison_table
-from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
-from meshwright.render.plans.goals import sizes_text
-from meshwright.render.plans.ranked import HEADERS, certificate_sentence, plans_rows, question_header
-from meshwright.render.runs.run import comparison_table as run_table
-from meshwright.render.runs.run import on_other_devices, step_line
+from meshwright.records.runs import ComparedQuantity
+from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
+from meshwright.render.goals import sizes_text
+from meshwright.render.measured import comparison_table as run_table
+from meshwright.render.measured import on_other_devices, step_line
+from meshwright.render.ranked import HEADERS, certificate_sentence, plans_rows, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import (
     change,

@@ -20,7 +20,7 @@ from executor.measure.report import (
     make_report,
 )
 from executor.run_config import Rate, RunConfig, Saving
-from meshwright.records.run_comparison import comparison, time_parts
+from meshwright.records.runs import comparison, time_parts
 from planner.plan_files import load_plan
 
 

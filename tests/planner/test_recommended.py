@@ -19,7 +19,7 @@ from cost_models.risk import RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
-from meshwright.render.plans.recommendation import recommendation_sentences
+from meshwright.families.transformer.planning.recommendation import recommendation_sentences
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
 from planner.answers.recommended import Recommendation, recommend

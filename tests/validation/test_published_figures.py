@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cost_models.measured.validation.figures import Figures, published_figures
-from meshwright.render.runs.published_figures import figures_section
+from meshwright.verbs.validate.text import figures_section
 
 
 def group(name: str) -> Figures:

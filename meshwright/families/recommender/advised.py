@@ -13,14 +13,15 @@ from meshwright.families.recommender.records import estimate_record, question_re
 from meshwright.families.recommender.text import precise, proof_text, question_text
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, as_html, change, sentence_list, wrapped
+from meshwright.render.words import NOT_PROVED, change, sentence_list, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.plan_files import save_plan
 from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _NAMED = 3
 """Tables of a change that are named."""
@@ -28,7 +29,7 @@ _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingAdvised:
+class ShardingAdvised(AnswerBase):
     """What is run today, the tables whose change gains most, and the best sharding."""
 
     advice: ShardingAdvice
@@ -56,12 +57,6 @@ class ShardingAdvised:
         if not advice.at_the_end:
             rows.append(_row("the rest", "tables move", None, advice.best))
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.others]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The rows as a frame; seconds and bytes."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""
@@ -166,12 +161,6 @@ class ShardingAdvised:
         more = [counted(len(names) - _NAMED, "table") + " more"] if len(names) > _NAMED else []
         how = f"{one.after} elsewhere" if one.after == one.before else f"{one.after}, not {one.before}"
         return f"{sentence_list([*names[:_NAMED], *more])}: {how}"
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{as_html(repr(self))}</pre>"
 
 
 def _row(

@@ -26,19 +26,18 @@ from meshwright.families.recommender.text import (
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.plan_files import save_plan
 from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from meshwright.plots.drawn import Drawing
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Priced:
+class _Priced(AnswerBase):
     """A question and the price of one sharding."""
 
     question: RecommenderQuestion
@@ -87,12 +86,6 @@ class _Priced:
         """Write it as a plan."""
         save_plan(self.plan, Path(path))
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row per table: where it lies."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
     def plot(self, kind: str = "sharding") -> Drawing:
         """A picture with its data: `time`, `memory` or `sharding`. Raises UnknownNameError for another kind."""
         from meshwright.families.recommender.pictures import draw
@@ -102,9 +95,6 @@ class _Priced:
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
         return f"meshwright explain {path}"
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,11 +11,12 @@ from cost_models.units import format_bytes, format_seconds
 from executor.emulate.recommender import HOST, ShardEmulation
 from executor.measure.any_report import save_report
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.run_comparison import ComparedQuantity
-from meshwright.render.moments import while_
-from meshwright.render.runs.run import error_text
+from meshwright.records.runs import ComparedQuantity
+from meshwright.records.shardings import while_
+from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.recommender.plan import RecommenderPlan
 
 _SECONDS = "compute"
@@ -23,7 +24,7 @@ _COLUMNS = ("quantity", "plan", "predicted", "emulated")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardEmulated:
+class ShardEmulated(AnswerBase):
     """A plan and the report of one of its ranks."""
 
     plan: RecommenderPlan
@@ -89,9 +90,6 @@ class ShardEmulated:
             yield wrapped(f"Predicted to be fullest{when}.")
         if not report.on_planned_device:
             yield "Compute is left out: the plan is for another kind of device."
-
-    def __repr__(self) -> str:
-        return "\n".join(str(part) for part in self.text)
 
 
 def _worded(quantity: str, value: float) -> str:

@@ -17,7 +17,8 @@ from meshwright.families.recommender.asking import GivenSharding, ShardingQuesti
 from meshwright.families.recommender.text import precise
 from meshwright.inputs.options import TIME_LIMIT
 from meshwright.render.tables import Table, table
-from meshwright.render.words import as_html, percent, wrapped
+from meshwright.render.words import percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
@@ -27,7 +28,7 @@ from planner.search.budget import Budget
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Imported:
+class Imported(AnswerBase):
     """A sharding of another trainer's file, beside the best."""
 
     today: ShardingEstimated
@@ -83,12 +84,6 @@ class Imported:
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
         return f"meshwright explain {path}"
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{as_html(repr(self))}</pre>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

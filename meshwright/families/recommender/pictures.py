@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from cost_models.errors import InfeasibleError, UnknownNameError
@@ -11,10 +11,13 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
 from meshwright.families.recommender.text import precise
+from meshwright.pages.chapters import Chapter
 from meshwright.plots.drawn import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
-from meshwright.render.plans.goals import sizes_text
+from meshwright.render.goals import sizes_text
+from meshwright.render.tables import Table
 from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
+from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.answers.scaling import doublings
 from planner.recommender.plan import RecommenderPlan
 from planner.space.gpu_counts import on_whole_nodes, parse_sizes, possible
@@ -90,3 +93,12 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     **{kind: partial(_of_one_plan, kind) for kind in _DRAWN},
     "scaling": _scaling,
 }
+
+
+_PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding"))
+
+
+def chapters(plan: RecommenderPlan, request: PageRequest, told: tuple[str | Table, ...]) -> Iterator[Chapter]:
+    """The chapters in their order; `told` is what `explain` says."""
+    yield Chapter(title="The answer, and what binds it", blocks=told)
+    yield from pictures(plan, request, _PICTURES, PICTURES)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,16 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from executor.requirements import require_torch
+from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.any_run import AnyRan
 from meshwright.verbs.family import Running
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
-    from meshwright.families.recommender.built import ShardsBuilt
+    from executor.emulate.dry_run import BuiltShards
     from meshwright.families.recommender.emulated import ShardEmulated
 
 NOT_TENSORS = ("workspace", "communicators")
@@ -61,7 +63,7 @@ class RecommenderRun(Running):
     def built(self) -> ShardsBuilt:
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_shards_without_devices
-        from meshwright.families.recommender.built import ShardsBuilt
+        from meshwright.families.recommender.running import ShardsBuilt
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
@@ -147,3 +149,49 @@ def _worded(quantity: str, value: float) -> str:
     if quantity.startswith("bytes sent"):
         return f"{grouped(int(value))} B"
     return format_bytes(value) if quantity.endswith("memory") else format_seconds(value)
+
+
+_HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardsBuilt(AnswerBase):
+    """A plan and the ranks that were built of it."""
+
+    plan: RecommenderPlan
+    ranks: Sequence[BuiltShards]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each rank."""
+        return [asdict(rank) for rank in self.ranks]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"schema": JSON_SCHEMA, "layout": self.plan.layout, "ranks": self.rows}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What is printed."""
+        plan, dense = self.plan, self.ranks[0].dense_parameters
+        which = (
+            "its ranks hold"
+            if len(self.ranks) == plan.num_ranks
+            else "the fullest, the emptiest and others hold"
+        )
+        told = wrapped(
+            f"{plan.model.name} on {counted(plan.num_ranks, 'rank')}: built without devices; {which}, beside"
+            f" {grouped(dense)} parameters of the dense network each"
+        )
+        return told, "", table(_HEADERS, [_cells(one) for one in self.ranks])
+
+
+def _cells(one: BuiltShards) -> tuple[str, ...]:
+    sizes = (
+        one.table_bytes,
+        one.predicted_table_bytes,
+        one.state_bytes,
+        one.predicted_state_bytes,
+        one.host_bytes,
+    )
+    return str(one.rank), str(one.slices), grouped(one.rows), *map(format_bytes, sizes)

@@ -13,13 +13,12 @@ from cost_models.recommender.serving import Served
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
-from meshwright.render.words import as_html, percent, wrapped
+from meshwright.render.words import percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.serving.knapsack import filling_order, one_share
 from planner.serving.serving_plan import ServingPlan, latencies, save_serving_plan
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from meshwright.plots.drawn import Drawing
 
 Array = npt.NDArray[np.float64]
@@ -28,7 +27,7 @@ MOST_TABLES = 30
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServedRecommender:
+class ServedRecommender(AnswerBase):
     """A recommender served from caches on GPUs."""
 
     plan: ServingPlan
@@ -198,20 +197,8 @@ class ServedRecommender:
         """Write the plan."""
         save_serving_plan(self.plan, path)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Classes of tables as a pandas frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
     def plot(self) -> Drawing:
         """Hits and latency by the size of the cache."""
         from meshwright.plots.cache import draw_cache
 
         return draw_cache(self.plan)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{as_html(repr(self))}</pre>"

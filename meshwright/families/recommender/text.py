@@ -11,7 +11,7 @@ from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from cost_models.units import counted, format_bytes, format_count, grouped
-from meshwright.render.moments import while_
+from meshwright.records.shardings import while_
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.alternatives import BindingStage

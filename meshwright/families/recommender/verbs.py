@@ -122,7 +122,7 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
         )
 
     def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
-        from meshwright.families.recommender.chapters import chapters
+        from meshwright.families.recommender.pictures import chapters
 
         return chapters(plan, request, self.explain(plan).text)
 

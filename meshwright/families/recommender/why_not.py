@@ -14,6 +14,7 @@ from meshwright.families.recommender.text import precise
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.recommender.alternatives import Alternative, alternative
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.plan import RecommenderPlan
@@ -27,7 +28,7 @@ _SEEN = 5e-4
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingNotChosen:
+class ShardingNotChosen(AnswerBase):
     """Why tables are not held otherwise."""
 
     plan: RecommenderPlan
@@ -81,9 +82,6 @@ class ShardingNotChosen:
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright explain --why-not` prints."""
         return tuple(wrapped(line) for line in self._lines())
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
 
     def _lines(self) -> Iterator[str]:
         names, tables = self.plan.model.table_names, self.answer.tables

@@ -11,13 +11,12 @@ from cost_models.question import MixedQuestion
 from cost_models.units import format_bytes, format_count, format_seconds, grouped
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
+from meshwright.families.transformer.planning.recommendation import recommended_in_plan, tried_sentence
 from meshwright.pages.chapters import Chapter, Fact
+from meshwright.render.estimates import chance_text, host_sentences
+from meshwright.render.explanation import explanation_text, layout_planned_again
 from meshwright.render.links import crossing_sentence
-from meshwright.render.plans.estimates import chance_text
-from meshwright.render.plans.explanation import explanation_text, layout_planned_again
-from meshwright.render.plans.host import host_sentences
-from meshwright.render.plans.ranked import certificate_sentence, placed_on_pools, question_header
-from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
+from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent
 from meshwright.verbs.report.requests import PageRequest, pictures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, question_record
-from meshwright.render.plans.comparison import comparison_table, differences_table
-from meshwright.render.tables import Table
-from meshwright.render.words import wrapped
+from meshwright.render.tables import Table, table
+from meshwright.render.words import change, part_label, percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.any_plan import AnyPlan
 from planner.explaining.compare import Line
 from planner.explaining.compare import compare as lines_of
@@ -30,7 +31,7 @@ from planner.rules.legality import require_legal
 from planner.search.given_layout import place_layout
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class PricedPlan:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Compared:
+class Compared(AnswerBase):
     """Plans, every quantity of which is set beside that of the first."""
 
     plans: tuple[PricedPlan, ...]
@@ -109,15 +110,6 @@ class Compared:
             )
         return "", wrapped(said), differences_table(self.differs)
 
-    def to_frame(self) -> pd.DataFrame:
-        """The rows as a frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
 
 def compare(first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
     """Price all under the rules of the trainer. Raises InputError: what cannot be; everything, at once."""
@@ -144,3 +136,58 @@ def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> P
 def _priced_plan(plan: Plan, trainer: str | None) -> PricedPlan:
     require_legal(plan.question, plan.layout, trainer)
     return PricedPlan(question=plan.question, estimate=priced_again(plan))
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "seconds": format_seconds,
+    "bytes": format_bytes,
+    "share": percent,
+    "tokens/s": format_count,
+    "FLOP/s": format_count,
+}
+_TOTALS = ("step", "peak memory")
+
+
+def comparison_table(lines: Sequence[Line]) -> Table:
+    """Parts are indented under their totals; `change` sets the last plan against the first."""
+    plans = len(lines[0].values)
+    headers = ["", *[str(number) for number in range(1, plans + 1)], "change"]
+    rows = [
+        [_name(line), *[_cell(line, value) for value in line.values], _change(line)]
+        for line in _ordered(lines)
+    ]
+    return table(headers, rows, words=("",))
+
+
+def differences_table(differences: Sequence[Difference]) -> Table:
+    """What the plans were asked differently, a row for each."""
+    plans = [str(number) for number in range(1, len(differences[0].values) + 1)]
+    rows = [(difference.what, *difference.values) for difference in differences]
+    return table(["", *plans], rows, words=["", *plans])
+
+
+def _cell(line: Line, value: float) -> str:
+    return _FORMATS[line.unit](value) if value else "-"
+
+
+def _ordered(lines: Sequence[Line]) -> list[Line]:
+    """The step with its parts first, then what follows from it, then memory."""
+    step, *rest = lines
+    times = [line for line in rest if line.group == "time"]
+    return [step, *times, *[line for line in rest if line.group != "time"]]
+
+
+def _name(line: Line) -> str:
+    is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
+    return f"{'  ' * is_part}{part_label(line.name)}"
+
+
+def _change(line: Line) -> str:
+    """Shares in points, everything else relative; a part is measured against the plan's own part."""
+    first, last = line.values[0], line.values[-1]
+    if not line.comparable:
+        return ""
+    if line.unit == "share":
+        points = 100 * (last - first)
+        return f"{points:+.1f} pt" if abs(points) >= 0.05 else "same"
+    return change(first, last) if first else "new" if last else "same"

@@ -19,11 +19,10 @@ from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.records.frames import estimates_frame
+from meshwright.render.estimates import estimate_text, host_sentences
+from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.links import crossing_sentence
-from meshwright.render.plans.estimates import estimate_text
-from meshwright.render.plans.explanation import explanation_text, why_not_text
-from meshwright.render.plans.host import host_sentences
-from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
 from meshwright.verbs.estimate import EstimateOptions

@@ -9,15 +9,18 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from cost_models.units import format_seconds
+from meshwright.families.transformer.planning.recommendation import (
+    recommended_in_plan,
+    tried_record,
+    tried_sentence,
+)
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
-from meshwright.records.recommendations import tried_record
+from meshwright.render.estimates import host_sentences
+from meshwright.render.explanation import explanation_text, why_not_text
+from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
-from meshwright.render.plans.explanation import explanation_text, why_not_text
-from meshwright.render.plans.host import host_sentences
-from meshwright.render.plans.mathematics import count_sentence, flops_counted
-from meshwright.render.plans.ranked import placed_on_pools, question_header
-from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
+from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from planner.explaining.explain import Explanation, Origin
 from planner.explaining.explain import explain as explanation_of

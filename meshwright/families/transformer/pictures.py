@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cost_models.errors import InputError
-from meshwright.families.transformer.ranked import Ranked
+from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
 from meshwright.plots.drawing import (

@@ -12,12 +12,12 @@ from planner.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.advise import Advised
-    from meshwright.families.transformer.clusters import ClustersQuestion
     from meshwright.families.transformer.compare import Compared
     from meshwright.families.transformer.estimate import EstimateQuestion
     from meshwright.families.transformer.explain import Explained, NotChosen
-    from meshwright.families.transformer.largest import LargestQuestion
-    from meshwright.families.transformer.plan import PlanQuestion
+    from meshwright.families.transformer.planning.clusters import ClustersQuestion
+    from meshwright.families.transformer.planning.largest import LargestQuestion
+    from meshwright.families.transformer.planning.question import PlanQuestion
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
@@ -67,12 +67,12 @@ class TransformerVerbs(Verbs[Plan]):
         return PICTURES
 
     def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
-        from meshwright.families.transformer.plan import ask
+        from meshwright.families.transformer.planning.question import ask
 
         return ask(options)
 
     def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
-        from meshwright.families.transformer.plan import ask_again
+        from meshwright.families.transformer.planning.question import ask_again
 
         return ask_again(plan)
 
@@ -89,12 +89,12 @@ class TransformerVerbs(Verbs[Plan]):
         return ask_import(trainer, options)
 
     def largest(self, options: LargestOptions) -> LargestQuestion:
-        from meshwright.families.transformer.largest import ask
+        from meshwright.families.transformer.planning.largest import ask
 
         return ask(options)
 
     def about(self, plan: Plan) -> str:
-        from meshwright.render.plans.pools import gpus_in_words
+        from meshwright.render.goals import gpus_in_words
 
         return f"{plan.model.name} on {gpus_in_words(plan.question)}"
 

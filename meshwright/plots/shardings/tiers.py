@@ -9,7 +9,7 @@ from cost_models.units import format_bytes
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.stacks import legend, stack, visible
 from meshwright.plots.parts.style import Frame
-from meshwright.render.moments import while_
+from meshwright.records.shardings import while_
 from meshwright.render.words import part_label, percent, size_unit
 
 PART_COLOURS = {

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cost_models.documents import printable
 from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.families import UnseenSource
-from cost_models.measured.calibration.refitting import Refit, Selection
+from cost_models.measured.calibration.refitting import Refit, Selection, named_sources
+from cost_models.measured.calibration.step_time_fit import Interval
+from cost_models.measured.runs.rows import Row
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.fits import constant_rows, left_out_record, refit_record, unseen_record
-from meshwright.render.runs.fits import fits_text
-from meshwright.render.tables import Table
+from meshwright.render.tables import Table, table
+from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
+from meshwright.verbs.answer import AnswerBase
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Fitted:
+class Fitted(AnswerBase):
     """A profile for each GPU and stack of the rows, and the rows that took no part."""
 
     refits: tuple[Refit, ...]
@@ -63,11 +69,191 @@ class Fitted:
         """What `meshwright calibrate --from-runs` prints."""
         return tuple(fits_text(self.refits, self.selection, self.unseen or (), stack=self.stack))
 
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
 
 def save_one(profile: HardwareProfile, file: Path) -> None:
     """Write a profile; the last folder of its path is made."""
     file.parent.mkdir(exist_ok=True)
     save_spec(profile, file)
+
+
+def refit_record(refit: Refit, file: Path | None) -> dict[str, Any]:
+    """One profile: what it was, what it is, and what every run says of both."""
+    die, stack = refit.pair
+    return {
+        "file": None if file is None else str(file),
+        "gpu": die,
+        "stack": stack,
+        "started_from": refit.start.name,
+        "median_error_before": refit.median_before,
+        "median_error_after": refit.fit.median_error,
+        "constants": constant_records(refit),
+        "runs": [
+            {"row_id": run, "source_id": refit.fit.sources[run], "before": refit.before[run], "after": after}
+            for run, after in refit.fit.residuals.items()
+        ],
+        "profile": refit.profile.model_dump(mode="json"),
+    }
+
+
+def constant_records(refit: Refit) -> list[dict[str, Any]]:
+    """Every fitted constant in base units, with its 90 % interval and the runs that moved it most."""
+    return [
+        {
+            "constant": name,
+            "before": getattr(refit.start, name),
+            "after": getattr(refit.profile, name),
+            "low": interval.low,
+            "high": interval.high,
+            "told": interval.told,
+            "moved_by": list(interval.moved_by),
+        }
+        for name, interval in refit.fit.constants.items()
+    ]
+
+
+def constant_rows(refit: Refit, file: Path | None) -> list[dict[str, Any]]:
+    """The same, flat: the profile's file beside every constant, runs in one cell."""
+    return [
+        {"file": None if file is None else str(file)} | record | {"moved_by": "; ".join(record["moved_by"])}
+        for record in constant_records(refit)
+    ]
+
+
+def left_out_record(row: Row, reason: str) -> dict[str, str]:
+    """A row that takes no part, and why."""
+    return {"row_id": row.row_id, "source_id": row.source, "reason": reason}
+
+
+def unseen_record(source: UnseenSource) -> dict[str, Any]:
+    """Median errors of one source."""
+    return {"source_id": source.source} | {
+        key: value for key, value in asdict(source).items() if key != "source"
+    }
+
+
+HEADERS = ("constant", "before", "after", "90 % interval", "told")
+UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
+_SILENT = 0.05
+"""Share of what was uncertain below which runs say nothing of a constant that stayed where it was."""
+_MOVED = 0.02
+"""Relative change below which a constant stayed where it was."""
+_FAR = 0.15
+"""Relative error after the fit beyond which a run deserves a look."""
+_MAX_FAR = 5
+_MAX_REASONS = 8
+_ID = 24
+
+
+def fits_text(
+    refits: Sequence[Refit], selection: Selection, unseen: Sequence[UnseenSource], *, stack: str | None
+) -> Iterator[str | Table]:
+    """Each profile with what moved it, sources left out, then the rows that took no part."""
+    if selection.forced:
+        yield wrapped(f"every row is read as run on {stack}")
+    for refit in refits:
+        yield from _refit_text(refit)
+        yield ""
+    if unseen:
+        yield "Each source left out of every fit (median errors; fits start from the defaults)"
+        yield ""
+        yield table(UNSEEN_HEADERS, [_unseen_cells(one) for one in unseen], words=("source",))
+        if len(unseen) == 1:
+            yield "one source only: nothing is left to fit to when it is left out"
+        yield ""
+    used, left_out = len(selection.cases), len(selection.left_out)
+    yield f"{counted(used, 'row')} fitted to, {left_out} left out"
+    reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+    for reason, rows in reasons:
+        yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
+
+
+def _refit_text(refit: Refit) -> Iterator[str | Table]:
+    die, stack = refit.pair
+    yield wrapped(
+        f"{die} under {stack}: {counted(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"
+        f" {refit.start.name}"
+    )
+    yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
+    spoken = [name for name in refit.fit.constants if _is_spoken_of(refit, name)]
+    if spoken:
+        yield ""
+        yield table(HEADERS, [_cells(refit, name) for name in spoken], words=("constant",))
+        yield ""
+        yield "(told: share of what was uncertain about a constant that the rows settle)"
+        yield from _movers(refit)
+    if silent := [name for name in refit.fit.constants if name not in spoken]:
+        yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
+    if far := _far(refit):
+        yield wrapped(f"Far off still: {far}; look at these rows again")
+
+
+def _cells(refit: Refit, name: str) -> list[str]:
+    interval = refit.fit.constants[name]
+    return [
+        name,
+        _value(name, getattr(refit.start, name)),
+        _value(name, getattr(refit.profile, name)),
+        _span(name, interval),
+        f"{interval.told:.0%}".replace("%", " %"),
+    ]
+
+
+def _movers(refit: Refit) -> Iterator[str]:
+    """For each constant that the rows know and moved, by how much, and the rows that moved it most."""
+    for name, interval in refit.fit.constants.items():
+        if interval.told >= _SILENT and _has_moved(refit, name):
+            before, after = getattr(refit.start, name), getattr(refit.profile, name)
+            movers = ", ".join(printable(run, _ID) for run in interval.moved_by)
+            yield wrapped(f"  {name} {change(before, after)}: most by {movers}", indent="    ")
+
+
+def _is_spoken_of(refit: Refit, name: str) -> bool:
+    return refit.fit.constants[name].told >= _SILENT or _has_moved(refit, name)
+
+
+def _has_moved(refit: Refit, name: str) -> bool:
+    before, after = getattr(refit.start, name), getattr(refit.profile, name)
+    return bool(abs(after / before - 1) >= _MOVED)
+
+
+def _far(refit: Refit) -> str:
+    """Runs that the fitted profile still misses, the worst first."""
+    worst = sorted(refit.fit.residuals.items(), key=lambda item: -abs(item[1]))
+    far = [(run, error) for run, error in worst if abs(error) > _FAR]
+    words = [f"{printable(run, _ID)} {_signed(error)}" for run, error in far[:_MAX_FAR]]
+    if len(far) > _MAX_FAR:
+        words.append(f"{len(far) - _MAX_FAR} more")
+    return sentence_list(words)
+
+
+def _unseen_cells(one: UnseenSource) -> list[str]:
+    errors = (one.defaults, one.left_out, one.fitted)
+    return [printable(one.source, 40), str(one.runs), *map(percent, errors)]
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("seconds")
+
+
+def _value(name: str, value: float) -> str:
+    if not _is_time(name):
+        return _share(value)
+    unit = time_unit(value)
+    return f"{in_unit(value, unit)} {unit[0]}"
+
+
+def _span(name: str, interval: Interval) -> str:
+    """Both ends in one unit: "84.2-92.0 %"."""
+    if _is_time(name):
+        unit = time_unit(interval.value)
+        return f"{in_unit(interval.low, unit)}-{in_unit(interval.high, unit)} {unit[0]}"
+    return f"{_share(interval.low).removesuffix(' %')}-{_share(interval.high)}"
+
+
+def _share(value: float) -> str:
+    """Shares with a decimal, small ones such as jitter with two."""
+    return percent(value) if value >= 0.1 else f"{value:.2%}".replace("%", " %")
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.0%}".replace("%", " %")

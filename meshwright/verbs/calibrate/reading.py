@@ -22,7 +22,7 @@ from cost_models.units import counted, grouped
 from executor.measure.observed_run import Machine, machine_of, observed_run
 from executor.measure.report import RunReport
 from meshwright.inputs.problems import Problems
-from meshwright.records.run_reports import read_report
+from meshwright.records.runs import read_report
 from meshwright.render.words import percent
 from meshwright.verbs.calibrate.calibrated import Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted

@@ -18,6 +18,7 @@ from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
+from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.cluster import DiscoverOptions
 
 
@@ -34,7 +35,7 @@ def discover_machine(options: DiscoverOptions) -> Discovered:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Discovered:
+class Discovered(AnswerBase):
     """A machine as it describes itself."""
 
     seen: Discovery
@@ -86,6 +87,3 @@ class Discovered:
             if any(place.startswith("links.") for place in self.seen.open):
                 lines.append(f"  say a link with --link {EXAMPLE}")
         return tuple(lines)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))

@@ -17,6 +17,7 @@ from meshwright.inputs.plans import any_plan_of
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
+from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.doctor import DoctorOptions
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
@@ -71,7 +72,7 @@ _BUSY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Examined:
+class Examined(AnswerBase):
     """A machine before a job."""
 
     seen: Examination
@@ -139,9 +140,6 @@ class Examined:
                 row + ["" if one.assumed is None else _amount(one.check, one.assumed)] * self.assumes
             )
         return table(headers, cells, words=("", "of"))
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
 
 
 def sentence(one: Finding) -> str:

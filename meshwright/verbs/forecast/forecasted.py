@@ -14,13 +14,14 @@ from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.plots.drawing import draw_forecast
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
-from meshwright.render.plans.pools import gpus_in_words
-from meshwright.render.runs.operations import PART_WORDS
+from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
+from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.any_run import PART_WORDS
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _SHARES = (0.1, 0.5, 0.9)
 _DAY = 86400.0
@@ -30,7 +31,7 @@ _WORTH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Forecasted:
+class Forecasted(AnswerBase):
     """A job and its forecast."""
 
     question: Question
@@ -51,12 +52,6 @@ class Forecasted:
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         return draw_forecast(self.question, self.found)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each part of the time; seconds and shares."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -182,9 +177,6 @@ class Forecasted:
             for one in self.changes
         ]
         return table(("change", "ends after", "sooner by"), rows, words=("change",))
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
 
 
 def _time(seconds: float) -> str:

@@ -14,7 +14,7 @@ from meshwright.inputs.plans import any_plan_of
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.run_reports import read_any_report
+from meshwright.records.runs import read_any_report
 from meshwright.render.words import lines_of_any_length
 from meshwright.verbs.family import require_options, verbs_of_plan
 from meshwright.verbs.forecast import forecast

@@ -18,9 +18,10 @@ from cost_models.measured.validation.recommenders import (
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
+from meshwright.verbs.answer import AnswerBase
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 def predict_runs(runs: Sequence[str | Path]) -> ValidatedRecommenders:
@@ -37,7 +38,7 @@ _HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory", "out of me
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidatedRecommenders:
+class ValidatedRecommenders(AnswerBase):
     """Runs of recommenders with their predictions."""
 
     predictions: tuple[RecommenderPrediction, ...]
@@ -51,12 +52,6 @@ class ValidatedRecommenders:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
         return [_row(one) for one in self.predictions]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each run."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""

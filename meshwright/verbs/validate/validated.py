@@ -23,7 +23,11 @@ from cost_models.units import grouped
 from meshwright.inputs.problems import Problems
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.predictions import (
+from meshwright.render.tables import Table
+from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.validate import ValidateOptions
+from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
+from meshwright.verbs.validate.records import (
     choice_record,
     plot_subject,
     prediction_record,
@@ -32,10 +36,7 @@ from meshwright.records.predictions import (
     source_record,
     source_row,
 )
-from meshwright.render.runs.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
-from meshwright.render.runs.validation import STEP_HEADERS, step_cells, step_table, summary, validation_text
-from meshwright.render.tables import Table
-from meshwright.verbs.validate import ValidateOptions
+from meshwright.verbs.validate.text import STEP_HEADERS, step_cells, step_table, summary, validation_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +101,7 @@ _KINDS = ("accuracy", "errors")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validated:
+class Validated(AnswerBase):
     """Runs with their predictions, and the figures of each source."""
 
     predictions: tuple[Prediction, ...]
@@ -121,12 +122,6 @@ class Validated:
     def choices(self) -> tuple[ChoiceScore, ...]:
         """What choosing by the predictions costs within each source's sweeps."""
         return choice_scores(self.predictions)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each run: predicted and measured seconds and bytes, parts, assumptions, trust, reason skipped."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
     def sources_to_frame(self) -> pd.DataFrame:
         """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""

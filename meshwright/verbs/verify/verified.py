@@ -10,13 +10,14 @@ from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.proof.checks import Check
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Verified:
+class Verified(AnswerBase):
     """A plan file and what its checks found."""
 
     path: Path
@@ -79,6 +80,3 @@ class Verified:
                 "Verified as a price: the layout was asked for, not searched, so the file claims no optimum"
             )
         return f"Verified: {checks}, prices and proof"
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))

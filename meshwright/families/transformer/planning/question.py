@@ -10,8 +10,8 @@ from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster
-from meshwright.families.transformer.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
-from meshwright.families.transformer.planned import Planned
+from meshwright.families.transformer.planning.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
+from meshwright.families.transformer.planning.planned import Planned
 from meshwright.inputs.goals import Pick, objective_of, pick_of, risk_of
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.options import Request

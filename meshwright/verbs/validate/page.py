@@ -19,14 +19,15 @@ from cost_models.measured.validation.scores import (
     step_error,
 )
 from cost_models.units import format_seconds
-from meshwright.render.runs.published_figures import figures_section
-from meshwright.render.runs.validation import (
+from meshwright.render.words import part_label, percent
+from meshwright.verbs.validate.text import (
     CHANCE_HEADERS,
     CHOICE_HEADERS,
     MEMORY_HEADERS,
     STEP_HEADERS,
     chance_cells,
     choice_cells,
+    figures_section,
     memory_cells,
     reasons,
     signed_percent,
@@ -34,7 +35,6 @@ from meshwright.render.runs.validation import (
     step_cells,
     summary,
 )
-from meshwright.render.words import part_label, percent
 
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"

@@ -10,7 +10,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec, Precision
-from meshwright.families.transformer.ranked import Ranked
+from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of, read_prices
 from meshwright.inputs.options import Goal
 from meshwright.inputs.problems import Problems

@@ -8,7 +8,7 @@ from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
-from meshwright.render.plans.estimates import (
+from meshwright.render.estimates import (
     host_lines,
     memory_sentence,
     time_sentence,

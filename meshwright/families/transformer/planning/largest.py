@@ -12,7 +12,7 @@ from cost_models.files.models import resolve_model
 from cost_models.question import Question
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec
-from meshwright.families.transformer.largest_sizes import Largest
+from meshwright.families.transformer.planning.largest_sizes import Largest
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of, single_count, whole_cluster

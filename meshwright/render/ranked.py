@@ -8,10 +8,15 @@ from cost_models.confidence import EVEN
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.plans.estimates import host_lines, warning_lines
-from meshwright.render.plans.goals import proof_sentence, training_sentence, value_text
-from meshwright.render.plans.mathematics import changes_sentence
-from meshwright.render.plans.pools import gpus_in_words, pools_table
+from meshwright.render.estimates import host_lines, warning_lines
+from meshwright.render.goals import (
+    changes_sentence,
+    gpus_in_words,
+    pools_table,
+    proof_sentence,
+    training_sentence,
+    value_text,
+)
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.answers.optimum import Optimum

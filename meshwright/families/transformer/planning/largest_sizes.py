@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.memory.device import usable_host_memory
+from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
-from meshwright.render.plans.largest import largest_header, largest_table, proofs_sentence
-from meshwright.render.tables import Table
-from meshwright.render.words import as_html, percent
+from meshwright.render.ranked import question_header
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, sentence_list, wrapped
+from meshwright.verbs.answer import AnswerBase
 from planner.answers.largest import LargestSize
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
@@ -21,11 +26,11 @@ from planner.space.families import Family
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Largest:
+class Largest(AnswerBase):
     """A family on a cluster, and its largest sizes."""
 
     family: Family
@@ -74,12 +79,6 @@ class Largest:
             )
             told.append(f"note: sizes are proved, layouts are the best found in a few seconds each, {within}")
         return tuple(told)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each; seconds, bytes, shares."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -132,8 +131,67 @@ class Largest:
         table = largest_table(self.family, self.sizes)
         return header, "", table, "", proofs_sentence(self.family, self.sizes, self.searches, self.seconds)
 
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{as_html(repr(self))}</pre>"
+HEADERS = ("offloads", "size", "shape", "step", "tok/s", "peak mem", "host mem", "layout")
+_NOTHING = "-"
+
+
+def largest_header(family: Family, question: Question, sizes: Sequence[LargestSize]) -> str:
+    """Two sentences: what was asked, and how far the prices may be believed."""
+    known = [one.result.best.memory_limit for one in sizes if one.result is not None]
+    limit = max(known, default=question.cluster.gpu.memory)
+    host = question.cluster.host_memory
+    subject = f"sizes of {family.name} by {family.by}"
+    trust = trust_of(max(question.by_pool, key=lambda pool: pool.hardware.median_error or 1.0))
+    header = question_header(question, trust, limit, subject=subject)
+    if host is None:
+        return header
+    usable = format_bytes(usable_host_memory(question.cluster))
+    return f"{header}\n{format_bytes(host)} of memory on each host, of which blocks may fill {usable}"
+
+
+def largest_table(family: Family, sizes: Sequence[LargestSize]) -> Table:
+    """A row for each thing that host memory may hold; tokens/s of all GPUs together."""
+    return table(HEADERS, [_cells(family, one) for one in sizes], words=("layout",), names=("offloads",))
+
+
+def _cells(family: Family, one: LargestSize) -> tuple[str, ...]:
+    offloads = _words(one)
+    if not one.size:
+        return (offloads, *[_NOTHING] * 6, "nothing fits")
+    size = format_count(float(family.parameters(one.size)))
+    if one.result is None:
+        return (offloads, size, shape_of(family, one.size), *[_NOTHING] * 4, "not searched in time")
+    best = one.result.best
+    return (
+        offloads,
+        size,
+        shape_of(family, one.size),
+        format_seconds(best.step_seconds),
+        grouped(round(best.tokens_per_second)),
+        format_bytes(best.peak_bytes),
+        format_bytes(best.host_bytes) if any(best.layout.offload) else _NOTHING,
+        best.layout.brief,
+    )
+
+
+def _words(one: LargestSize) -> str:
+    return "nothing" if not one.offloads else one.offloads[0] if len(one.offloads) == 1 else "any"
+
+
+def shape_of(family: Family, size: int) -> str:
+    """ "39x4096": blocks by width."""
+    model = family.model(size)
+    return f"{model.num_layers}x{model.hidden_size}"
+
+
+def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
+    """Which next sizes are proved not to fit; "proved" is said of these only."""
+    failing = sorted({one.size + 1 for one in sizes if one.next_fails})
+    work = f"{counted(searches, 'search')}, {format_seconds(seconds)}"
+    if not failing:
+        return wrapped(f"Nothing proved: time ran out ({work})")
+    shapes = sentence_list([shape_of(family, size) for size in failing])
+    each = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
+    sizes_fit = f"next size ({shapes}) fits" if len(failing) == 1 else f"next sizes ({shapes}) fit"
+    return wrapped(f"Proved: the {sizes_fit} in no layout, so {each}; {work}")

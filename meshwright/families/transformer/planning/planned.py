@@ -12,28 +12,27 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
+from meshwright.families.transformer.planning.recommendation import (
+    recommendation_record,
+    recommendation_sentences,
+    recommendation_table,
+    tried_sentence,
+)
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
 from meshwright.plots.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
-from meshwright.records.recommendations import recommendation_record
+from meshwright.render.explanation import why_not_text
+from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
 from meshwright.render.links import crossing_sentence
-from meshwright.render.plans.explanation import why_not_text
-from meshwright.render.plans.goals import left_out_text
-from meshwright.render.plans.mathematics import changes_worth, worth_sentence
-from meshwright.render.plans.ranked import (
+from meshwright.render.ranked import (
     answer_sentence,
     optimum_cells,
     optimum_table,
     placed_on_pools,
     question_header,
-)
-from meshwright.render.plans.recommendation import (
-    recommendation_sentences,
-    recommendation_table,
-    tried_sentence,
 )
 from meshwright.render.tables import Table
 from meshwright.render.words import NOT_PROVED, as_html

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds
-from meshwright.records.run_comparison import ComparedQuantity, comparison
-from meshwright.render.plans.mathematics import changes_sentence
+from meshwright.records.runs import ComparedQuantity, comparison
+from meshwright.render.goals import changes_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction

@@ -1,0 +1,1 @@
+"""`plan` of a transformer: questions, and the answers with their text and record."""

@@ -1,0 +1,216 @@
+"""What a plan is best at, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from cost_models.estimate import Estimate
+from cost_models.operators.flops import causal_flops, model_flops
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.question import Question
+from cost_models.specs.changes import changes_of, without
+from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
+from meshwright.records.estimates import pool_records
+from meshwright.render.tables import Table, table
+from meshwright.render.words import in_unit, money, percent, sentence_list, size_unit, wrapped
+from planner.answers.optimum import PROVEN, Optimum
+from planner.objectives import Unit, training_steps
+
+_FEW = 6
+"""Numbers of GPUs that are all named; of more only the ends."""
+
+
+def value_text(value: float, unit: Unit) -> str:
+    """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "$1.27 M", "5.6 GiB"."""
+    if unit == "seconds":
+        return format_seconds(value)
+    if unit == "share":
+        return percent(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit == "money":
+        return money(value)
+    if unit == "GPUs" or value < 1e4:
+        return grouped(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
+    return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
+
+
+def training_sentence(optimum: Optimum) -> str:
+    """ "300 B tokens take 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours"; or nothing."""
+    question, objective = optimum.question, optimum.objective
+    tokens = question.training.tokens
+    if tokens is None:
+        return ""
+    step = optimum.result.best.step_seconds
+    seconds, hours = objective.training_seconds(question, step), objective.gpu_hours(question, step)
+    words = (
+        f"{format_count(tokens)} tokens take {grouped(training_steps(question))} steps: {format_days(seconds)} on "
+        f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
+    )
+    if objective.operations is not None:
+        share = training_steps(question) * step / seconds
+        words += f" with the failures of {objective.operations.name} (goodput {percent(share)})"
+    if objective.price is not None:
+        words += f", {money(hours * objective.price)} at {money(objective.price)} each"
+    return wrapped(words)
+
+
+def proof_sentence(optimum: Optimum) -> str:
+    """The proof of an objective other than the step time on given GPUs, or how far it got."""
+    measure, certificate = optimum.objective.measure, optimum.result.certificate
+    done = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
+    best = f"{measure.label} {value_text(optimum.value, measure.unit)}"
+    over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
+    if optimum.objective.name == "gpus":
+        fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
+        over += f" ({fewer[-1]})" if fewer else ""
+    if optimum.gap <= PROVEN:
+        least = "most" if measure.highest else "least"
+        return wrapped(f"Proved {least}{over}: {best}, {done}, gap 0 %")
+    if optimum.gap >= 1:
+        return wrapped(f"Stopped: {best}{over}, nothing proven yet ({done})")
+    return wrapped(f"Stopped: {best}{over}, proven within {percent(optimum.gap)} of optimal ({done})")
+
+
+def sizes_text(sizes: tuple[int, ...]) -> str:
+    """ "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
+    if len(sizes) <= _FEW:
+        return f"{sentence_list([grouped(size) for size in sizes])} GPU{'s' * (sizes != (1,))}"
+    return f"{grouped(sizes[0])} to {grouped(sizes[-1])} GPUs ({len(sizes)} numbers)"
+
+
+def left_out_text(optimum: Optimum) -> str:
+    """ "no answer on 96 GPUs: no layout … is legal": a line for each of a few, a count of more; or nothing."""
+    left = optimum.left_out
+    if not left or (optimum.objective.name == "gpus" and optimum.gap <= PROVEN):
+        return ""
+    if len(left) > _FEW:
+        return f"note: no answer on {len(left)} of {len(optimum.sizes)} numbers of GPUs"
+    return "\n".join(f"note: no answer on {counted(gpus, 'GPU')}: {why}" for gpus, why in left)
+
+
+HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
+OF_REPLICAS = ("pool", "GPUs", "replicas", "microbatches each", "step alone", "peak mem")
+
+
+def gpus_in_words(question: Question) -> str:
+    """ "64 x h100-sxm", with several pools all of them."""
+    pools = question.by_pool
+    return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
+
+
+def pools_table(question: Question, estimate: Estimate) -> Table:
+    """A table of what each pool holds of the plan."""
+    records = pool_records(question, estimate)
+    if estimate.replicas:
+        return _replicas_table(records)
+    unit = size_unit(max(record["memory_limit"] for record in records))
+    rows = [
+        (
+            record["pool"],
+            str(record["gpus"]),
+            _span(record["ranks"]),
+            _runs(record["blocks"]),
+            _runs(record["recompute"]),
+            _filled(record, unit),
+        )
+        for record in records
+    ]
+    return table(HEADERS, rows, names=("pool",), words=("blocks each", "recompute"))
+
+
+def _replicas_table(records: list[dict[str, Any]]) -> Table:
+    """A table of the whole replicas in each pool, and of the microbatches of a step that each takes."""
+    unit = size_unit(max(record["memory_limit"] for record in records))
+    rows = [
+        (
+            record["pool"],
+            str(record["gpus"]),
+            str(record["replicas"]),
+            _runs(record["microbatches"]),
+            format_seconds(record["step_seconds"]),
+            _filled(record, unit),
+        )
+        for record in records
+    ]
+    return table(OF_REPLICAS, rows, names=("pool",), words=("microbatches each",))
+
+
+def _filled(record: dict[str, Any], unit: tuple[str, float]) -> str:
+    """ "61.3 of 77.9 GiB"."""
+    return f"{in_unit(record['peak_bytes'], unit)} of {in_unit(record['memory_limit'], unit)} {unit[0]}"
+
+
+def _span(ranks: list[int]) -> str:
+    """[4, 5, 6, 7] → "4-7"."""
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
+def _runs(values: list[Any]) -> str:
+    """[30, 28, 28] → "30, 28 x 2"; "28" where all are."""
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    if len(runs) == 1:
+        return str(runs[0][0])
+    return ", ".join(f"{value} x {count}" if count > 1 else str(value) for value, count in runs)
+
+
+def changes_sentence(question: Question) -> str:
+    """That another model, or by another optimizer, is trained than is usual; empty where it is not."""
+    model, changes = question.model, changes_of(question.model, question.training)
+    if not changes:
+        return ""
+    named = sentence_list([f"`{word}`" for word in changes])
+    if not model.changed:
+        return wrapped(f"changed: trained with {named} in place of AdamW; losses will differ")
+    return wrapped(f"changed: {model.name} with {named} is another model than that; losses will differ")
+
+
+def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
+    """Seconds that the same layout's step takes without each of the changes."""
+    found = {}
+    for word in changes_of(question.model, question.training):
+        model, training = without(question.model, question.training, word)
+        before = price(replace(question, model=model, training=training), estimate.layout)
+        found[word] = before.step_seconds
+    return found
+
+
+def worth_sentence(question: Question, estimate: Estimate) -> str:
+    """ "The same layout without `lamb` takes 0.99x the step, ..."; empty where nothing was changed."""
+    worth = changes_worth(question, estimate)
+    if not worth:
+        return ""
+    each = [f"{seconds / estimate.step_seconds:.3f}x without `{word}`" for word, seconds in worth.items()]
+    return wrapped(f"The step of the same layout would take {sentence_list(each)}.")
+
+
+def flops_counted(question: Question, tp: int) -> dict[str, float]:
+    """FLOPs a token that MFU counts, that causal MFU counts, and that a model without windows would need.
+
+    `tp` sets the padding of the vocabulary.
+    """
+    model, training = question.model, question.training
+    whole = model.model_copy(update={"attention_window": None})
+    counts = {
+        "mfu": model_flops(model, training, tp),
+        "causal_mfu": causal_flops(model, training, tp),
+        "without_windows": model_flops(whole, training, tp),
+    }
+    return {name: flops / training.tokens_per_step for name, flops in counts.items()}
+
+
+def count_sentence(question: Question, tp: int) -> str:
+    """Which FLOPs the MFU counts: those within windows, the causal mask's saving aside."""
+    model, length = question.model, question.training.sequence_length
+    counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
+    text = f"MFU counts {counts['mfu']} a token: of the scores"
+    if (model.attention_window or length) >= length:
+        text += f" all {grouped(length)} of a row, whatever a mask hides ({counts['causal_mfu']} causal)"
+    else:
+        text += (
+            f" those within windows, {format_count(model.attended(length))} of {grouped(length)} a row on average "
+            f"({counts['causal_mfu']} causal; {counts['without_windows']} without windows)"
+        )
+    return wrapped(text)

@@ -1,1 +1,0 @@
-"""Plans, estimates and what is said about them, as text."""

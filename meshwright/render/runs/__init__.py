@@ -1,1 +1,0 @@
-"""Runs and what is learnt from them, as text: measured beside predicted, fitted profiles, accuracy."""
