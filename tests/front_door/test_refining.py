@@ -18,10 +18,6 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, RunReport, make_report
-from meshwright.records.run_comparison import comparison
-from meshwright.render.runs.run import next_step
-from executor.measure.any_report import save_report
-from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from meshwright.records.runs import comparison
 from meshwright.render.measured import next_step
 from planner.plan import make_plan
