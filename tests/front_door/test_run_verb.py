@@ -11,7 +11,7 @@ import pytest
 from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
-from executor.measure.any_report import Environment, save_report
+from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import (
     AllocatorPeak,
     PhaseReport,
@@ -58,7 +58,9 @@ def run_report(plan_file: Path) -> RunReport:
     ]
     machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
     return make_report(
-        plan, ranks, losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine
+        plan,
+        ranks,
+        Course(losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine),
     )
 
 
