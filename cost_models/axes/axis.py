@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.rule import Rule
+from cost_models.axes.rule import Rule, Words
 from cost_models.axes.words import Word
 from cost_models.question import Question
 
@@ -77,8 +77,27 @@ class Price:
     """It may hang on the ZeRO stage; over a box of counts (`Axis.counted`) it must be least at a corner."""
     least_update: Callable[[Question, Sequence[LayoutColumns]], Array] | None = None
     """(N,) seconds that `rank_optimizer` has at least between some corners of a box of counts."""
+    ranks: Callable[[Question, Layout], Any] | None = None
+    """The `pipeline.placed.PricedRanks` of a layout that the axis prices in a way of its own; None: it does not."""
     facts: Callable[[Question, Layout], Mapping[str, Any]] | None = None
     """Fields of the `Estimate` of a placed layout that only this axis fills."""
+
+
+class Counted(NamedTuple):
+    """Columns of an axis that count blocks of every rank."""
+
+    columns: tuple[str, ...]
+    room: Callable[[Question, Ints], Ints]
+    """(N,) blocks that counts may name together, from (N,) pipeline ranks."""
+
+
+class Needless(NamedTuple):
+    """Values that leave memory and time as they are, or worse: the search leaves them out unless they are named."""
+
+    columns: tuple[str, ...]
+    """Naming one of them in a restriction keeps them."""
+    rows: Any
+    """From a question and N layouts to (N,) which are needless; or its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +106,10 @@ class Axis:
 
     word: Word
     """How it is written, and which numbers stand for its values in a column."""
+    text: str = ""
+    """What it is, in one sentence."""
+    compared: Callable[[Any], str] | None = None
+    """Its value as one word where layouts are compared; None: as text, or `usual` for None."""
 
     always_written: bool = False
     written: Callable[[Layout], bool] | None = None
@@ -115,18 +138,39 @@ class Axis:
     """What model, cluster and training ask of it."""
     stack_rules: tuple[Rule, ...] = ()
     """What a software stack cannot run though they would allow it."""
+    executor_rules: tuple[Rule, ...] = ()
+    """What our own executor cannot run though its stack file would allow it."""
+    late_rules: tuple[Rule, ...] | str = ()
+    """Rules that price what they ask; they are asked of layouts that break no other."""
+    placed_rule: Callable[[Layout, int], Words | None] | None = None
+    """What is wrong with it once blocks are placed and the emptiest rank has so many; None: nothing."""
 
     values: Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int, ...]]] | None = None
     """What the search tries of it in a mesh, in the numbers of its columns; None: it is a degree of the mesh, or chosen
     with the ZeRO stage or the schedule, or stays as if no layout named it."""
     closed: bool = False
     """Whether the search tries no value but the simplest unless `--allow` names the axis, or a restriction a column."""
+    refuses: Callable[[Question], Words | None] | None = None
+    """Why `--allow` is an error in a question; None: it is not."""
+    opens_nothing: Callable[[Question, str | None], str] | None = None
+    """Why `--allow` opens nothing in a question, or for a trainer; empty: it does."""
+    counted: Counted | None = None
+    """Columns that count blocks: the search walks through boxes of counts in place of single ones."""
+    fewest_blocks: Callable[[LayoutColumns], Ints] | None = None
+    """(N,) blocks that every rank has at least."""
+    sized: Callable[[LayoutColumns], npt.NDArray[np.bool_]] | None = None
+    """(N,) layouts of which the microbatch size decides what is legal at a ZeRO stage."""
+    needless: Needless | None = None
+    search: Any = None
+    """A `planner.axes.contract.Searched`, or its name: what the planner does for it; None: what it does for all."""
     touches: frozenset[Matter] = frozenset({"states", "pipeline", "blocks"})
     """What hangs on it; layouts that differ in nothing that matters are worked out once."""
     price: Price | str | None = None
     """What it does to time and memory; None: the parts of the cost model read its columns."""
     time_part: str = ""
     """A part of the step that it alone makes, as a user sees it; what of that is hidden is `<part>_hidden`."""
+    executor: str = ""
+    """Its hook in our own executor, `module:name`; empty: the engine reads the layout."""
     updates_elsewhere: Callable[[LayoutColumns], npt.NDArray[np.bool_]] | None = None
     """(N,) layouts whose parameters something else than the device may update: only `least_update` bounds that."""
 

@@ -68,6 +68,13 @@ def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
     return found
 
 
+def fewest_blocks(columns: LayoutColumns) -> Ints:
+    """(N,) blocks that every rank has at least, as axes say."""
+    told = [axis.fewest_blocks(columns) for axis in AXES.values() if axis.fewest_blocks]
+    found: Ints = np.max([np.zeros(len(columns), dtype=np.int64), *told], axis=0)
+    return found
+
+
 class _Columns:
     """N layouts: (N,) integers for each of `COLUMNS`, a choice as the index of its name."""
 

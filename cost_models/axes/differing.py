@@ -17,19 +17,13 @@ def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
 
 def axis_value(name: str, layout: Layout) -> str:
     """The value of an axis as one word: "8", "interleaved", "True"; of recompute the policies that
-    stages use, not for how many of their blocks, and of offload what is in host memory, not of how many.
-    """
-    if name == "offload":
-        away = [part for part, count in layout.offload._asdict().items() if count]
-        return "/".join(away) or "none"
-    if name == "ring":
-        return USUAL  # how far ahead weights are fetched
+    stages use, not for how many of their blocks."""
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}
         return "+".join(sorted(used)) or "none"
     if name == "schedule" and layout.schedule == ("interleaved" if layout.vpp > 1 else "1f1b"):
         return USUAL  # what follows from vpp is no other axis
     value = getattr(layout, name)
-    if name == "overlap" and value is not None:
-        return ",".join(value) or "none"
+    if (compared := AXES[name].compared) is not None:
+        return compared(value)
     return USUAL if value is None else str(value)

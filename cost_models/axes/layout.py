@@ -21,6 +21,7 @@ from cost_models.axes.pipeline import PP, SCHEDULE, VPP
 from cost_models.axes.placement import LAYERS, POOLS
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
 from cost_models.axes.replicas import REPLICAS
+from cost_models.axes.rule import Rule
 from cost_models.axes.tensor import SP, TP
 from cost_models.axes.words import MAX_STAGES
 from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
@@ -134,6 +135,11 @@ class Layout(Spec):
         return self.pp * self.vpp
 
     @property
+    def says_pools(self) -> str:
+        """The axis that says in which pools its ranks lie; empty: none does."""
+        return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
+
+    @property
     def stage_recompute(self) -> tuple[str, ...]:
         """The policy or mix of each virtual stage."""
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
@@ -171,6 +177,12 @@ TIME_PARTS = tuple(axis.time_part for axis in AXES.values() if axis.time_part)
 def prices() -> tuple[Price, ...]:
     """Of every axis that has one."""
     return tuple(loaded(axis.price) for axis in AXES.values() if axis.price is not None)
+
+
+@cache
+def late_rules() -> tuple[Rule, ...]:
+    """Rules that price what they ask, of all axes."""
+    return tuple(rule for axis in AXES.values() for rule in loaded(axis.late_rules))
 
 
 _WRITERS = {

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
+from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import UNSAID, Subset
 from cost_models.question import Question
+from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.specs.choices import OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
 
@@ -104,8 +106,31 @@ def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
     return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
 
 
+def _sends_ahead(question: Question, layout: Layout) -> Words:
+    what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
+    named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
+    return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
+
+
+def _no_symmetric_memory(question: Question, layout: Layout) -> Words:
+    return Words(
+        "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
+        f" `{question.cluster.name}` has none",
+        "leave `tp` out of `overlap`",
+    )
+
+
+def _offload_overlap(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
+        "leave out `offload`, or `overlap=dp`",
+    )
+
+
 OVERLAP = Axis(
     word=Subset(OVERLAPS),
+    text="Communication of these axes runs behind compute.",
+    compared=lambda value: "usual" if value is None else ",".join(value) or "none",
     settled=_meaningful,
     rules=(
         Rule(
@@ -120,6 +145,23 @@ OVERLAP = Axis(
             name="the stack overlaps under this ZeRO stage",
             broken=_reduces_later,
             sentence=_stages,
+        ),
+    ),
+    executor_rules=(
+        Rule(
+            name="symmetric memory is of GPUs",
+            broken=lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
+            sentence=_no_symmetric_memory,
+        ),
+        Rule(
+            name="schedules off tables send ahead",
+            broken=lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
+            sentence=_sends_ahead,
+        ),
+        Rule(
+            name="blocks in host memory have buffers of their own",
+            broken=lambda q, x: (x.overlap_dp == 1) & offloads(x),
+            sentence=_offload_overlap,
         ),
     ),
     values=_tried,

@@ -33,6 +33,8 @@ class Rule:
     name: str
     broken: Callable[[Question, LayoutColumns], Bools]
     sentence: Callable[[Question, Layout], Words]
+    unknown: Callable[[Question], bool] | None = None
+    """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
 
 
 def either(words: list[str]) -> str:

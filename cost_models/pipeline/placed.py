@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import Layout, prices
 from cost_models.axes.recompute import blocks_by_policy
-from cost_models.axes.replicas.price import (
-    among_replicas,
-    replica_terms,
-    require_full_pools,
-    shares,
-    with_microbatches,
-)
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
 from cost_models.estimate import PoolReplicas
 from cost_models.pipeline.costs import add_up
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline, on_stages
 from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_parts import TIME_PARTS
 from cost_models.pipeline.time_terms import TimeTerms
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules import ActionTable, build
 
 Floats = npt.NDArray[np.float64]
@@ -140,9 +133,10 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
     """
-    if isinstance(question, MixedQuestion) and layout.replicas:
-        require_full_pools(question, layout)
-        return _price_replicas(question, place(layout, question))
+    for price in prices():
+        if price.ranks and (found := price.ranks(question, layout)):
+            priced: PricedRanks = found
+            return priced
     placed = place(layout, question)
     times, memories, limit = terms_of_ranks(question, placed.layout)
     return PricedRanks(
@@ -151,33 +145,6 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
         times=times,
         memories=memories,
     )
-
-
-def _price_replicas(question: MixedQuestion, placed: Placed) -> PricedRanks:
-    """The pipeline of each pool's replicas with the most microbatches, of which the slowest sets the pace."""
-    layout, columns = placed.layout, LayoutColumns.of([placed.layout])
-    terms = replica_terms(question, columns)
-    taken = shares(question, layout, [placed.pipeline(own.costs) for own in terms], placed.blocks)
-    pools: list[PricedRanks] = []
-    for pool, own, microbatches in zip(question.pools, terms, taken, strict=True):
-        most = max(microbatches)
-        memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
-        table = build(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
-        there = replace(placed, table=table)
-        pipeline = there.pipeline(add_up(own.times, memories, own.limit))
-        pools.append(PricedRanks(placed=there, pipeline=pipeline, times=own.times, memories=memories))
-    seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
-    replicas = tuple(
-        PoolReplicas(
-            pool=name,
-            microbatches=microbatches,
-            step_seconds=step,
-            rank_memory=one.memory(),
-            memory_limit=one.limits[0],
-        )
-        for name, microbatches, step, one in zip(question.names, taken, seconds, pools, strict=True)
-    )
-    return replace(pools[int(np.argmax(seconds))], replicas=replicas)
 
 
 def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], ...]:

@@ -120,7 +120,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     Raises:
         InputError: the ranks do not fill the pools.
     """
-    if layout.pools or layout.replicas or not isinstance(question, MixedQuestion):
+    if layout.says_pools or not isinstance(question, MixedQuestion):
         return layout
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
     ranks = [name for name, count in zip(question.names, counts, strict=True) for _ in range(count)]

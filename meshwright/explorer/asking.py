@@ -31,7 +31,7 @@ from meshwright.inputs.options import Limits, Operations
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
 from meshwright.verbs.plan import PlanOptions
-from planner.rules.host import require_two_tiers
+from planner.rules.legality import require_opened
 from planner.space.restrictions import Restrictions
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -111,8 +111,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
     )
     question, assumed = question_of(request, stack)
     question, notes = _with_hardware(question, amounts)
-    if OFFLOAD in restrictions.allowed:
-        require_two_tiers(question)
+    require_opened(question, restrictions.allowed)
     return Sought(
         question=question,
         restrictions=restrictions,

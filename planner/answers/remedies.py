@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from cost_models.axes.layout import AXES
 from cost_models.base import MAX_GPUS
 from cost_models.confidence import EVEN, confident_share
 from cost_models.defaults import complete_question
@@ -27,8 +28,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
-from planner.answers.larger_hosts import larger_hosts
-from planner.axes.replicas.space import REPLICAS
+from planner.rules.searched import searched
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.layouts import parse_restrictions
@@ -158,14 +158,19 @@ class _Remedies:
 
     def _opened(self) -> Iterator[Alternative]:
         """What the search leaves alone unless it is allowed, the host's memory; where it is, hosts with more."""
-        pooled = isinstance(self.question, MixedQuestion)
-        closed = [name for name in CLOSED if name not in self.limits.allowed and (pooled or name != REPLICAS)]
+        closed = [
+            name
+            for name in CLOSED
+            if name not in self.limits.allowed and not ((why := AXES[name].refuses) and why(self.question))
+        ]
         opened = ((f"--allow {name}", self.limits.allowed | {name}) for name in closed)
         yield from self._first(
             (words, self.question, replace(self.limits, allowed=allowed)) for words, allowed in opened
         )
-        hosts = () if "offload" in closed else larger_hosts(self.question, self.state_bytes)
-        yield from islice(self._first((words, changed, None) for words, changed in hosts), 1)
+        for name, axis in searched().items():
+            if name in self.limits.allowed and axis.remedies:
+                more = axis.remedies(self.question, self.state_bytes)
+                yield from islice(self._first((words, changed, None) for words, changed in more), 1)
 
     def _other_training(self) -> Iterator[Alternative]:
         """Recomputing more, 16-bit products, and optimizer states in 16 bits."""

@@ -1,9 +1,8 @@
-"""Costs that no layout of a box of counts undercuts (`planner.space.counts`), and whether hosts hold any of it.
+"""Costs that no layout of a box of counts undercuts (`planner.space.counts`), and whether any of it is allowed.
 
-Bytes of every coefficient are sums over a rank's blocks, affine in the counts, with the ring and the parked states at
-work, min(buffers, count), besides: concave, so least at a corner. Passes know nothing of counts. What a rank does once
-a step is the device's update, affine too, and what its channels outlast the passes by, which rises with each channel:
-both are taken at the least of all corners.
+Bytes of every coefficient are concave in the counts, so least at a corner: of offload they are sums over a rank's
+blocks, affine, with the ring and the parked states at work, min(buffers, count), besides. Passes know nothing of
+counts. What a rank does once a step the axis bounds itself (`Price.least_update`).
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import prices
-from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.words import EVERY
-from cost_models.memory.device import usable_host_memory
+from cost_models.axes.layout import late_rules, prices
+from cost_models.axes.rule import Bools
 from cost_models.pipeline.costs import byte_costs
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
-from planner.rules.host import HOST_RULES
 from planner.space.counts import Boxes, with_counts
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +33,8 @@ def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """(N,) costs of layouts, each of which stands for a box; its memory limit is 0 where hosts hold none of it.
+    """(N,) costs of layouts, each of which stands for a box; its memory limit is 0 where late rules
+    allow none of it.
 
     Where scenarios are weighed a box has nothing to do once a step: which scenarios count differs between counts.
     """
@@ -45,43 +42,25 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
     wide = np.flatnonzero(~boxes.is_single)
     if len(wide):
         costs = _with_rows(costs, wide, _of_boxes(question, columns.rows(wide), boxes.rows(wide)))
-    return within_hosts(question, costs, corner_columns(columns, boxes))
+    return within_corners(question, costs, corner_columns(columns, boxes))
 
 
-def within_hosts(question: Question, costs: StageCosts, corners: list[LayoutColumns]) -> StageCosts:
-    """Costs with no room at all where hosts hold no corner."""
-    return replace(costs, memory_limit=np.where(some_host_holds(question, corners), costs.memory_limit, 0.0))
+def within_corners(question: Question, costs: StageCosts, corners: list[LayoutColumns]) -> StageCosts:
+    """Costs with no room at all where late rules allow no corner."""
+    return replace(costs, memory_limit=np.where(some_allowed(question, corners), costs.memory_limit, 0.0))
 
 
-def some_host_holds(question: Question, corners: list[LayoutColumns]) -> npt.NDArray[np.bool_]:
-    """(N,): whether hosts hold what one of the corners offloads."""
-    some: npt.NDArray[np.bool_] = np.any([hosts_hold(question, own) for own in corners], axis=0)
+def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
+    """(N,): whether late rules allow one of the corners."""
+    some: Bools = np.any([within_late_rules(question, own) for own in corners], axis=0)
     return some
 
 
-def hosts_hold(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
-    """(N,): whether hosts hold what layouts offload, in memory and on drives."""
-    holds: npt.NDArray[np.bool_] = ~np.any([rule.broken(question, columns) for rule in HOST_RULES], axis=0)
+def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts break no rule that prices what it asks, as that hosts hold what is offloaded."""
+    broken = [rule.broken(question, columns) for rule in late_rules()]
+    holds: Bools = ~np.any([np.zeros(len(columns), dtype=np.bool_), *broken], axis=0)
     return holds
-
-
-def most_held(
-    question: Question, columns: LayoutColumns, boxes: Boxes
-) -> tuple[LayoutColumns, npt.NDArray[np.bool_]]:
-    """The layout of each box with as many offloaded blocks as hosts hold on the way from its least to its most counts,
-    and (N,) whether they hold it."""
-    one, other = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
-    low, high, room = (
-        host_bytes(question, one),
-        host_bytes(question, other),
-        usable_host_memory(question.cluster),
-    )
-    share = np.clip((room - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
-    sides = boxes.most - boxes.least
-    spare = boxes.room - np.where(boxes.least < EVERY, boxes.least, 0).sum(axis=1)
-    share = np.minimum(share, spare / np.maximum(sides.sum(axis=1), 1))
-    found = with_counts(columns, boxes.least + np.floor(share[:, None] * sides).astype(np.int64))
-    return found, hosts_hold(question, found)
 
 
 def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[str, Floats]:

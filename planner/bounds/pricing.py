@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.offload import named_blocks
+from cost_models.axes.columns import Ints, LayoutColumns, fewest_blocks
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
@@ -112,7 +111,7 @@ class Pricing:
             microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
-            fewest=int(named_blocks(own)[0]),
+            fewest=int(fewest_blocks(own)[0]),
         )
         if not self.space.in_scenarios:
             return leaf

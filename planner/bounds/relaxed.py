@@ -27,7 +27,7 @@ from cost_models.pipeline.time_parts import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import block_update_seconds
 from cost_models.risk import weigh
-from planner.bounds.boxes import corner_columns, some_host_holds
+from planner.bounds.boxes import corner_columns, some_allowed
 from planner.placement.shared_shape import how_many
 from planner.space.layouts import Space
 
@@ -142,7 +142,7 @@ def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None
     for zero, has in space.zero_stages_of(some):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
         corners = corner_columns(staged, space.counts.rows(some))
-        held |= has & some_host_holds(space.question, corners)
+        held |= has & some_allowed(space.question, corners)
         for corner in corners:
             terms = memory_terms(space.question, corner)
             for name in _ROOM:

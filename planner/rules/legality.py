@@ -6,21 +6,22 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import AXES, Layout, late_rules
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.units import counted
-from planner.axes.replicas.rules import with_mean_batch
 from planner.formats.trainers import refusals
-from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES
 from planner.rules.pools import pool_objections
+from planner.rules.searched import searched
 from planner.rules.stack import STACK_RULES
 
 
@@ -108,7 +109,7 @@ def legal_rows(
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    for rule in [*HOST_RULES * hosts, *[SCHEDULE_RULE] * scheduled]:
+    for rule in [*late_rules() * hosts, *[SCHEDULE_RULE] * scheduled]:
         candidates = np.flatnonzero(legal)
         legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal
@@ -117,13 +118,12 @@ def legal_rows(
 def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
     memory and drives hold may be left to its price."""
-    question = with_mean_batch(question, layout)
+    for axis in searched().values():
+        question = axis.asked_as(question, layout) if axis.asked_as else question
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
     if not broken:
-        pools = [pool.cluster for pool in question.by_pool]
-        last = [HOST_RULE] if hosts or any(one.host_memory is None for one in pools) else []
-        last += [DRIVE_RULE] if hosts or any(one.drive is None for one in pools) else []
+        last = [rule for rule in late_rules() if hosts or (rule.unknown and rule.unknown(question))]
         broken = [rule for rule in (*last, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
@@ -155,6 +155,30 @@ def require_legal(
         )
 
 
+def require_held(question: Question, layout: Layout) -> None:
+    """Nothing for a layout that late rules allow, as that hosts hold what it offloads.
+
+    Raises:
+        InputError: the first that it breaks.
+    """
+    columns = LayoutColumns.of([layout])
+    for rule in late_rules():
+        if rule.broken(question, columns)[0]:
+            words = rule.sentence(question, layout)
+            raise InputError(words.what, hint=words.hint)
+
+
+def require_opened(question: Question, allowed: Iterable[str]) -> None:
+    """Nothing where every axis that `--allow` names means something in a question.
+
+    Raises:
+        InputError: the first that does not.
+    """
+    for axis in (AXES[name] for name in AXES if name in allowed):
+        if axis.refuses is not None and (words := axis.refuses(question)):
+            raise InputError(words.what, hint=words.hint)
+
+
 def _fewest_blocks(layout: Layout) -> int:
     """Blocks of the rank that `layers` gives fewest."""
     rank_of = schedules.rank_of_stage(layout.schedule, layout.pp, layout.vpp)
@@ -171,9 +195,11 @@ def _problems(
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
-    elif layout.layers and layout.offload.named > (least := _fewest_blocks(layout)):
-        what = f"`offload` names {counted(layout.offload.named, 'block')} of every rank; `layers` gives one {least}"
-        found.append((Problem("", what), "name fewer, or spread blocks evenly"))
+    elif layout.layers:
+        told = [
+            axis.placed_rule(layout, _fewest_blocks(layout)) for axis in AXES.values() if axis.placed_rule
+        ]
+        found += [(Problem("", words.what), words.hint) for words in told if words]
     if 0 in layout.layers[1:-1]:
         what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
         found.append((Problem("", what), "they have the embedding and the head"))

@@ -13,7 +13,7 @@ from cost_models.axes.rule import Bools, Words
 from cost_models.pipeline.pool_terms import ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
-from planner.axes.replicas.rules import replica_objections
+from planner.rules.searched import searched
 
 
 def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:
@@ -35,11 +35,12 @@ def _pipeline_is_outermost(columns: LayoutColumns) -> Bools:
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
     """What is wrong with where a layout puts its ranks."""
     if not isinstance(question, MixedQuestion):
-        word = "replicas" if layout.replicas else "pools"
+        word = layout.says_pools
         what = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
-        return [Words(what, "leave it out")] if layout.pools or layout.replicas else []
-    if layout.replicas:
-        return replica_objections(question, layout)
+        return [Words(what, "leave it out")] if word else []
+    for axis in searched().values():
+        if axis.objections and (found := axis.objections(question, layout)) is not None:
+            return found
     size = layout.tp * layout.data_ranks
     found = [
         Words(

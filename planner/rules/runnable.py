@@ -6,15 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import offloads
+from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
-from cost_models.specs.choices import OVERLAPS
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
-from planner.axes.replicas.rules import holds_replicas
+from planner.rules.searched import searched
 
 Array = npt.NDArray[np.float64]
 
@@ -37,18 +35,6 @@ def _narrow_states(training: TrainingSpec) -> bool:
 
 def _states(question: Question, layout: Layout) -> Words:
     return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
-
-
-def _fp8_offload(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor's fp8 products keep their weights on the device",
-        f"leave out `offload`, or {IN_16_BITS}",
-    )
-
-
-def _split_offload(question: Question, layout: Layout) -> Words:
-    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
-    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
 
 
 def _fp8_experts(question: Question, layout: Layout) -> Words:
@@ -86,27 +72,6 @@ def _sides(question: Question, x: LayoutColumns) -> list[Array]:
     return [*inputs, *outputs, tokens]
 
 
-def _sends_ahead(question: Question, layout: Layout) -> Words:
-    what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
-    named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
-    return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
-
-
-def _no_symmetric_memory(question: Question, layout: Layout) -> Words:
-    return Words(
-        "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
-        f" `{question.cluster.name}` has none",
-        "leave `tp` out of `overlap`",
-    )
-
-
-def _offload_overlap(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
-        "leave out `offload`, or `overlap=dp`",
-    )
-
-
 def _fp8(question: Question, x: LayoutColumns) -> Bools:
     return (x.tp > 0) & (question.training.precision == "fp8")
 
@@ -135,7 +100,9 @@ def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
     if not isinstance(question, MixedQuestion):
         return np.zeros(len(x), dtype=np.bool_)
-    return ~holds_replicas(question, x)
+    told = [axis.trains_in_pools(question, x) for axis in searched().values() if axis.trains_in_pools]
+    trained: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *told], axis=0)
+    return ~trained
 
 
 def _routed_parts(question: Question, layout: Layout) -> Words:
@@ -187,31 +154,7 @@ RUNNABLE: tuple[Rule, ...] = (
         broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         sentence=_states,
     ),
-    Rule(
-        name="fp8 keeps blocks on the device",
-        broken=lambda q, x: _fp8(q, x) & offloads(x),
-        sentence=_fp8_offload,
-    ),
-    Rule(
-        name="offload runs backward passes whole",
-        broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
-        sentence=_split_offload,
-    ),
-    Rule(
-        name="symmetric memory is of GPUs",
-        broken=lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
-        sentence=_no_symmetric_memory,
-    ),
-    Rule(
-        name="schedules off tables send ahead",
-        broken=lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
-        sentence=_sends_ahead,
-    ),
-    Rule(
-        name="blocks in host memory have buffers of their own",
-        broken=lambda q, x: (x.overlap_dp == 1) & offloads(x),
-        sentence=_offload_overlap,
-    ),
+    *(rule for axis in AXES.values() for rule in axis.executor_rules),
     Rule(
         name="experts in fp8",
         broken=lambda q, x: _fp8(q, x) & q.model.has_experts,

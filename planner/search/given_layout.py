@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from cost_models.axes.columns import LayoutColumns, fewest_blocks
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
@@ -20,6 +20,7 @@ from planner.placement.chunks import chunk_sizes
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement
 from planner.rules.legality import require_legal
+from planner.rules.searched import searched
 from planner.search.pools import orders_of
 
 
@@ -36,8 +37,9 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
-    if isinstance(question, MixedQuestion) and layout.replicas:
-        return _replicas_placed(question, layout)
+    for axis in searched().values():
+        if axis.place and (placed := axis.place(question, layout)):
+            return placed
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
     found = [(_placed(question, candidate), candidate) for candidate in orders_of(question, layout)]
@@ -53,7 +55,7 @@ def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]
         solution = best_placement(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
             return overflows, solution.objective, solution.placement
-    raise _names_too_many(layout)
+    raise names_too_many(layout)
 
 
 def _in_chunks(question: Question, layout: Layout) -> Layout:
@@ -70,33 +72,14 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
     sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.fewest).all(axis=1)]
     if not len(sizes_ZS):
-        raise _names_too_many(layout)
+        raise names_too_many(layout)
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
 
 
-def _replicas_placed(question: MixedQuestion, layout: Layout) -> Layout:
-    """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
-    those the fastest that fits; of equals the first.
-
-    Raises:
-        InputError: the recompute of some stage names more blocks than such a stage has.
-    """
-    sizes = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages).tolist()
-    fewest = [named_blocks(mix) for mix in layout.stage_recompute]
-    placed = [
-        layout.model_copy(update={"layers": tuple(own)})
-        for own in sizes
-        if all(blocks >= named for blocks, named in zip(own, fewest, strict=True))
-    ]
-    if not placed:
-        raise _names_too_many(layout)
-    priced = [estimate(question, one) for one in placed]
-    return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout
-
-
-def _names_too_many(layout: Layout) -> InputError:
+def names_too_many(layout: Layout) -> InputError:
+    """The error where the recompute of some stage names more blocks than it has."""
     return InputError(
         f"recompute of `{layout}` names more blocks than its stages have",
         hint="name fewer, or say the blocks of each stage: `layers=`",
@@ -115,5 +98,5 @@ def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
         num_layers=question.model.num_layers,
         allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
         recompute=layout.stage_recompute,
-        fewest=layout.offload.named,
+        fewest=int(fewest_blocks(LayoutColumns.of([layout]))[0]),
     )

@@ -26,13 +26,12 @@ from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.boxes import most_held
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
 from planner.bounds.shapes import shape_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import TOLERANCE, Leaf
-from planner.rules.host import hosts_too_small
+from planner.rules.searched import searched
 from planner.search.candidates import Tally
 from planner.space.cores import ONE_CHUNK
 from planner.space.counts import Boxes, with_counts
@@ -298,10 +297,13 @@ class UniformCandidates:
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
         core, columns = self._pricing.space.smallest_rows()
-        columns, held = most_held(self.question, columns, self._pricing.space.counts.rows(core))
-        if not held.any():
-            return hosts_too_small(self.question, columns)
-        columns = columns.rows(np.flatnonzero(held))
+        for axis in searched().values():
+            if axis.most_held is None or axis.nothing_held is None:
+                continue
+            columns, held = axis.most_held(self.question, columns, self._pricing.space.counts.rows(core))
+            if not held.any():
+                return axis.nothing_held(self.question, columns)
+            core, columns = core[held], columns.rows(np.flatnonzero(held))
         costs = self._pricing.costs(columns, Boxes.of(columns))
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 

@@ -21,12 +21,12 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
-from planner.axes.replicas.space import count_replicas
 from planner.bounds import pools as bounds
 from planner.bounds.pools_ideal import ideal_bounds
 from planner.placement.leaf import Bools, Floats, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
+from planner.rules.searched import searched
 from planner.search.candidates import Tally
 from planner.space.layouts import Restrictions, legal_space
 from planner.space.nothing_fits import nothing_legal
@@ -214,7 +214,8 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
     """How many layouts the search covers; several pools count each order of them separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
-    return len(_layouts(question, limits)) * factorial(len(question.pools)) + count_replicas(question, limits)
+    besides = sum(axis.count(question, limits) for axis in searched().values() if axis.count)
+    return len(_layouts(question, limits)) * factorial(len(question.pools)) + besides
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
@@ -230,7 +231,7 @@ def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
     """The layout in every order of the pools; as it is where there is one, or it names the pools of its ranks."""
-    if layout.pools or layout.replicas or not isinstance(question, MixedQuestion):
+    if layout.says_pools or not isinstance(question, MixedQuestion):
         yield layout
         return
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()

@@ -14,11 +14,10 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
-from planner.axes.replicas.search import search_beside_stages
-from planner.axes.replicas.space import asks_for_replicas
 from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
+from planner.rules.searched import searched
 from planner.search.branching import BranchAndBound, Progress
 from planner.search.by_program import ProgramSearch, require_searched
 from planner.search.by_recompute import search_each_policy
@@ -68,9 +67,10 @@ def search(
             proof=proof,
         )
 
-    if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
+    others = [axis.beside(question, limits) for axis in searched().values() if axis.beside]
+    if beside := next((one for one in others if one), None):
         require_searched(proof)
-        return search_beside_stages(
+        together: SearchResult = beside(
             lambda within, seconds: part(question, within, seconds),
             question,
             limits,
@@ -79,6 +79,7 @@ def search(
             on_progress=on_progress,
             keep_on_interrupt=keep_on_interrupt,
         )
+        return together
     if parts := limits.by_recompute(question.training):
         try:
             return search_each_policy(part, question, parts, top, time_limit)

@@ -1,9 +1,10 @@
-"""Boxes of layouts that differ in nothing but how many blocks they offload: one entry stands for all counts between.
+"""Boxes of layouts that differ in nothing but counts of blocks: one entry stands for all counts between.
 
+An axis says which of its columns count blocks (`Axis.counted`), as offload does of those that it keeps in host memory.
 The search tries hundreds of counts in every mesh. It walks through boxes of them in place of single ones, prices the
 corners of a box for a bound of all it holds (`planner.bounds.boxes`), and halves those that may hold the best.
 
-Shape legend: N boxes, R residencies.
+Shape legend: N boxes, R columns that count.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from itertools import product
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.offload import RESIDENCIES, countable
+from cost_models.axes.layout import AXES
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
 from cost_models.question import Question
 
-_COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
+_COUNTED = [axis.counted for axis in AXES.values() if axis.counted]
+assert len(_COUNTED) <= 1, "counts of two axes would share one room"
+_COLUMNS = _COUNTED[0].columns if _COUNTED else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Counts of each residency from `least` to `most`, of which no more than `room` together."""
+    """Counts of each column from `least` to `most`, of which no more than `room` together."""
 
     least: Ints
     """(N, R)"""
@@ -41,7 +44,7 @@ class Boxes:
     def beside(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Of layouts whose counts stand for all from theirs on."""
         least = np.stack([getattr(columns, name) for name in _COLUMNS], axis=1)
-        counted, room = (least > 0) & (least < EVERY), countable(question, columns.pp)
+        counted, room = (least > 0) & (least < EVERY), _COUNTED[0].room(question, columns.pp)
         others = np.where(counted, least, 0).sum(axis=1)[:, None] - least
         return cls(least, np.where(counted, room[:, None] - others, least), room)
 
@@ -62,7 +65,7 @@ class Boxes:
 
     @property
     def layouts(self) -> Ints:
-        """(N,): combinations of counts in each: those of two residencies lie below a line."""
+        """(N,): combinations of counts in each: those of two columns lie below a line."""
         sides = self.most - self.least + 1
         beyond = np.where(self.most < EVERY, self.most, 0).sum(axis=1) - self.room
         sides = -np.sort(-sides, axis=1)
@@ -118,9 +121,7 @@ class Boxes:
                 if sum(one for one in counts if one < EVERY) <= room:
                     box.append(at)
                     combination.append(counts)
-        return np.array(box, dtype=np.int64), np.array(combination, dtype=np.int64).reshape(
-            -1, len(RESIDENCIES)
-        )
+        return np.array(box, dtype=np.int64), np.array(combination, dtype=np.int64).reshape(-1, len(_COLUMNS))
 
 
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
@@ -129,5 +130,5 @@ def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
 
 
 def speaks_of_counts(axes: set[str]) -> bool:
-    """Whether restrictions on some axes say how many blocks are offloaded."""
+    """Whether restrictions on some axes speak of counts."""
     return bool(axes & set(_COLUMNS))

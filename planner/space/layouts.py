@@ -21,6 +21,7 @@ from cost_models import schedules
 from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
+from cost_models.axes.layout import late_rules
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
@@ -28,14 +29,13 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.placement.chunks import covers
-from planner.rules.host import HOST_RULES, needless_drives
 from planner.rules.legality import legal_rows
 from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
 from planner.space.counts import Boxes, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.restrictions import allowed_rows
-from planner.space.variants import families_of, legal_unscheduled, variants_of
+from planner.space.variants import families_of, legal_unscheduled, needless_rows, variants_of
 
 ROWS_TOGETHER = 200_000
 """Rows that the rules are asked of at once: bounds memory."""
@@ -57,7 +57,7 @@ class Space:
     shapes: tuple[tuple[Ints, ...], ...]
     """(K, 2) vpp and schedule of each pipeline, for each ZeRO stage."""
     counts: Boxes
-    """(N,): the counts of offloaded blocks that each core stands for; its own are the least."""
+    """(N,): the counts of blocks that each core stands for; its own are the least."""
 
     def __len__(self) -> int:
         """Layouts in all."""
@@ -204,8 +204,8 @@ class Space:
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
-    """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions; whether hosts hold
-    it is left to its price."""
+    """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions; rules that price
+    what they ask are left to its price."""
     wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, restrictions)
     counts = Boxes.beside(question, cores)
@@ -239,12 +239,12 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """The same, every layout written out that hosts hold: for small questions."""
+    """The same, every layout written out that late rules allow: for small questions."""
     rows = legal_space(question, restrictions).all_rows()
-    held = ~np.any([rule.broken(question, rows) for rule in HOST_RULES], axis=0)
-    if "offload_drive" not in restrictions.named:
-        held &= ~needless_drives(question, rows)
-    return rows.rows(np.flatnonzero(held))
+    kept = ~needless_rows(question, restrictions, rows)
+    for rule in late_rules():
+        kept &= ~rule.broken(question, rows)
+    return rows.rows(np.flatnonzero(kept))
 
 
 def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:

@@ -4,17 +4,18 @@ windows and a memory limit that limit nothing."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from cost_models.axes.axis import divisors
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.rule import either
 from cost_models.defaults import OWN_STACKS
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, grouped
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import CLOSED, Restrictions
 
 _FP8_ROWS = 16
 """Tokens of which a gradient in fp8 takes whole multiples: 16 bytes at one an element."""
@@ -29,8 +30,7 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
         _windows(question),
         _memory(question, limit),
         _risk(question),
-        _offload(question) if restrictions is not None and "offload" in restrictions.allowed else "",
-        _replicas(restrictions) if restrictions is not None and "replicas" in restrictions.allowed else "",
+        *_unopened(question, restrictions),
     ]
     return tuple(note for note in found if note)
 
@@ -83,23 +83,14 @@ def _risk(question: Question) -> str:
     return f"{what} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
-def _offload(question: Question) -> str:
-    """Why a search that may offload has nothing to try."""
-    why = ""
-    if not question.stack.residencies:
-        why = f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
-    elif len(question.by_pool) > 1:
-        why = "over several pools it is not searched"
-    elif question.cluster.host_memory is None:
-        why = f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
-    return why and f"--allow offload opens nothing: {why}"
-
-
-def _replicas(restrictions: Restrictions) -> str:
-    """No trainer runs them."""
-    if restrictions.trainer is None:
-        return ""
-    return f"--allow replicas opens nothing: {restrictions.trainer} gives every replica as many microbatches"
+def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator[str]:
+    """Axes that `--allow` names and that have nothing to try, each with its reason."""
+    if restrictions is None:
+        return
+    for name in CLOSED:
+        why = AXES[name].opens_nothing
+        if name in restrictions.allowed and why and (words := why(question, restrictions.trainer)):
+            yield f"--allow {name} opens nothing: {words}"
 
 
 def _memory(question: Question, limit: float | None) -> str:

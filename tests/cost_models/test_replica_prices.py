@@ -12,7 +12,8 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.replicas.price import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
+from cost_models.axes.replicas.price import ONCE_A_STEP, in_pools, replica_terms
+from cost_models.axes.replicas.ranks import Finish, shared
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog

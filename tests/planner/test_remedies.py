@@ -13,8 +13,8 @@ from cost_models.files import catalog
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.answers import remedies
-from planner.answers.larger_hosts import larger_hosts
 from planner.answers.remedies import remedies_told
+from planner.axes.offload import larger_hosts
 from planner.search.search import search
 from planner.space.gpu_counts import resized
 from planner.space.layouts import parse_restrictions

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, Ints, Mesh
+from cost_models.axes.axis import Axis, Counted, Ints, Mesh, Needless
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import EVERY, Assigned, Counts
 from cost_models.question import Question
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.units import counted
 
 if TYPE_CHECKING:
@@ -193,8 +194,59 @@ def _complaint(layout: Layout) -> str:
     return f"offload names {' and '.join(every)} of every block" if len(every) > 1 else ""
 
 
+def _names_more_than_placed(layout: Layout, least: int) -> Words | None:
+    """Counts of a placed layout, whose emptiest rank has `least` blocks."""
+    if layout.offload.named <= least:
+        return None
+    named = counted(layout.offload.named, "block")
+    return Words(
+        f"`offload` names {named} of every rank; `layers` gives one {least}",
+        "name fewer, or spread blocks evenly",
+    )
+
+
+def _no_second_tier(question: Question) -> Words | None:
+    """Where a device computes in the host's memory there is nowhere else to keep anything."""
+    cpu = next((pool.cluster for pool in question.by_pool if pool.cluster.gpu.kind == "cpu"), None)
+    if cpu is None:
+        return None
+    return Words(
+        f"`--allow offload` on `{cpu.name}`: its devices' memory is the host's",
+        "leave out --allow offload: there is nowhere else to keep anything",
+    )
+
+
+def _opens_nothing(question: Question, trainer: str | None) -> str:
+    if not question.stack.residencies:
+        return f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
+    if len(question.by_pool) > 1:
+        return "over several pools it is not searched"
+    if question.cluster.host_memory is None:
+        return f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
+    return ""
+
+
+def _fp8_offload(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor's fp8 products keep their weights on the device",
+        "leave out `offload`, or plan with --precision bf16",
+    )
+
+
+def _split_offload(question: Question, layout: Layout) -> Words:
+    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
+    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
+
+
+def _kept_away(value: Offload) -> str:
+    """What is in host memory, not of how many blocks."""
+    return "/".join(part for part, count in value._asdict().items() if count) or "none"
+
+
 OFFLOAD = Axis(
     word=Counts(parts=Offload._fields),
+    text="Blocks of every rank keep states, weights or activations in host memory or on its drive.",
+    compared=_kept_away,
     complaint=_complaint,
     rules=(
         Rule(
@@ -231,15 +283,39 @@ OFFLOAD = Axis(
             sentence=_drive_at,
         ),
     ),
+    executor_rules=(
+        Rule(
+            name="fp8 keeps blocks on the device",
+            broken=lambda q, x: (q.training.precision == "fp8") & offloads(x),
+            sentence=_fp8_offload,
+        ),
+        Rule(
+            name="offload runs backward passes whole",
+            broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
+            sentence=_split_offload,
+        ),
+    ),
+    late_rules="cost_models.axes.offload.hosts:RULES",
+    placed_rule=_names_more_than_placed,
     values=_tried,
     closed=True,
+    refuses=_no_second_tier,
+    opens_nothing=_opens_nothing,
+    counted=Counted(tuple(f"offload_{part}" for part in RESIDENCIES), countable),
+    fewest_blocks=named_blocks,
+    sized=lambda columns: columns.offload_activations > 0,
+    needless=Needless(("offload_drive",), "cost_models.axes.offload.hosts:needless_drives"),
+    search="planner.axes.offload:SEARCHED",
     touches=frozenset({"states"}),
+    executor="executor.axes.offload.hook",
     price="cost_models.axes.offload.price:PRICE",
     time_part="offload",
     updates_elsewhere=offloads,
 )
 RING = Axis(
     word=Assigned(usual=USUAL_RING),
+    text="Buffers on the device through which streamed weights come.",
+    compared=lambda value: "usual",  # how far ahead weights are fetched
     written=lambda layout: layout.offload.streamed > 0 and layout.ring != USUAL_RING,
     settled=lambda layout: layout.ring if layout.offload.streamed else USUAL_RING,
     values=lambda question, mesh: (USUAL_RING,),

@@ -1,4 +1,4 @@
-"""Bytes of a host's memory that its ranks keep there.
+"""Bytes of a host's memory that its ranks keep there, and the rules that memory and drives of hosts hold them.
 
 Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
 travel.
@@ -7,11 +7,13 @@ travel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.offload.residency import (
     RESIDENT,
@@ -21,12 +23,15 @@ from cost_models.axes.offload.residency import (
     of_fullest_rank,
     rest_is,
 )
-from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_traffic
+from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_bytes, drive_traffic
+from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.memory.activations import activation_bytes
+from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
+from cost_models.units import format_bytes
 
 Array = npt.NDArray[np.float64]
 
@@ -100,3 +105,73 @@ def _activations(
     allowed = [RECOMPUTE_POLICIES.index(policy) for policy in policies]
     kept = activation_bytes(question, columns).block[:, allowed].max(axis=1)
     return np.where(away, live * blocks * kept, 0.0)
+
+
+def _overflows(question: Question, x: LayoutColumns) -> Bools:
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    for pool in question.by_pool if offloads(x).any() else ():
+        overflows |= host_bytes(pool, x) > usable_host_memory(pool.cluster)
+    return overflows
+
+
+def _sentence(question: Question, layout: Layout) -> Words:
+    pools = question.by_pool
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in pools if _overflows(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` offloads {size} to the memory of each host"
+    if cluster.host_memory is None:
+        return Words(
+            f"{what}, and cluster `{cluster.name}` does not say how much one has",
+            "add `host_memory`, or say --host-memory",
+        )
+    have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
+    have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+
+
+def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    for pool in question.by_pool if x.offload_drive.any() else ():
+        overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
+    return overflows
+
+
+def _drive_sentence(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` keeps {size} on the drive of each host"
+    if cluster.drive is None:
+        hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
+        return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
+    have = f"of the {format_bytes(cluster.drive.capacity)} of a host of `{cluster.name}`"
+    have += f" states may fill {format_bytes(usable_drive(cluster))}"
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+
+
+RULES = (
+    Rule(
+        name="hosts hold what is offloaded",
+        broken=_overflows,
+        sentence=_sentence,
+        unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
+    ),
+    Rule(
+        name="drives hold what lies on them",
+        broken=_overflows_drive,
+        sentence=_drive_sentence,
+        unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
+    ),
+)
+
+
+def needless_drives(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): which layouts have on the drive what the memory of their hosts would hold.
+
+    They take as much of the device as without and no less time, so none is the only best one.
+    """
+    drive = x.offload_drive > 0
+    if not drive.any():
+        return drive
+    return drive & ~_overflows(question, replace(x, offload_drive=np.zeros(len(x), dtype=np.int64)))

@@ -11,33 +11,24 @@ Replicas meet once a step: gradients are summed over all of them, over the links
 
 Leaves out that a replica of one microbatch adds up no gradients: times are those of a replica's mean number.
 
-How many microbatches of a step each replica takes where replicas are not equally fast.
-
-A step ends when the slowest replica does, so microbatches go one by one to the replica that would finish its own
-soonest. No other way to share them ends sooner: each replica can finish so many before any given moment, and this way
-uses up all that finish before the last one. Replicas of one pool are alike, so what is searched for is one number a
-pool, the most that a replica of it takes.
-
 Shape legend: N layouts, K pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_parts import Term, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
@@ -46,9 +37,6 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
 Array = npt.NDArray[np.float64]
-
-Finish = Callable[[int], float]
-"""Microbatches of a replica → seconds after which it has done them; never less for more."""
 
 ONCE_A_STEP = (
     "layer_sync",
@@ -118,7 +106,7 @@ def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
     Raises:
         InputError: they do not, or there are too few microbatches for all.
     """
-    replicas, held = _replicas(question, layout), replicas_in(question, layout)
+    replicas, held = counted_replicas(question, layout), replicas_in(question, layout)
     if replicas != held:
         raise InputError(
             f"`{layout}` has {replicas} replicas in pools {question.names}; their GPUs hold {held}"
@@ -132,20 +120,7 @@ def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
         )
 
 
-def shares(
-    question: MixedQuestion, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
-) -> tuple[tuple[int, ...], ...]:
-    """For each pool the microbatches of each of its replicas, so that the slowest ends as soon as it can."""
-
-    def finish(pipeline: Pipeline, microbatches: int) -> float:
-        return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
-
-    together = question.training.global_batch // layout.mbs
-    ends = [partial(finish, one) for one in pipelines]
-    return shared(ends, _replicas(question, layout), together, fewest_microbatches(layout))
-
-
-def _replicas(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
+def counted_replicas(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
     """Replicas that the layout puts in each pool."""
     return tuple(layout.replicas.count(name) for name in question.names)
 
@@ -220,56 +195,3 @@ def _longest(terms: Sequence[Term]) -> Term:
         part: np.choose(which_N, [np.broadcast_to(term.get(part, none), none.shape) for term in terms])
         for part in parts
     }
-
-
-def shared(
-    finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
-) -> tuple[tuple[int, ...], ...]:
-    """For each pool the microbatches of each of its replicas, `least` at least.
-
-    `finish` and `replicas`, which says how many there are, are by pool; of equal finishes the first pool's goes first.
-    """
-    assert microbatches >= least * sum(replicas), "every replica takes some"
-    ends = [cache(own) for own in finish]
-    most = _guess(ends, replicas, microbatches, least)
-    pools = range(len(replicas))
-
-    def next_end(pool: int) -> tuple[float, int]:
-        return ends[pool](most[pool] + 1), pool
-
-    def last_end(pool: int) -> tuple[float, int]:
-        return ends[pool](most[pool]), pool
-
-    while True:
-        spare = sum(map(_times, most, replicas)) - microbatches
-        above = [pool for pool in pools if most[pool] > least]
-        slowest = max(above, key=last_end, default=None)
-        soonest = min(pools, key=next_end)
-        if spare < 0:
-            most[soonest] += 1
-        elif slowest is not None and (
-            spare >= replicas[slowest] or (soonest != slowest and last_end(slowest) > next_end(soonest))
-        ):
-            most[slowest] -= 1
-        else:
-            break
-    fewer = [spare if pool == slowest else 0 for pool in pools]
-    return tuple(
-        (most[pool],) * (replicas[pool] - fewer[pool]) + (most[pool] - 1,) * fewer[pool] for pool in pools
-    )
-
-
-def _times(one: int, other: int) -> int:
-    return one * other
-
-
-def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
-    """Where to begin: as if every microbatch took as long as the last of the mean number do."""
-    mean = max(least, microbatches // sum(replicas))
-    rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
-    starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]
-    together = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
-    before = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
-    moment = (microbatches + before) / together
-    found = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
-    return [min(max(least, own), microbatches) for own in found]

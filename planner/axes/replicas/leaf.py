@@ -22,7 +22,8 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.replicas.price import among_replicas, fewest_microbatches, shares, with_microbatches
+from cost_models.axes.replicas.price import among_replicas, fewest_microbatches, with_microbatches
+from cost_models.axes.replicas.ranks import shares
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms, total
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import named_blocks
 from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import DoesNotFitError, InfeasibleError, RunError
 from cost_models.estimate import Estimate
@@ -29,7 +30,9 @@ from planner.axes.replicas.space import (
     replica_layouts,
 )
 from planner.certificate import Certificate
+from planner.placement.chunks import chunk_sizes
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
+from planner.search.given_layout import names_too_many
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 from planner.space.restrictions import Restrictions
@@ -192,3 +195,23 @@ def _together(first: SearchResult, second: SearchResult | None, unasked: int, to
         certificate=first.certificate.model_copy(update=merged),
         interrupted=any(one.interrupted for one in results),
     )
+
+
+def placed(question: MixedQuestion, layout: Layout) -> Layout:
+    """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
+    those the fastest that fits; of equals the first.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages).tolist()
+    fewest = [named_blocks(mix) for mix in layout.stage_recompute]
+    found = [
+        layout.model_copy(update={"layers": tuple(own)})
+        for own in sizes
+        if all(blocks >= named for blocks, named in zip(own, fewest, strict=True))
+    ]
+    if not found:
+        raise names_too_many(layout)
+    priced = [estimate(question, one) for one in found]
+    return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout

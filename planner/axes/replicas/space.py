@@ -16,7 +16,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.placement import even_layers
 from cost_models.axes.replicas import MOST_REPLICAS
 from cost_models.axes.replicas.price import in_pools, replica_terms
-from cost_models.errors import DoesNotFitError, InputError
+from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.pipeline.estimating import estimate
@@ -37,17 +37,6 @@ REPLICAS = "replicas"
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
     """Whether a search covers whole replicas in pools too. No trainer gives replicas unequal shares of a batch."""
     return isinstance(question, MixedQuestion) and REPLICAS in limits.allowed and limits.trainer is None
-
-
-def require_pools(question: Question, limits: Restrictions) -> None:
-    """Nothing where there are pools to lie in.
-
-    Raises:
-        InputError: replicas in pools are allowed on a cluster of one kind of GPU.
-    """
-    if REPLICAS in limits.allowed and not isinstance(question, MixedQuestion):
-        what = f"`--allow {REPLICAS}` puts replicas in different pools, and `{question.cluster.name}` has one"
-        raise InputError(what, hint=f"leave out --allow {REPLICAS}: dp is there as it is")
 
 
 def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:

@@ -22,10 +22,9 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
-from planner.axes.replicas.space import require_pools
 from planner.objectives import Objective
 from planner.plan import Plan
-from planner.rules.host import require_two_tiers
+from planner.rules.legality import require_opened
 from planner.search.budget import Budget
 from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 from planner.space.notes import notes_of
@@ -115,9 +114,7 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     assert restrictions is not None
     assert picked is not None
     assert weighed is not None
-    if "offload" in restrictions.allowed:
-        require_two_tiers(found.question)
-    require_pools(found.question, restrictions)
+    require_opened(found.question, restrictions.allowed)
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
         question = replace(found.question, risk=weighed)
