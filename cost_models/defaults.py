@@ -46,20 +46,10 @@ def complete_question(
     """
     if isinstance(cluster, MixedCluster):
         return _complete_all(model, cluster, training, stack, profile)
-    here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
-    chosen = (
-        stack
-        if isinstance(stack, StackSpec)
-        else catalog.load_stack(stack or (OWN_STACK if here else DEFAULT_STACK))
-    )
-    named = profile or cluster.profile
-    if named is None:
-        hardware = nearest_profile(cluster.gpu, chosen.name, family=chosen.family)
-    elif isinstance(named, HardwareProfile):
-        hardware = named
-    else:
-        hardware = catalog.load_profile(named)
-    if named is not None and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
+    chosen = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
+    hardware = chosen_profile(cluster, chosen, profile)
+    given = profile or cluster.profile
+    if given and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
@@ -73,6 +63,24 @@ def complete_question(
         hardware=hardware,
     )
     return replace(question, training=training.model_copy(update={"dropout": question.dropout}))
+
+
+def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
+    """The stack given; else our own here and on CPUs, and the `usual` one on clusters. Raises UnknownNameError."""
+    if isinstance(stack, StackSpec):
+        return stack
+    here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
+    return catalog.load_stack(stack or (OWN_STACK if here else usual))
+
+
+def chosen_profile(
+    cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
+) -> HardwareProfile:
+    """The profile given, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
+    given = profile or cluster.profile
+    if given is None:
+        return nearest_profile(cluster.gpu, stack.name, family=stack.family)
+    return given if isinstance(given, HardwareProfile) else catalog.load_profile(given)
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:

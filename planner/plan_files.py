@@ -9,15 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
-from cost_models.files.whole import write_whole
-from planner.any_plan import PLAN_SCHEMA, AnyPlan, own_version
+from planner.any_plan import PLAN_SCHEMA, AnyPlan, own_version, plan_yaml, require_ended, write_plan
 from planner.plan import Plan
 
 P = TypeVar("P", bound=AnyPlan)
@@ -27,8 +24,6 @@ _HEADER = """\
 #   meshwright explain PLAN    why this layout
 #   meshwright run PLAN        train it, and compare
 """
-_END = "..."
-"""YAML's end-of-document mark, which a file that was cut short lacks."""
 
 
 def plan_text(plan: AnyPlan) -> str:
@@ -39,7 +34,7 @@ def plan_text(plan: AnyPlan) -> str:
         if predicted.get(f"{tier}_bytes") is None:  # nothing lies there, so nothing is said of it
             for name in (f"{tier}_bytes", f"{tier}_limit"):
                 predicted.pop(name, None)
-    return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
+    return plan_yaml(_HEADER, fields)
 
 
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
@@ -48,11 +43,7 @@ def save_plan(plan: AnyPlan, path: str | Path) -> None:
     Raises:
         InputError: the place cannot be written to.
     """
-    try:
-        write_whole(Path(path), plan_text(plan))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot write `{path}`: {reason}") from None
+    write_plan(path, plan_text(plan))
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
@@ -79,11 +70,6 @@ def read_any_plan(path: str | Path) -> AnyPlan:
     """
     document = read_document(path)
     return _read_plan(path, document, _plan_type(document))
-
-
-def read_plan(path: str | Path) -> Plan:
-    """Read a plan file of a transformer as `read_any_plan` does, and raises as that."""
-    return _read_plan(path, read_document(path), Plan)
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:
@@ -113,8 +99,7 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
             f"`{path}` {what}; this Meshwright ({own_version()}) reads {PLAN_SCHEMA}",
             hint="plan again with this version, or use the one that wrote the file",
         )
-    if not document.ended:
-        raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
+    require_ended(document)
     plan = validate(document, plan_type)
     try:
         plan.require_readable()

@@ -27,10 +27,9 @@ from prices import cluster_of
 from cost_models.defaults import OWN_STACK
 from cost_models.files import catalog
 from cost_models.measured.calibration.microbenchmark_parts import table_rates
-from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
-from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cost_models.curves import measured_cluster
+from cost_models.defaults import chosen_profile, chosen_stack
+from cost_models.errors import InputError
 from cost_models.files.catalog import embedding_profile_of
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
@@ -41,3 +45,38 @@ class RecommenderQuestion:
     def facts(self) -> RecommenderStack:
         """How the stack trains recommenders."""
         return self.stack.recommender or RecommenderStack()
+
+
+USUAL_STACK = "torchrec"
+"""The stack of clusters unless `--stack` says otherwise: the library that most recommenders are sharded with."""
+
+
+def complete_recommender(
+    model: RecommenderSpec,
+    cluster: ClusterSpec | MixedCluster,
+    training: RecommenderTraining,
+    *,
+    stack: str | None = None,
+    profile: str | HardwareProfile | None = None,
+) -> RecommenderQuestion:
+    """The question with its stack (default: our own here and on CPUs, TorchRec on clusters) and the nearest profiles.
+
+    Raises:
+        UnknownNameError: no such stack or profile.
+        InputError: a cluster of several pools.
+    """
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded",
+            hint="plan for one of them",
+        )
+    chosen = chosen_stack(cluster, stack, usual=USUAL_STACK)
+    hardware = chosen_profile(cluster, chosen, profile)
+    return RecommenderQuestion(
+        model=model,
+        cluster=measured_cluster(hardware, cluster),
+        training=training,
+        stack=chosen,
+        hardware=hardware,
+        embedding=embedding_profile_of(cluster.gpu.name),
+    )

@@ -22,9 +22,10 @@ from meshwright.records import frames
 from meshwright.render.goals import gpus_in_words, sizes_text
 from planner.answers.frontier import frontier_frame, pareto_frame
 from planner.answers.pareto import POINTS, exact_frontier
-from planner.answers.scaling import KINDS, doublings, scaling_frame
+from planner.answers.scaling import scaling_frame
 from planner.objectives import Objective
 from planner.search.budget import Budget
+from planner.search.scaling import KINDS, doublings
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:

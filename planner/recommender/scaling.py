@@ -6,22 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.units import counted
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.search.budget import Budget
+from planner.search.scaling import POINT_SECONDS, Row, scaling_rows
 from planner.space.gpu_counts import on_whole_nodes, require_possible, resized
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-POINT_SECONDS = 20.0
-"""Time limit of one point of a curve; its answer is then the best found."""
 
 
 def best_sharding(
@@ -75,34 +71,18 @@ def sharding_scaling_frame(
     """
     import pandas as pd
 
-    whole = on_whole_nodes(question)
+    whole, spending = on_whole_nodes(question), budget or Budget()
     require_possible(whole.cluster, gpu_counts)
-    spending = budget or Budget()
-    own, batch = question.cluster.num_gpus, question.training.global_batch
-    points = [
-        (kind, gpus, batch if kind == "strong" else batch * gpus // own)
-        for kind in kinds
-        for gpus in gpu_counts
-    ]
-    points = [(kind, gpus, samples) for kind, gpus, samples in points if samples and not samples % gpus]
-    rows: dict[tuple[int, int], dict[str, object]] = {}
-    for number, (kind, gpus, samples) in enumerate(points, start=1):
-        if spending.on_status is not None:
-            spending.on_status(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
-        if (gpus, samples) in rows:
-            continue
+
+    def row_at(gpus: int, samples: int) -> Row | None:
         there = resized(whole, gpus, samples)
-        try:
-            found = best_sharding(there, spending, seconds=POINT_SECONDS)
-        except InfeasibleError:
-            continue
-        if found is not None:
-            rows[gpus, samples] = _row(there, found)
-    known = [point for point in points if point[1:] in rows]
-    return pd.DataFrame([{"kind": kind, **rows[gpus, samples]} for kind, gpus, samples in known])
+        found = best_sharding(there, spending, seconds=POINT_SECONDS)
+        return None if found is None else _row(there, found)
+
+    return pd.DataFrame(scaling_rows(question, gpu_counts, kinds, spending, row_at))
 
 
-def _row(question: RecommenderQuestion, found: ShardingAnswer) -> dict[str, object]:
+def _row(question: RecommenderQuestion, found: ShardingAnswer) -> Row:
     priced = estimate(question, found.sharding)
     stages = priced.stages.as_dict()
     return {

@@ -7,14 +7,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 from pydantic import Field
 
 from cost_models.base import Spec
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
-from cost_models.files.whole import write_whole
 from cost_models.memory.device import usable_host_memory
 from cost_models.recommender.caching import CachedTables, Policy, cached_tables
 from cost_models.recommender.prices.dense import DenseNetwork
@@ -24,6 +22,7 @@ from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 from cost_models.units import format_bytes
+from planner.any_plan import plan_yaml, require_ended, write_plan
 from planner.serving.knapsack import Filling, filling_order
 
 Array = npt.NDArray[np.float64]
@@ -156,25 +155,14 @@ def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Serv
 
 def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:
     """Write a plan file whole or not at all. Raises InputError."""
-    fields = yaml.safe_dump(
-        plan.model_dump(mode="json", exclude_defaults=False),
-        sort_keys=False,
-        explicit_end=True,
-        allow_unicode=True,
-        width=120,
-    )
-    try:
-        write_whole(Path(path), _HEADER + fields)
-    except OSError as error:
-        raise InputError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from None
+    write_plan(path, plan_yaml(_HEADER, plan.model_dump(mode="json")))
 
 
 def load_serving_plan(path: str | Path) -> ServingPlan:
     """Read a plan file. Raises InputError: missing, no such plan, cut short or inconsistent."""
     document = read_document(path)
     check_kind(document, ServingPlan)
-    if not document.ended:
-        raise InputError(f"`{path}` is cut short: it does not end with `...`", hint="plan again")
+    require_ended(document)
     plan = validate(document, ServingPlan)
     classes = plan.question.model.classes
     if len(plan.cached_rows) != len(classes) or any(

@@ -13,7 +13,7 @@ from test_recommender_parity import ALONE, TOLERANCE, stray
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_cluster
-from cost_models.recommender.completing import complete_recommender
+from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

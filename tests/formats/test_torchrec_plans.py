@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.completing import complete_recommender
+from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

@@ -18,13 +18,14 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.frontier import frontier_frame, pareto_rows
-from planner.answers.scaling import doublings, scaling_frame
+from planner.answers.scaling import scaling_frame
 from planner.explaining.compare import compare, difference
 from planner.explaining.explain import Origin, binding_constraint, rivalry, ties
 from planner.explaining.whatif import CHANGES, sensitivities
 from planner.explaining.why_not import why_not
 from planner.placement.even_prices import balanced_prices
 from planner.search.given_layout import place_layout
+from planner.search.scaling import doublings
 from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions
 

@@ -11,13 +11,12 @@ import pytest
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_profile, load_recommender, load_stack
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.prices.exchange import links_of
 from cost_models.recommender.prices.host import launch_seconds
 from cost_models.recommender.prices.pricing import fixed_seconds, priced_options, reduction_seconds
-from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack
 from cost_models.specs.recommender.model import TableSpec

@@ -21,7 +21,7 @@ import numpy as np
 
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.measured.calibration.measurements import Measurement, select
-from cost_models.recommender.prices.table_rates import change_bytes, lookup_bytes, sum_bytes
+from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.hardware import (
     AttentionCurve,
     CollectiveCurve,

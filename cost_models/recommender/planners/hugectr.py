@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cost_models.errors import InputError
+from cost_models.recommender.planners import option_prices
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
@@ -59,30 +60,9 @@ def hugectr_options(
         states = {"sgd": 0.0, "rowwise-adagrad": 4.0 / table.width, "adagrad": 4.0, "adam": 8.0}
         each = question.training.table_bytes + states[question.training.optimizer]
         size[at] = table.rows / rows * table.width / columns * each
-    count = np.array([option.shards if option.placed else 0 for _, option in pairs], dtype=np.int64)
-    placed = count > 0
     stages = np.zeros((len(pairs), len(STAGES)))
     stages[:, STAGES.index(STAGES.lookup)] = cost
-    none, nowhere = np.zeros(len(STAGES)), np.zeros(len(pairs))
-    return PricedOptions(
-        options=tuple(option for _, option in pairs),
-        table_class=np.array([which for which, _ in pairs], dtype=np.int64),
-        shards=count,
-        shard_seconds=np.where(placed[:, None], stages, 0.0),
-        everywhere_seconds=np.where(placed[:, None], 0.0, stages),
-        shard_bytes=np.where(placed, size, 0.0)[:, None],
-        everywhere_bytes=np.where(placed, 0.0, size)[:, None],
-        shard_host_bytes=nowhere,
-        everywhere_host_bytes=nowhere.copy(),
-        counts=np.array([one.count for one in classes], dtype=np.int64),
-        fixed=none,
-        beside=none.copy(),
-        fixed_bytes=np.zeros(1),
-        device_memory=memory,
-        host_memory=0.0,
-        gpus=cluster.num_gpus,
-        gpus_per_node=cluster.gpus_per_node,
-    )
+    return option_prices(question, pairs, stages, size, np.zeros(len(pairs)), memory=memory, host_memory=0.0)
 
 
 def _usual(question: RecommenderQuestion) -> Sequence[Pair]:

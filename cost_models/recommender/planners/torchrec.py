@@ -25,6 +25,7 @@ import numpy.typing as npt
 from cost_models.communication.levels import levels_of
 from cost_models.errors import InputError
 from cost_models.recommender.options import default_options
+from cost_models.recommender.planners import option_prices
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
@@ -94,30 +95,11 @@ def torchrec_options(
     shards = [_Shard(question, known, classes[which], option) for which, option in pairs]
     seconds = np.array([one.stages for one in shards]).reshape(-1, len(STAGES))
     size, host = (np.array([getattr(one, name) for one in shards]) for name in ("device_bytes", "host_bytes"))
-    count = np.array([option.shards if option.placed else 0 for _, option in pairs], dtype=np.int64)
-    placed = count > 0
     in_node = np.array(
         [cluster.gpus_per_node if option.form in ("row", "node-row") else 1 for _, option in pairs]
     )
-    none = np.zeros(len(STAGES))
-    return PricedOptions(
-        options=tuple(option for _, option in pairs),
-        table_class=np.array([which for which, _ in pairs], dtype=np.int64),
-        shards=count,
-        shard_seconds=np.where(placed[:, None], seconds, 0.0),
-        everywhere_seconds=np.where(placed[:, None], 0.0, seconds),
-        shard_bytes=np.where(placed, size, 0.0)[:, None],
-        everywhere_bytes=np.where(placed, 0.0, size)[:, None],
-        shard_host_bytes=np.where(placed, host * in_node, 0.0),
-        everywhere_host_bytes=np.where(placed, 0.0, host * in_node),
-        counts=np.array([one.count for one in classes], dtype=np.int64),
-        fixed=none,
-        beside=none.copy(),
-        fixed_bytes=np.zeros(1),
-        device_memory=known.memory,
-        host_memory=known.host_memory,
-        gpus=cluster.num_gpus,
-        gpus_per_node=cluster.gpus_per_node,
+    return option_prices(
+        question, pairs, seconds, size, host * in_node, memory=known.memory, host_memory=known.host_memory
     )
 
 

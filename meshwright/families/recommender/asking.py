@@ -10,9 +10,8 @@ from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.recommenders import resolve_recommender, resolve_recommender_training
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
-from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec

@@ -18,8 +18,8 @@ from meshwright.render.goals import sizes_text
 from meshwright.render.tables import Table
 from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
 from meshwright.verbs.report.requests import PageRequest, pictures
-from planner.answers.scaling import doublings
 from planner.recommender.plan import RecommenderPlan
+from planner.search.scaling import doublings
 from planner.space.gpu_counts import on_whole_nodes, parse_sizes, possible
 
 

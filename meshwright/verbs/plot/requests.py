@@ -9,9 +9,9 @@ from typing import TypeVar
 from cost_models.errors import InputError
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
-from planner.answers.scaling import KINDS
 from planner.any_plan import AnyPlan
 from planner.search.budget import Budget
+from planner.search.scaling import KINDS
 
 P = TypeVar("P", bound=AnyPlan)
 

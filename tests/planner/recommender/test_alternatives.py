@@ -6,9 +6,8 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
-from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
