@@ -1,4 +1,4 @@
-"""The best placement of one plain layout, proven."""
+"""The best placement of one plain layout, proven: by label setting, or by the integer program of that layout."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Sequence
 
 from cost_models.schedules import CriticalPath
-from planner.exact.ilp.one_layout import place_by_ilp
-from planner.exact.labels.solving import place_by_labels
-from planner.exact.labels.weighed import place_weighed
-from planner.placement.leaf import Leaf, Placement
-from planner.placement.solution import Solution
+from planner.exact.ilp.cutting import minimum
+from planner.exact.ilp.program import Program, stage_columns
+from planner.exact.ilp.solvers import SolverName, available_solver
+from planner.exact.labels.choices import choices_of
+from planner.exact.labels.paths import known_paths
+from planner.exact.labels.solving import place_by_labels, place_weighed
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.solution import Solution, proven
 from planner.placement.weighed_leaf import WeighedLeaf
 
 
@@ -37,3 +40,40 @@ def best_placement(
         left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
         found = place_by_ilp(leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=left)
     return found
+
+
+def place_by_ilp(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    time_limit: float | None = None,
+    solver: SolverName | None = None,
+) -> Solution:
+    """The best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
+    best, best_seconds = incumbent if incumbent else (None, math.inf)
+    known = min(best_seconds, cut_off)
+    choices = choices_of(leaf, known)
+    bound, rounds, stopped = known, 0, False
+    paths: tuple[CriticalPath, ...] = ()
+    if choices is not None:
+        slowest = float(leaf.step_seconds(choices.table(choices.most)))
+        program = Program([0.0], min(known, slowest) * (1 + TOLERANCE))
+        choice = program.place(0, leaf, stage_columns(choices))
+        for path in [*known_paths(leaf), *met_paths]:
+            program.step_is_no_shorter_than_path(choice, path)
+        program.problem += (program.step <= 1.0), "no_worse_than_known"
+        found = minimum(program, solver or available_solver(), known_seconds=known, time_limit=time_limit)
+        if found.found is not None and found.found[2] < best_seconds:
+            _, best, best_seconds = found.found
+        rounds, paths, stopped = found.rounds, found.paths, found.verdict == "stopped"
+        bound = found.bound if stopped else min(best_seconds, cut_off)
+    return Solution(
+        status="stopped" if stopped else proven(best_seconds, cut_off),
+        placement=best,
+        objective=best_seconds,
+        bound=bound,
+        rounds=rounds,
+        paths=paths,
+    )

@@ -1,9 +1,9 @@
 """Solving a question by one integer program: the second proof, which shares no step with branch and bound.
 
-The program has a binary for every layout at its relaxed bound (`planner.exact.whole.relaxed`). Where the solver chooses
-one that has no placements yet, those with the least bounds get theirs as columns; where it chooses a placement, the
-timeline prices it and its critical path is one row more (Benders 1962). Every optimum of the program bounds all
-layouts, so a placement that takes no longer is the best, with proof; the next best is found without that layout.
+The program has a binary for every layout at its relaxed bound (`planner.exact.whole`). Where the solver chooses one
+without placements, those with the least bounds get theirs as columns; where it chooses a placement, the timeline prices
+it and its critical path is one row more (Benders 1962). Every optimum bounds all layouts, so a placement that takes no
+longer is the best, with proof; the next best is found without that layout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planner.exact.ilp.program import Choice, Program
 from planner.exact.ilp.solvers import SolverName, available_solver
 from planner.exact.whole.columns import Timed, balanced, fitting_columns
 from planner.exact.whole.relaxed import Relaxation, paths_through
-from planner.placement.leaf import TOLERANCE, Floats, Leaf, Placement, gap_of
+from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement, gap_of
 from planner.search.branching import Progress
 from planner.search.candidates import Candidates
 
@@ -69,7 +69,7 @@ class ProgramSearch:
         self._ended = False
 
     given_up = 0
-    """Number of layouts that are left, though there was time: none ever."""
+    """Number of layouts that are left though there was time."""
 
     @property
     def kth_seconds(self) -> float:
@@ -106,8 +106,6 @@ class ProgramSearch:
             self._ended = True
             return
         program = Program(np.where(np.isinf(self._bound), scale, self._bound).tolist(), scale)
-        for number in np.flatnonzero(np.isinf(self._bound)).tolist():
-            program.leave_out(number)
         self._sharpen(program)
         while self._seconds_left() > 0 and not self._ended:
             self._round(program, available_solver())
@@ -132,10 +130,12 @@ class ProgramSearch:
         """The relaxed bound of every layout, those of one pipeline together."""
         self._bound = np.zeros(len(self._leaves))
         self._sharpened = np.zeros(len(self._leaves), dtype=np.bool_)
-        alike: dict[tuple[Pipeline, bytes], list[int]] = {}
+        alike: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
-            alike.setdefault((_pipeline(leaf), leaf.allowed.tobytes()), []).append(number)
-        for (pipeline, _), numbers in alike.items():
+            alike.setdefault((_pipeline(leaf), leaf.fewest, leaf.allowed.tobytes()), []).append(number)
+        for (pipeline, _, _), numbers in alike.items():
+            if self._seconds_left() <= 0:
+                return
             leaves = [self._leaves[number] for number in numbers]
             if pipeline not in self._paths:
                 self._paths[pipeline] = paths_through(leaves[0])
@@ -143,22 +143,16 @@ class ProgramSearch:
 
     def _round(self, program: Program, solver: SolverName) -> None:
         """Solve the program once, and add what its solution lacks."""
-        threshold = self.kth_seconds * (1 - TOLERANCE)
-        open_layouts = self._open_layouts()
-        for number in np.flatnonzero(~open_layouts).tolist():
+        may = self._open_layouts()
+        for number in np.flatnonzero(~may).tolist():
             program.leave_out(number)
-        if len(self._proven) >= self.top or not open_layouts.any():
+        if len(self._proven) >= self.top or not may.any():
             self._ended = True
             return
         solved = program.solve(solver, self._seconds_left())
-        if solved.verdict == "infeasible":
-            self._ended = True
-            return
         self._least = max(self._least, solved.bound)
-        if solved.verdict == "stopped":
-            return
-        if self._least >= threshold:
-            self._ended = True
+        self._ended = self._least >= self.kth_seconds * (1 - TOLERANCE) or solved.verdict == "infeasible"
+        if solved.verdict == "stopped" or self._ended:
             return
         number = program.chosen
         choice = program.choices.get(number)
@@ -167,14 +161,15 @@ class ProgramSearch:
             return
         placement = choice.chosen()
         self._met(number, placement)
+        self._least = max(self._least, program.modelled_seconds(choice, placement))
         if self.best[number][1] <= self._least * (1 + TOLERANCE):
             self._proven.add(number)
         else:
             self._cut(program, choice, placement)
 
-    def _open_layouts(self) -> np.ndarray:
+    def _open_layouts(self) -> Bools:
         """(N,): layouts that are not proven and may be among the k best."""
-        may: np.ndarray = self._bound < self.kth_seconds * (1 - TOLERANCE)
+        may: Bools = self._bound < self.kth_seconds * (1 - TOLERANCE)
         may[list(self._proven)] = False
         return may
 
@@ -240,7 +235,7 @@ class ProgramSearch:
             return self._best_seconds()
         return min(max(self._least, float(self._bound.min(initial=math.inf))), self._best_seconds())
 
-    def _count(self, layouts: np.ndarray) -> int:
+    def _count(self, layouts: Bools) -> int:
         return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
 
     def _report(self) -> None:

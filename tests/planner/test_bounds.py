@@ -11,7 +11,7 @@ from synthetic import exhaustive_best, random_leaf
 
 from cost_models import schedules
 from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes
-from planner.exact.labels.critical_paths import known_paths, longest_windows
+from planner.exact.labels.paths import known_paths, longest_windows
 from planner.exact.labels.solving import place_by_labels
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.shared_shape import Group, group_of

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
-from planner.exact.best_placement import best_placement
-from planner.exact.ilp.one_layout import place_by_ilp
+from planner.exact.best_placement import best_placement, place_by_ilp
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.labels import solving
-from planner.exact.labels.dominance import undominated
+from planner.exact.labels.label_pass import undominated
 from planner.exact.labels.solving import choices_in_time, place_by_labels
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement

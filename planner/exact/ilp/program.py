@@ -30,7 +30,7 @@ from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
 from planner.exact.labels.choices import Choices
-from planner.exact.labels.critical_paths import longest_windows
+from planner.exact.labels.paths import longest_windows
 from planner.placement.chunks import chunk_patterns
 from planner.placement.leaf import TOLERANCE, Floats, Leaf, Placement
 

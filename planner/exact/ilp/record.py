@@ -18,7 +18,7 @@ from cost_models.schedules import CriticalPath
 from planner.exact.ilp.cutting import minimum
 from planner.exact.ilp.program import Choice, Columns, Program, pattern_columns, stage_columns
 from planner.exact.ilp.solvers import SolverName, available_solver
-from planner.exact.labels.critical_paths import known_paths
+from planner.exact.labels.paths import known_paths
 from planner.exact.labels.solving import choices_in_time
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 

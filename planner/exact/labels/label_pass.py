@@ -18,10 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from planner.exact.labels.choices import Choices
-from planner.exact.labels.dominance import undominated
-from planner.exact.labels.remaining import Cuts, least_remaining
-from planner.exact.labels.windows import windows_from
+from planner.exact.labels.choices import Choices, Cuts, least_remaining
+from planner.exact.labels.paths import windows_from
 from planner.placement.leaf import Bools, Floats
 
 ROUNDING = 1e-11
@@ -32,6 +30,8 @@ GRAIN = ROUNDING / 128
 """Labels are compared in multiples of this share of the target, so that rounding does not tell them apart."""
 MUCH = 8.0
 """Cap on compared sums and limits, in targets: none that matters is larger."""
+PIVOTS = 32
+"""Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
 
 
 class TooManyLabelsError(Exception):
@@ -265,3 +265,26 @@ class LabelPass:
 
 def _sum_before(value_R: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(value_R)])
+
+
+def undominated(kind: Ints, merits: Floats) -> Bools:
+    """(K,): whether no other of its kind (K,) has all merits (K, D) at least as high; the first of equals stays."""
+    order = np.lexsort((-merits.sum(axis=1), kind))
+    starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
+    kept = np.zeros(len(kind), dtype=np.bool_)
+    for rows in np.split(order, starts[1:]):
+        kept[_front(rows, merits)] = True
+    return kept
+
+
+def _front(rows: Ints, merits: Floats) -> Ints:
+    """Rows undominated among themselves, in order of falling sums, so that no row dominates one before it."""
+    front: list[Ints] = []
+    while len(rows):
+        pivots = rows[:PIVOTS]
+        surpassed: Bools = np.all(merits[pivots][:, None, :] >= merits[rows][None, :, :], axis=2)
+        surpassed &= np.arange(len(pivots))[:, None] < np.arange(len(rows))
+        rest: Bools = np.logical_not(np.any(surpassed, axis=0))
+        front.append(pivots[rest[: len(pivots)]])
+        rows = rows[len(pivots) :][rest[len(pivots) :]]
+    return np.concatenate(front)

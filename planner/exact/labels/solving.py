@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
-from planner.exact.labels.choices import Choices, choices_of
+from planner.exact.labels.choices import Choices, Cuts, all_ways, choices_of, cuts_of, cuts_that_add
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
-from planner.exact.labels.remaining import Cuts, all_ways, cuts_of
-from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement
 from planner.placement.solution import Solution, Status, proven
+from planner.placement.weighed_leaf import PathOfEach, WeighedLeaf
 
+Incumbent = tuple[Placement, float]
+"""A placement and its step time."""
 MOST_LABELS = 4096
 """Most labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
@@ -32,7 +35,7 @@ MOST_PASSES = 24
 def place_by_labels(
     leaf: Leaf,
     *,
-    incumbent: tuple[Placement, float] | None = None,
+    incumbent: Incumbent | None = None,
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
@@ -42,9 +45,57 @@ def place_by_labels(
     `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline.
     `time_limit` is in seconds; without it the answer is always proven.
     """
+    critical = list(met_paths)
+
+    def meet(blocks_KRP: Ints) -> None:
+        critical.extend(leaf.critical_path(blocks) for blocks in blocks_KRP)
+
+    def cuts(choices: Choices) -> Cuts:
+        return cuts_of(choices, all_ways(choices), critical)
+
+    found, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit)
+    return None if too_many else replace(found, paths=tuple(critical[len(met_paths) :]))
+
+
+def place_weighed(
+    leaf: WeighedLeaf,
+    *,
+    incumbent: Incumbent | None = None,
+    cut_off: float = math.inf,
+    time_limit: float | None = None,
+) -> Solution:
+    """The best placement of a plain layout where scenarios are weighed, if it weighs less than `cut_off` seconds.
+
+    Passes are at mean costs and leave every placement that may take less than the target
+    (`cost_models.pipeline.weighed_costs`). Each candidate is priced in every scenario; the mean length of its critical
+    paths there, of the scenarios that count, is its weighed step and a bound of every other placement's. Each stage has
+    the mix of recompute policies that is fastest at mean costs.
+
+    It is `stopped` without a bound where time runs out, or where there are too many labels.
+    """
+    met: list[PathOfEach] = []
+
+    def meet(blocks_KRP: Ints) -> None:
+        met.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
+
+    found, _ = _place(
+        leaf, lambda choices: _weighed_cuts(leaf, choices, met), meet, incumbent, cut_off, time_limit
+    )
+    return found
+
+
+def _place(
+    leaf: Leaf,
+    cuts: Callable[[Choices], Cuts],
+    meet: Callable[[Ints], None],
+    incumbent: Incumbent | None,
+    cut_off: float,
+    time_limit: float | None,
+) -> tuple[Solution, bool]:
+    """Passes and timelines in turn, and whether there were too many labels; `meet` adds candidates to the `cuts`."""
     start = time.monotonic()
     best, best_seconds = incumbent if incumbent else (None, math.inf)
-    critical, rounds = list(met_paths), 0
+    rounds, too_many = 0, False
     status: Status | None = None
     while status is None:
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
@@ -56,27 +107,29 @@ def place_by_labels(
             break
         rounds += 1
         try:
-            candidates = _candidates(choices, critical, target)
+            labels, _ = label_pass(choices, all_ways(choices), cuts(choices), target).run()
         except TooManyLabelsError:
-            return None
-        if not len(candidates):
+            status, too_many = "stopped", True
             break
-        blocks_KRP = choices.table(candidates)
+        if not len(labels):
+            break
+        sizes_KR = labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
+        blocks_KRP = choices.table(sizes_KR)
         seconds_K = leaf.step_seconds(blocks_KRP)
-        critical += [leaf.critical_path(blocks) for blocks in blocks_KRP]
+        meet(blocks_KRP)
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
     if status is None:
         status = proven(best_seconds, cut_off)
-    return Solution(
+    found = Solution(
         status=status,
         placement=best,
         objective=best_seconds,
         bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
         rounds=rounds,
-        paths=tuple(critical[len(met_paths) :]),
     )
+    return found, too_many
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
@@ -101,18 +154,6 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
     return choices.only(used)
 
 
-def _candidates(choices: Choices, paths: Sequence[CriticalPath], target: float) -> Ints:
-    """(K, R) block counts of placements that no known path rules out, most promising first; may be none."""
-    ways = all_ways(choices)
-    return most_promising(label_pass(choices, ways, cuts_of(choices, ways, paths), target))
-
-
-def most_promising(labels_of: LabelPass) -> Ints:
-    """(K, R) block counts of the first candidates of a pass."""
-    labels, _ = labels_of.run()
-    return labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
-
-
 def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> LabelPass:
     """A pass over some ways for a step of at most `target` seconds, or as long as any takes."""
     slowest = float(choices.leaf.step_seconds(choices.table(choices.most)))
@@ -123,3 +164,21 @@ def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> Labe
         target=min(target, slowest * (1 + TOLERANCE)),
         most_labels=MOST_LABELS,
     )
+
+
+def _weighed_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[PathOfEach]) -> Cuts:
+    """The mean length of every set of paths, each with the synchronisation of the rank it ends on, one rank's optimizer
+    step and the overhead of its scenario."""
+    each = [replace(choices, leaf=one, backward=one.backward(choices.blocks).T) for one in leaf.each]
+    added = np.zeros((len(paths), leaf.pp, len(choices.sizes)))
+    fixed = np.zeros(len(paths))
+    for index, together in enumerate(paths):
+        for at, path, slowest in together.paths:
+            own, share = each[at], 1 / len(together.paths)
+            seconds: Floats = path.forward_counts[:, None] * own.forward
+            seconds = seconds + path.backward_counts[:, None] * own.backward
+            seconds[path.rank] += own.sync[path.rank]
+            seconds[slowest] += own.optimizer[slowest]
+            added[index] += share * seconds
+            fixed[index] += share * (path.p2p_count * own.leaf.cost("p2p") + own.leaf.overhead)
+    return cuts_that_add(choices, all_ways(choices), added, fixed, whole=True)

@@ -104,7 +104,7 @@ class Relaxation:
         for little, much in permutations(policies, 2):
             with np.errstate(divide="ignore", invalid="ignore"):
                 more_N = (room_N - blocks * kept_NP[:, little]) / (kept_NP[:, much] - kept_NP[:, little])
-            mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
+                mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
             useful_N = (kept_NP[:, much] > kept_NP[:, little]) & (more_N >= 0) & (more_N <= blocks)
             best_N = np.where(useful_N, np.minimum(best_N, mixed_N), best_N)
         return best_N

@@ -1,18 +1,50 @@
 """Paths through a pipeline with one stage a rank that can be written down without running its timeline.
 
-Each is a chain of actions every schedule of its kind contains, so its length is a lower bound for any durations. The
-integer program starts from some, and looks among the others first for what its solution violates; the bounds of
-`planner.bounds.step` are the same paths, relaxed.
+Each is a chain of actions that every schedule of its kind contains, so its length is a lower bound for any durations.
+The integer program starts from some, and adds those that its solution violates; the bounds of `planner.bounds.step` are
+the same paths, relaxed.
+
+Windows of 1F1B: rank r runs backward j just before forward j + p − r. So a forward that goes down from `first` to
+`last`, turns into the backward there that follows it, and comes up, is followed at `first` by the forward
+`last − first + 1` later: a round of the window for so many microbatches; those that make no full round pass `first` as
+pairs. With T_r forward plus backward of one microbatch, c a transfer and S_r the sum of T over ranks before r, the
+first microbatch on its way down from rank e and the last one on its way up to e besides,
+
+    M_e ≥ F_e − S_e − e c + 2 S_p − S_first + rounds (S_last+1 − S_first) + rest T_first + transfers c
+
+where F_e is the forward part of S_e: ranks e and later are a pipeline of their own that begins F_e + e c later.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
-from planner.exact.labels.windows import windows_from
 from planner.placement.leaf import Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows that begin on one rank, by their last rank: (windows,) each."""
+
+    rounds: Ints
+    rest: Ints
+    transfers: Ints
+
+
+@lru_cache(maxsize=256)
+def windows_from(first: int, pp: int, microbatches: int) -> Windows | None:
+    """The windows of ranks `first` … `last` for last = first … pp − 1; None where there are too few microbatches."""
+    after_warm_up = microbatches - 1 - (pp - first)
+    if after_warm_up < 0:
+        return None
+    length = np.arange(1, pp - first + 1)
+    rounds, rest = np.divmod(after_warm_up, length)
+    return Windows(rounds, rest, 2 * (pp - 1) + 2 * (pp - 1 - first) + rounds * 2 * (length - 1))
 
 
 def known_paths(leaf: Leaf) -> list[CriticalPath]:
@@ -31,8 +63,8 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
 def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath]:
     """1F1B paths around windows of neighbouring ranks: those that are longest for one placement.
 
-    At most `most` paths, the longest first; for each window the path that ends on the rank where it is longest
-    (`planner.exact.labels.windows`).
+     At most `most` paths, the longest first; for each window the path that ends on the rank where it is longest
+    .
     """
     if leaf.steady != "pairs":
         return []
@@ -84,7 +116,7 @@ def _queue(leaf: Leaf, rank: int) -> CriticalPath:
 def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
     """1F1B path: the first microbatch down to a window of ranks, rounds in it, the last microbatch down and up.
 
-    It begins with a forward pass on the ranks before `end` and ends on that one (`planner.exact.labels.windows`).
+    It begins with a forward pass on the ranks before `end` and ends on that one.
     """
     windows = windows_from(first, leaf.pp, leaf.microbatches)
     assert windows is not None
