@@ -1,10 +1,13 @@
-"""The record of a trainer."""
+"""The record of a trainer, and how its rules are written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from cost_models.axes.rule import Rule
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.rule import Bools, Rule, Words
+from cost_models.question import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,15 @@ class Trainer:
     rules: tuple[Rule, ...]
     """What the trainer refuses, beyond what no trainer can run (`planner.rules.legality`)."""
     counts_full: bool
-    """One setting applies to all stages; it may say how many blocks of a stage are recomputed in full."""
+    """Whether its one setting for all stages may be how many blocks of a stage are recomputed in full."""
     source: str
     """Code the rules were read from."""
+
+
+def refuses(name: str, broken: Callable[[Question, LayoutColumns], Bools], what: str, hint: str = "") -> Rule:
+    """A rule whose sentence is a template of `layout` and `model`: "not with `zero{layout.zero}`"."""
+    return Rule(
+        name=name,
+        broken=broken,
+        sentence=lambda question, layout: Words(what.format(layout=layout, model=question.model), hint),
+    )

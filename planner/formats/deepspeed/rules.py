@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Rule, Words
-from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.formats.trainer import Trainer
-
-
-def _schedule(question: Question, layout: Layout) -> Words:
-    what = f"DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`"
-    return Words(what, "leave out `vpp` and `schedule`")
-
-
-def _pipeline_and_zero(question: Question, layout: Layout) -> Words:
-    what = f"DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`"
-    return Words(what, "write zero1, or use pp1")
-
-
-def _sequence(question: Question, layout: Layout) -> Words:
-    return Words("DeepSpeed's tensor parallelism keeps sequences whole", "leave out `sp`; `cp` splits them")
-
-
-def _shard(question: Question, layout: Layout) -> Words:
-    what = f"DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}"
-    return Words(what, "leave out `shard`")
-
-
-def _experts(question: Question, layout: Layout) -> Words:
-    what = f"DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`"
-    return Words(what, "use cp1, or zero2")
-
+from planner.formats.trainer import Trainer, refuses
 
 DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
     other_stacks=("xtuner", "megatron-deepspeed", "bigscience"),
     rules=(
-        Rule(
-            name="pipelines run 1F1B",
-            broken=lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
-            sentence=_schedule,
+        refuses(
+            "pipelines run 1F1B",
+            lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
+            "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`",
+            "leave out `vpp` and `schedule`",
         ),
-        Rule(
-            name="pipelines shard optimizer states at most",
-            broken=lambda q, x: (x.pp > 1) & (x.zero > 1),
-            sentence=_pipeline_and_zero,
+        refuses(
+            "pipelines shard optimizer states at most",
+            lambda q, x: (x.pp > 1) & (x.zero > 1),
+            "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`",
+            "write zero1, or use pp1",
         ),
-        Rule(
-            name="tensor ranks have whole sequences",
-            broken=lambda q, x: x.sp == 1,
-            sentence=_sequence,
+        refuses(
+            "tensor ranks have whole sequences",
+            lambda q, x: x.sp == 1,
+            "DeepSpeed's tensor parallelism keeps sequences whole",
+            "leave out `sp`; `cp` splits them",
         ),
-        Rule(
-            name="ZeRO shards over all ranks with the same weights",
-            broken=lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
-            sentence=_shard,
+        refuses(
+            "ZeRO shards over all ranks with the same weights",
+            lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
+            "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}",
+            "leave out `shard`",
         ),
-        Rule(
-            name="experts under ZeRO-3 have whole sequences",
-            broken=lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
-            sentence=_experts,
+        refuses(
+            "experts under ZeRO-3 have whole sequences",
+            lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
+            "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
+            "use cp1, or zero2",
         ),
     ),
     counts_full=False,

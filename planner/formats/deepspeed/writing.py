@@ -13,18 +13,7 @@ from typing import Any
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import (
-    NOTHING,
-    Job,
-    Settings,
-    Translate,
-    Word,
-    lacks,
-    nothing,
-    only,
-    otherwise,
-    says,
-)
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.target import Target
 
 VERSION = "0.19.8"
@@ -231,7 +220,7 @@ STACK: Mapping[str, Translate] = {
 }
 
 
-def document(settings: Settings) -> dict[str, Any]:
+def document(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by their paths as the nested document of the file."""
     found: dict[str, Any] = {}
     for path, value in settings.items():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from cost_models.errors import InputError, Problem
-from planner.formats.megatron.other_launches import import_instead
 from planner.formats.reading.shell import Command, Script, read_script
-from planner.formats.reading.shell_effects import CALLS, SAYS
+from planner.formats.reading.shell_commands import CALLS, SAYS
 from planner.formats.reading.shell_words import is_known, plain
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
@@ -17,6 +17,9 @@ _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _NODES = ("--nnodes", "--nodes", "-N")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 _KNOWN_PROGRAM = "pretrain_gpt.py"
+_TORCHTITAN = re.compile(r"torchtitan\.(?:\w+\.)*train|.*torchtitan/train\.py|.*run_train\.sh")
+_NEMO = re.compile(r".*megatron_gpt_pretraining\.py")
+_DEEPSPEED = re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +168,55 @@ def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
             if word.startswith(f"{flag}="):
                 return word.partition("=")[2]
     return None
+
+
+def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
+    """The trainer that a command starts, and the import that reads it; None: none that has one."""
+    for program, name, tell in (
+        (_TORCHTITAN, "torchtitan", _torchtitan),
+        (_NEMO, "NeMo", _nemo),
+        (_DEEPSPEED, "DeepSpeed", _deepspeed),
+    ):
+        places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
+        if places:
+            return name, tell(words, places[-1])
+    return None
+
+
+def _written(file: str, model: str, rest: Sequence[str], gpus: bool = True) -> str:
+    words = " ".join(map(plain, rest))
+    also = f' --also "{words}"' if words else ""
+    return f"meshwright import {file} {model}CLUSTER{' --gpus N' if gpus else ''}{also}"
+
+
+def _take(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
+    """The value of the first of some flags, and the words without it."""
+    left = list(words)
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in flags:
+            if not equals and at + 1 < len(words):
+                return words[at + 1], left[:at] + left[at + 2 :]
+            return value, left[:at] + left[at + 1 :]
+    return None, left
+
+
+def _torchtitan(words: Sequence[str], at: int) -> str:
+    file, rest = _take(words[at + 1 :], "--job.config_file", "--job.config-file")
+    module, rest = _take(rest, "--module")
+    if file is None:
+        file = f"{module}/config_registry.py" if module is not None else "recipe.py"
+    return _written(plain(file), "", rest)
+
+
+def _nemo(words: Sequence[str], at: int) -> str:
+    folder, rest = _take(words[at + 1 :], "--config-path", "-cp")
+    name, rest = _take(rest, "--config-name", "-cn")
+    stem = str(name or "gpt").removesuffix(".yaml")
+    return _written(plain(str(PurePosixPath(folder or ".") / f"{stem}.yaml")), "", rest, gpus=False)
+
+
+def _deepspeed(words: Sequence[str], at: int) -> str:
+    file, _ = _take(words, "--deepspeed_config", "--deepspeed")
+    named = file if file is not None and file.endswith(".json") else "ds.json"
+    return f"{_written(plain(named), 'MODEL ', ())} --sequence S"

@@ -11,32 +11,15 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.formats.trainer import Trainer
+from planner.formats.trainer import Trainer, refuses
 
 _SCHEDULES = ("1f1b", "interleaved")
-_ZERO_STAGES = (0, 1)
-
-
-def _schedule(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
-        "leave out `schedule`",
-    )
-
-
-def _zero(question: Question, layout: Layout) -> Words:
-    what = f"Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`"
-    return Words(what, "write zero1")
 
 
 def _interleaved(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
     what = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
     return Words(what, "choose dp and mbs so that pp divides them, or leave out `vpp`")
-
-
-def _experts_and_tensor(question: Question, layout: Layout) -> Words:
-    return Words(f"Megatron trains experts with tp{layout.tp} only with sequence parallelism", "write `sp`")
 
 
 def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
@@ -71,36 +54,32 @@ MEGATRON = Trainer(
     name="Megatron",
     stack="megatron-core",
     other_stacks=(
-        "megatron-lm",
-        "megatron-2023",
-        "megatron-2022",
-        "megatron-2021",
-        "nemo",
-        "megascale",
-        "megatron-deepspeed",
-        "bigscience",
-        "stronghold",
+        *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
+        *("megatron-deepspeed", "bigscience", "stronghold"),
     ),
     rules=(
-        Rule(
-            name="1F1B, or interleaved",
-            broken=lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in _SCHEDULES]),
-            sentence=_schedule,
+        refuses(
+            "1F1B, or interleaved",
+            lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in _SCHEDULES]),
+            "Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
+            "leave out `schedule`",
         ),
-        Rule(
-            name="the distributed optimizer shards optimizer states",
-            broken=lambda q, x: ~np.isin(x.zero, _ZERO_STAGES),
-            sentence=_zero,
+        refuses(
+            "the distributed optimizer shards optimizer states",
+            lambda q, x: x.zero > 1,
+            "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`",
+            "write zero1",
         ),
         Rule(
             name="interleaving takes microbatches in groups of pp",
             broken=lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
             sentence=_interleaved,
         ),
-        Rule(
-            name="experts and tensor parallelism want sequence parallelism",
-            broken=lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
-            sentence=_experts_and_tensor,
+        refuses(
+            "experts and tensor parallelism want sequence parallelism",
+            lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
+            "Megatron trains experts with tp{layout.tp} only with sequence parallelism",
+            "write `sp`",
         ),
         Rule(
             name="data outside the pipeline are as many as copies of experts",

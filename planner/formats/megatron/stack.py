@@ -90,8 +90,11 @@ def _vocabulary(job: Job) -> Word:
 
 
 def _fusions(job: Job) -> Word:
-    off = {f"bias_{part}_fusion": False for part in ("gelu", "swiglu", "dropout")}
-    return NOTHING if job.stack.fused_elementwise else says(**off)
+    if job.stack.fused_elementwise:
+        return NOTHING
+    if job.model.activation == "gelu-tanh":
+        return lacks("its GELU by tanh is fused with the bias")
+    return says(bias_gelu_fusion=False, bias_swiglu_fusion=False, bias_dropout_fusion=False)
 
 
 def _overlaps_host(job: Job) -> Word:

@@ -13,19 +13,24 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from cost_models.errors import InputError
-from planner.formats.reading.shell_effects import SAYS, forget_counted, take_effect
-from planner.formats.reading.shell_tests import Truth, both, either, holds, opposite
+from planner.formats.reading.shell_commands import (
+    SAYS,
+    Truth,
+    both,
+    either,
+    forget_counted,
+    holds,
+    opposite,
+    take_effect,
+)
 from planner.formats.reading.shell_values import UNKNOWN, Values
 from planner.formats.reading.shell_words import CLOSE, COUNT, OPEN, Line, Piece, Word, lines_of
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_LOOPS, _BEFORE = (
-    ("for", "while", "until", "select"),
-    ("time", "exec", "export", "declare", "typeset", "local", "readonly"),
-)
-_DECLARE = _BEFORE[2:]
+_LOOPS = ("for", "while", "until", "select")
+_DECLARE = ("export", "declare", "typeset", "local", "readonly")
 _MOST_TEXT = 1_000_000
 _DEEPEST = 4
 
@@ -93,18 +98,19 @@ class _Script:
             for document in line.documents:
                 self._document(document, nested)
 
+    def _inner(self, text: str, nested: int, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
+        """Read a script within the script, up to a depth."""
+        if nested < _DEEPEST:
+            frames = [_Frame("whole", runs, runs)]
+            inner = _Script(values=values, commands=self.commands, frames=frames, starter=starter)
+            inner.read(text, nested + 1)
+
     def _document(self, text: str, nested: int) -> None:
-        """Lines that a command reads: perhaps a script of their own, of which nothing stays."""
-        inner = _Script(
-            values=replace(self.values, known=dict(self.values.known), tables=dict(self.values.tables)),
-            commands=self.commands,
-            frames=[_Frame("whole", self.frames[-1].runs, self.frames[-1].runs)],
-            starter=self.starter,
-        )
+        """Lines that a command reads: perhaps a script of their own, whose assignments do not stay."""
+        values = replace(self.values, known=dict(self.values.known), tables=dict(self.values.tables))
         kept = len(self.commands)
         try:
-            if nested < _DEEPEST:
-                inner.read(text, nested + 1)
+            self._inner(text, nested, values, self.frames[-1].runs, self.starter)
         except InputError:  # plain text
             del self.commands[kept:]
 
@@ -186,7 +192,7 @@ class _Script:
             self.defines = True
             words[:2] = []
             return bool(words)
-        elif word in ("do", "then", *_BEFORE):
+        elif word in ("do", "then", "time", "exec", *_DECLARE):
             self.declares = self.declares or word in _DECLARE
         elif word.startswith(("-", "+")) and words[0].start != "--" and len(word) < 4:
             pass  # of `declare -x`
@@ -205,12 +211,8 @@ class _Script:
         fits: Truth = False
         for pattern in frame.patterns:
             text = self.values.text(pattern)
-            if text == "*":
-                fits = True
-            elif OPEN in frame.value or OPEN in text:
-                fits = either(fits, None)
-            else:
-                fits = either(fits, fnmatchcase(frame.value, text))
+            unknown = text != "*" and (OPEN in frame.value or OPEN in text)
+            fits = either(fits, None if unknown else fnmatchcase(frame.value, text))
         frame.runs = both(both(frame.outer, opposite(frame.taken)), fits)
         frame.taken = either(frame.taken, fits)
         frame.subject, frame.patterns = None, []
@@ -242,15 +244,9 @@ class _Script:
             self.ended = bool(runs)
         take_effect(said, runs, self.values)
         self.commands.append(Command(words=tuple(said), environment=environment, starter=self.starter))
-        for at, one in enumerate(said) if nested < _DEEPEST and said[0] not in SAYS else ():
+        for at, one in enumerate(said) if said[0] not in SAYS else ():
             if re.search(r"\s", one) and ".py" in one:  # `sh -c "python .."`
-                inner = _Script(
-                    values=values,
-                    commands=self.commands,
-                    frames=[_Frame("whole", runs, runs)],
-                    starter=(*self.starter, *said[:at]),
-                )
-                inner.read(one, nested + 1)
+                self._inner(one, nested, values, runs, (*self.starter, *said[:at]))
         return holds(words, self.values)
 
     def _assign(self, name: str, more: bool, start: str, word: Word) -> None:

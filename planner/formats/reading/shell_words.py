@@ -10,12 +10,17 @@ from cost_models.errors import InputError
 
 OPEN, CLOSE = "\ue000", "\ue001"
 """Around what the shell would have filled in and the text does not say."""
-_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
-_DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
-_PAIRS = {"(": ")", "{": "}"}
 TEST = ("[[", "]]")
 COUNT = "(("
 """First piece of the word that `((..))` is."""
+_PAIRS = {"(": ")", "{": "}"}
+_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
+_SKIPPED = re.compile(r"[ \t]+|\\\r?\n|#[^\n]*")
+_MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
+_REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
+_DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
+_PLAIN = re.compile(rf"[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+")
+_BEFORE_COUNT = ("if", "elif", "while", "until", "!", "{", "then", "do", "else")
 
 
 class Piece(NamedTuple):
@@ -50,6 +55,10 @@ class Word:
         return "" if first.expands or first.quoted else first.text
 
 
+def _missing(closing: str) -> InputError:
+    return InputError(f"a `{closing}` is missing", hint="paste the whole command")
+
+
 class _Reader:
     """Reads a text from left to right."""
 
@@ -60,66 +69,80 @@ class _Reader:
         """A character to come; empty at the end."""
         return self.text[self.at + ahead : self.at + ahead + 1]
 
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """What a pattern matches here, which is passed over; empty where it does not."""
+        if (found := pattern.match(self.text, self.at)) is None:
+            return ""
+        self.at = found.end()
+        return found[0]
+
     def until(self, end: str) -> str:
         """What comes before a mark, which is passed over. Raises InputError where it never comes."""
-        stop = self.text.find(end, self.at)
-        if stop < 0:
-            raise InputError(f"a `{end}` is missing", hint="paste the whole command")
+        if (stop := self.text.find(end, self.at)) < 0:
+            raise _missing(end)
         found, self.at = self.text[self.at : stop], stop + len(end)
         return found
 
-    def lines(self, closing: str = "") -> list[Line]:
-        """Commands up to the end, or up to the bracket that closes an array."""
+    def enclosed(self, opening: str, closing: str, missing: str) -> None:
+        """Pass over a bracket with what it holds. Raises InputError where it never closes."""
+        depth = 0
+        while char := self.peek():
+            depth += (char == opening) - (char == closing)
+            self.at += 1
+            if not depth:
+                return
+        raise _missing(missing)
+
+    def lines(self) -> list[Line]:
+        """The commands up to the end."""
         found: list[Line] = []
         words: list[Word] = []
-        dropped = False  # the word behind `>` is a file
-        testing = False  # inside `[[ .. ]]`, where marks are words
+        dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
         ends: list[tuple[str, bool]] = []  # of documents behind `<<`
         while char := self.peek():
-            if char in " \t" or (testing and char in "\r\n"):
+            if self.take(_SKIPPED):
+                continue
+            if testing and char in "\r\n":
                 self.at += 1
-            elif self.text.startswith(("\\\n", "\\\r\n"), self.at):
-                self.at = self.text.index("\n", self.at) + 1
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char == closing:
-                self.at += 1
-                return [*found, Line(words, "")]
             elif testing and char in "<>&|()":
-                words.append(Word([Piece(self._mark(), False)]))
-            elif not closing and (document := _DOCUMENT.match(self.text, self.at)):
+                words.append(Word([Piece(self.take(_MARK), False)]))
+            elif document := _DOCUMENT.match(self.text, self.at):
                 self.at = document.end()
                 ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
-            elif char in "<>" or (char == "&" and self.peek(1) == ">"):
-                while self.peek() in ("<", ">", "&"):
-                    self.at += 1
+            elif self.take(_REDIRECTION):
                 dropped = True
-            elif not closing and self._counts(words):
-                words.append(self._arithmetic())
-            elif char in ";&|()\n\r":
-                mark = self._mark()
-                if not closing:
-                    documents = tuple(self._document(*one) for one in ends) if mark == "\n" else ()
-                    ends = [] if mark == "\n" else ends
-                    found.append(Line(words, mark, documents))
-                    words = []
+            elif self.text.startswith(COUNT, self.at) and all(word.start in _BEFORE_COUNT for word in words):
+                start = self.at
+                self.enclosed("(", ")", "))")
+                words.append(Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)]))
+            elif mark := self.take(_MARK):
+                documents = tuple(self._document(*one) for one in ends) if mark == "\n" else ()
+                ends = [] if mark == "\n" else ends
+                found.append(Line(words, mark, documents))
+                words = []
             else:
-                word = self.word(arrays=not closing)
-                testing = (testing or word.start == TEST[0]) and word.start != TEST[1] and not closing
-                if not dropped:
-                    words.append(word)
+                word = self.word(arrays=True)
+                testing = (testing or word.start == TEST[0]) and word.start != TEST[1]
+                words += [] if dropped else [word]
                 dropped = False
-        if closing:
-            raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
         return [*found, Line(words, "")]
 
-    def _mark(self) -> str:
-        """A mark between commands, which is passed over."""
-        two = self.text[self.at : self.at + 2]
-        mark = two if two in ("&&", "||", ";;") else self.peek()
-        self.at += len(mark)
-        return mark
+    def _array(self) -> list[Word]:
+        """Words up to the bracket that closes an array."""
+        words: list[Word] = []
+        dropped = False
+        while self.peek():
+            if self.take(_SKIPPED):
+                continue
+            if self.peek() == ")":
+                self.at += 1
+                return words
+            if self.take(_REDIRECTION):
+                dropped = True
+            elif not self.take(_MARK):
+                words += [self.word(arrays=False)][dropped:]
+                dropped = False
+        raise _missing(")")
 
     def _document(self, end: str, tabs: bool) -> str:
         """The lines up to one that is a word, which is passed over with them."""
@@ -133,31 +156,13 @@ class _Reader:
             lines.append(line)
         return "\n".join(lines)
 
-    def _counts(self, words: list[Word]) -> bool:
-        """Whether `((` starts a command here."""
-        if not self.text.startswith("((", self.at):
-            return False
-        return all(
-            word.start in ("if", "elif", "while", "until", "!", "{", "then", "do", "else") for word in words
-        )
-
-    def _arithmetic(self) -> Word:
-        """`((..))`, its text as one word behind its mark."""
-        start, depth = self.at, 0
-        while char := self.peek():
-            depth += (char == "(") - (char == ")")
-            self.at += 1
-            if not depth:
-                return Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)])
-        raise InputError("a `))` is missing", hint="paste the whole command")
-
     def word(self, *, arrays: bool) -> Word:
         """One word; with arrays, `NAME=(..)` is one."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
-            if char == "'":
-                self.at += 1
-                word.pieces.append(Piece(self.until("'"), True))
+            if char in "'" + OPEN:
+                self.at += char == "'"
+                word.pieces.append(Piece(self.until("'") if char == "'" else self.until(CLOSE) + CLOSE, True))
             elif char == '"':
                 self.at += 1
                 self._double(word)
@@ -167,36 +172,30 @@ class _Reader:
                     word.pieces.append(Piece(one, True))
             elif char in "$`":
                 word.pieces.append(self._expansion(quoted=False))
-            elif char == OPEN:
-                word.pieces.append(Piece(self.until(CLOSE) + CLOSE, True))
             else:
-                start = self.at
-                while (one := self.peek()) and one not in " \t\r\n;&|()<>'\"\\$`" + OPEN:
-                    self.at += 1
-                word.pieces.append(Piece(self.text[start : self.at], False))
+                word.pieces.append(Piece(self.take(_PLAIN), False))
                 opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
                 if arrays and opens and len(word.pieces) == 1:
                     self.at += 1
-                    word.array = [one for line in self.lines(")") for one in line.words]
+                    word.array = self._array()
                     break
         return word
 
     def whole(self) -> Word:
         """All that is left as one word."""
         word = Word()
-        while char := self.peek():
-            if char in " \t\r\n;&|()<>":
+        while self.at < len(self.text):
+            word.pieces += self.word(arrays=False).pieces
+            if char := self.peek():
                 word.pieces.append(Piece(char, True))
                 self.at += 1
-            else:
-                word.pieces += self.word(arrays=False).pieces
         return word
 
     def _double(self, word: Word) -> None:
         text, first = "", len(word.pieces)
         while (char := self.peek()) != '"':
             if not char:
-                raise InputError('a `"` is missing', hint="paste the whole command")
+                raise _missing('"')
             if char in "$`":
                 word.pieces += [*([Piece(text, True)] if text else []), self._expansion(quoted=True)]
                 text = ""
@@ -212,26 +211,14 @@ class _Reader:
 
     def _expansion(self, *, quoted: bool) -> Piece:
         start = self.at
-        if self.peek() == "`":
-            self.at += 1
-            self.until("`")
-            return Piece(self.text[start : self.at], quoted, True)
-        if (closing := _PAIRS.get(opening := self.peek(1))) is not None:
-            self.at += 1
-            depth = 0
-            while True:
-                char = self.peek()
-                if not char:
-                    raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
-                depth += (char == opening) - (char == closing)
-                self.at += 1
-                if not depth:
-                    return Piece(self.text[start : self.at], quoted, True)
-        if name := _NAME.match(self.text, self.at + 1):
-            self.at = name.end()
-            return Piece(self.text[start : self.at], quoted, True)
         self.at += 1
-        return Piece("$", quoted)
+        if self.text[start] == "`":
+            self.until("`")
+        elif (closing := _PAIRS.get(opening := self.peek())) is not None:
+            self.enclosed(opening, closing, closing)
+        elif not self.take(_NAME):
+            return Piece("$", quoted)
+        return Piece(self.text[start : self.at], quoted, True)
 
 
 def lines_of(text: str) -> list[Line]:

@@ -7,39 +7,7 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Rule, Words
 from cost_models.question import Question
-from planner.formats.trainer import Trainer
-
-
-def _zero(question: Question, layout: Layout) -> Words:
-    what = f"torchtitan shards weights, gradients and optimizer states together, not as `zero{layout.zero}`"
-    return Words(what, "write zero3 (reshard after forward) or zero2 (do not)")
-
-
-def _context_shards(question: Question, layout: Layout) -> Words:
-    return Words(f"torchtitan shards weights over the ranks of `cp{layout.cp}`", "write zero3 or zero2")
-
-
-def _shard_holds_context(question: Question, layout: Layout) -> Words:
-    what = (
-        f"torchtitan shards over whole context groups: `shard{layout.shard}` is no multiple of cp{layout.cp}"
-    )
-    return Words(what)
-
-
-def _tied(question: Question, layout: Layout) -> Words:
-    what = f"torchtitan cannot tie the embeddings of `{question.model.name}` across a pipeline"
-    return Words(f"{what} (`pp{layout.pp}`)", "use pp1")
-
-
-def _whole_experts(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"torchtitan keeps experts whole where it shares them: etp1, not etp{layout.expert_tp}",
-        "write `etp1`",
-    )
-
-
-def _split_experts(question: Question, layout: Layout) -> Words:
-    return Words(f"without `ep` torchtitan splits experts over tp{layout.tp}", "leave out `etp`")
+from planner.formats.trainer import Trainer, refuses
 
 
 def _experts_in_shard(question: Question, layout: Layout) -> Words:
@@ -52,35 +20,40 @@ TORCHTITAN = Trainer(
     name="torchtitan",
     stack="torchtitan",
     rules=(
-        Rule(
-            name="all states are sharded, or none",
-            broken=lambda q, x: x.zero == 1,
-            sentence=_zero,
+        refuses(
+            "all states are sharded, or none",
+            lambda q, x: x.zero == 1,
+            "torchtitan shards weights, gradients and optimizer states together, not as `zero{layout.zero}`",
+            "write zero3 (reshard after forward) or zero2 (do not)",
         ),
-        Rule(
-            name="context ranks shard weights",
-            broken=lambda q, x: (x.cp > 1) & (x.zero == 0),
-            sentence=_context_shards,
+        refuses(
+            "context ranks shard weights",
+            lambda q, x: (x.cp > 1) & (x.zero == 0),
+            "torchtitan shards weights over the ranks of `cp{layout.cp}`",
+            "write zero3 or zero2",
         ),
-        Rule(
-            name="shard groups hold whole context groups",
-            broken=lambda q, x: x.shard % x.cp != 0,
-            sentence=_shard_holds_context,
+        refuses(
+            "shard groups hold whole context groups",
+            lambda q, x: x.shard % x.cp != 0,
+            "torchtitan shards over whole context groups: `shard{layout.shard}` is no multiple of cp{layout.cp}",
         ),
-        Rule(
-            name="tied embeddings lie on one stage",
-            broken=lambda q, x: q.model.tied_embeddings & (x.pp > 1),
-            sentence=_tied,
+        refuses(
+            "tied embeddings lie on one stage",
+            lambda q, x: q.model.tied_embeddings & (x.pp > 1),
+            "torchtitan cannot tie the embeddings of `{model.name}` across a pipeline (`pp{layout.pp}`)",
+            "use pp1",
         ),
-        Rule(
-            name="shared experts are whole",
-            broken=lambda q, x: q.model.has_experts & (x.ep > 1) & (x.etp != 1),
-            sentence=_whole_experts,
+        refuses(
+            "shared experts are whole",
+            lambda q, x: q.model.has_experts & (x.ep > 1) & (x.etp != 1),
+            "torchtitan keeps experts whole where it shares them: etp1, not etp{layout.expert_tp}",
+            "write `etp1`",
         ),
-        Rule(
-            name="experts are split as the rest where they are not shared",
-            broken=lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp),
-            sentence=_split_experts,
+        refuses(
+            "experts are split as the rest where they are not shared",
+            lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp),
+            "without `ep` torchtitan splits experts over tp{layout.tp}",
+            "leave out `etp`",
         ),
         Rule(
             name="expert groups lie in one shard group",

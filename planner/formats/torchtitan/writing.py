@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.schedules.registry import schedule_named
 from planner.formats import python_text as py
-from planner.formats.exporter import (
-    NOTHING,
-    Job,
-    Settings,
-    Translate,
-    Word,
-    lacks,
-    nothing,
-    only,
-    otherwise,
-    says,
-)
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.launching import torchrun_by_hand
 from planner.formats.target import Target
 from planner.formats.torchtitan.flavours import MODEL
@@ -207,7 +197,7 @@ STACK: Mapping[str, Translate] = {
 }
 
 
-def _text(job: Job, settings: Settings, name: str) -> str:
+def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
     said = dict(settings)
     family, flavour = said.pop("model", ("llama3", "debugmodel"))
     policy = said.pop("activation_checkpoint", None)

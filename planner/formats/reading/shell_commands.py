@@ -1,6 +1,6 @@
-"""Whether a shell's test holds: `[ .. ]`, `[[ .. ]]` and `((..))` on values that a script's own words say.
+"""What commands of a shell say of its names, and whether tests hold: `[ .. ]`, `[[ .. ]]` and `((..))`.
 
-An answer is true, false, or None where only a shell knows.
+Only values that a script's own words say are known. A test is true, false, or None where only a shell knows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from planner.formats.reading.shell_values import Values
-from planner.formats.reading.shell_words import COUNT, OPEN, TEST, Word
+from planner.formats.reading.shell_values import UNKNOWN, Values
+from planner.formats.reading.shell_words import COUNT, OPEN, TEST, Word, plain
 
 Truth = bool | None
+CALLS = ("source", ".", "eval")
+"""Commands that take names from elsewhere."""
+SAYS = ("echo", "printf", "[", "[[", "test")
+"""Commands whose words start nothing."""
+_READS = ("read", "readarray", "mapfile", "getopts", "let")
+"""Commands that give names values which no text says."""
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -126,3 +133,27 @@ class _Test:
         quoted = all(one.quoted for one in right.pieces)
         same = fnmatchcase(*texts) if self.patterns and not quoted else texts[0] == texts[1]
         return same if how != "!=" else not same
+
+
+def take_effect(said: list[str], runs: Truth, values: Values) -> None:
+    """Change what is known of names as a command does that runs, or may."""
+    forgotten: list[str] = []
+    if said[0] in CALLS:
+        text = plain(" ".join(said))[:60]
+        values.assumptions[f"nothing that the command needs from `{text}`"] = None
+        if said[0] == "eval":
+            forgotten = re.findall(r"([A-Za-z_]\w*)\+?=", " ".join(said), re.ASCII)
+    elif said[0] in _READS or said[:2] == ["printf", "-v"]:
+        forgotten = [name for word in said[1:] if word[:1] != "-" for name in _NAME.findall(word)]
+    elif said[0] == "unset":
+        for name in said[1:]:
+            values.assign(name, [] if runs else UNKNOWN)
+    for name in forgotten:
+        values.assign(name, UNKNOWN)
+
+
+def forget_counted(text: str, values: Values) -> None:
+    """What `((N++))` changes is not followed."""
+    if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
+        for name in _NAME.findall(text):
+            values.assign(name, UNKNOWN)

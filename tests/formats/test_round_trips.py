@@ -1,0 +1,183 @@
+"""Export of an import is the identity on what was understood, for random arguments out of each trainer's table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+from effort import number
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cost_models.defaults import complete_question
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_model
+from cost_models.files.loading import resolve_cluster
+from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.deepspeed.writing import TARGET as DEEPSPEED
+from planner.formats.deepspeed.writing import document
+from planner.formats.exporter import Job, settings_of
+from planner.formats.megatron.arguments import written
+from planner.formats.megatron.launches import launch_of
+from planner.formats.megatron.script import TARGET as MEGATRON
+from planner.formats.megatron.script import read_megatron
+from planner.formats.nemo.recipe import TARGET as NEMO
+from planner.formats.nemo.recipe import read_bridge
+from planner.formats.reading.settings import Reading
+from planner.formats.table import Argument, table_of
+from planner.formats.target import Target
+from planner.formats.torchtitan.reading import read_torchtitan
+from planner.formats.torchtitan.recipes import read_recipe
+from planner.formats.torchtitan.writing import TARGET as TORCHTITAN
+from planner.rules.legality import check
+
+BASE = {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 50304}
+"""A small model in Megatron Core's arguments."""
+NAMES: dict[str, tuple[Any, ...]] = {
+    "attention_backend": ("auto", "flash", "fused", "unfused", "local"),
+    "transformer_impl": ("local", "transformer_engine"),
+    "fp8": ("hybrid",),
+    "fp4": ("e2m1",),
+    "recompute_granularity": ("full", "selective"),
+    "recompute_method": ("block", "uniform"),
+    "softmax_type": ("learnable", "vanilla"),
+    "moe_router_score_function": ("softmax", "sigmoid"),
+    "moe_token_dispatcher_type": ("alltoall", "flex"),
+    "moe_router_load_balancing_type": ("aux_loss", "none"),
+    "moe_aux_loss_coeff": ("0.01",),
+    "pipeline_model_parallel_layout": ("Ett|ttL", "E|tt|ttL", "Et|t|t|tL"),
+    "exp_avg_dtype": ("bf16",),
+    "moe_layer_freq": ([0, 1, 1, 1], [1, 0, 1, 0]),
+    "no_rope_freq": ([0, 0, 0, 1],),
+    "window_attn_skip_freq": ([1, 1, 1, 0],),
+    "window_size": ((127, 0),),
+    "num_layers": (4, 8),
+    "num_experts": (8,),
+    "hidden_dropout": (0.0, 0.1),
+    "attention_dropout": (0.0, 0.1),
+    "kv_channels": (64, 128),
+    "max_position_embeddings": (256, 512),
+    "zero_optimization.stage": (0, 1, 2, 3),
+    "zero_optimization.offload_optimizer.device": ("none", "cpu", "nvme"),
+    "zero_optimization.offload_param.device": ("none", "cpu"),
+    "data_types.grad_accum_dtype": ("fp32", "bf16"),
+    "train_batch_size": (16, 32, 64),
+    "training.global_batch_size": (-1, 32, 64),
+    "parallelism.data_parallel_shard_degree": (-1, 2, 4),
+    "parallelism.context_parallel_rotate_method": ("allgather", "alltoall"),
+    "parallelism.fsdp_reshard_after_forward": ("default", "always", "never"),
+    "parallelism.pipeline_parallel_schedule": ("1F1B", "Interleaved1F1B", "GPipe"),
+    "activation_checkpoint.mode": ("none", "full", "selective"),
+    "compile.components": (["model"], ["model", "loss"]),
+}
+"""Values of arguments that are no plain number."""
+GPUS = 16
+
+
+def values_of(argument: Argument) -> st.SearchStrategy[Any]:
+    """Values that a file may set an argument to."""
+    if known := NAMES.get(argument.name, tuple(argument.values.values())):
+        one = st.sampled_from(known)
+        return one.map(lambda value: [value]) if argument.kind == "list" and known[0] != ["model"] else one
+    kinds: dict[str, st.SearchStrategy[Any]] = {
+        "switch": st.booleans(),
+        "off": st.just(False),
+        "whole": st.sampled_from((1, 2, 2, 4, 8, 64)),
+        "share": st.sampled_from((0.5, 1.0)),
+    }
+    return kinds.get(argument.kind, st.nothing())
+
+
+def arguments(folder: str) -> st.SearchStrategy[dict[str, Any]]:
+    """A few random arguments of a trainer's table with random values."""
+    drawn = {name: values_of(one) for name, one in table_of(folder).arguments.items()}
+    known = {name: values for name, values in drawn.items() if not values.is_empty}
+    one = st.sampled_from(sorted(known)).flatmap(lambda name: st.tuples(st.just(name), known[name]))
+    return st.lists(one, max_size=6).map(dict)
+
+
+def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> bool:
+    """Whether a run is legal and can be exported: then it is read back alike, and exported as the same file again."""
+    cluster = resolve_cluster("dgx-h100", first.layout.num_gpus)
+    job = Job(complete_question(first.model, cluster, first.training, stack=first.stack), first.layout)
+    if check(job.question, job.layout):
+        return False
+    fields = target.translations(job)
+    if any(one.word.lacking for one in fields):
+        return False
+    text = target.text(job, settings_of(fields), "plan.yaml")
+    back = read(text)
+    for one in fields:
+        part, _, name = one.field.partition(".")
+        if part != "stack" and one.word.verdict == "expressed" and name != "gradient_dtype":
+            assert getattr(getattr(back, part), name) == getattr(getattr(first, part), name), one.field
+    question = complete_question(back.model, cluster, back.training, stack=back.stack)
+    repeated = target.translations(Job(question, back.layout))
+    assert target.text(Job(question, back.layout), settings_of(repeated), "plan.yaml") == text
+    return True
+
+
+def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[dict[str, Any]], str]]:
+    """A trainer's target, its reader, and how a file that sets arguments is written."""
+    match name:
+        case "megatron":
+            return MEGATRON, lambda text: read_megatron(launch_of(text), gpus=GPUS), command_of
+        case "nemo":
+            return NEMO, lambda text: read_bridge(text, gpus=GPUS), recipe_of
+        case "deepspeed":
+            return DEEPSPEED, read_ds, lambda said: json.dumps(document({"train_batch_size": 64} | said))
+        case _:
+            return TORCHTITAN, read_titan, job_file_of
+
+
+def read_ds(text: str) -> Reading:
+    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), gpus=GPUS, sequence=4096)
+
+
+def read_titan(text: str) -> Reading:
+    return read_torchtitan(read_recipe(text, "job.toml" if "flavor =" in text else "recipe.py"), gpus=GPUS)
+
+
+def command_of(said: dict[str, Any]) -> str:
+    """A command that starts Megatron-LM."""
+    words = " ".join(f"'{word}'" for word in chain(*written(BASE | said)))
+    return f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {words}"
+
+
+def recipe_of(said: dict[str, Any]) -> str:
+    """A recipe of Megatron Bridge that sets arguments of Megatron Core."""
+    table = table_of("megatron").arguments
+    said = BASE | said
+    lines = [
+        f"    config.{table[name].others.get('bridge', f'model.{name}')} = {said[name]!r}" for name in said
+    ]
+    head = "from megatron.bridge.recipes.gpt import vanilla_gpt_pretrain_config\ndef plan():\n"
+    return "\n".join([f"{head}    config = vanilla_gpt_pretrain_config()", *lines, "    return config"])
+
+
+def job_file_of(said: dict[str, Any]) -> str:
+    """A job file of torchtitan."""
+    lines = [f"{path} = {json.dumps(value)}" for path, value in said.items()]
+    return "\n".join(['model.name = "llama3"', 'model.flavor = "8B"', *lines])
+
+
+@pytest.mark.parametrize("name", ["megatron", "nemo", "deepspeed", "torchtitan"])
+def test_export_of_an_import_is_what_was_imported(name: str) -> None:
+    target, read, write = reader_of(name)
+    found = 0
+
+    @given(said=arguments("megatron" if name == "nemo" else name))
+    @settings(max_examples=number(100, 1000), deadline=None, suppress_health_check=list(HealthCheck))
+    def each(said: dict[str, Any]) -> None:
+        nonlocal found
+        try:
+            first = read(write(said))
+        except InputError:  # the arguments contradict one another
+            return
+        found += again(target, first, read)
+
+    each()
+    assert found
