@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from cost_models.axes.differing import COMPARED, axes_that_differ, axis_value
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import AXES, COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.axes.words import Number
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns

@@ -13,7 +13,7 @@ from cost_models.units import counted
 from executor.run_config import Backend
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
-from planner.rules.runnable import IN_16_BITS
+from planner.rules.stack import IN_16_BITS
 
 _PROCESSES_PER_CORE = 4
 

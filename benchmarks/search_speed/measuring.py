@@ -11,7 +11,7 @@ import numpy as np
 from cases import Case
 
 from cost_models.errors import InfeasibleError, RunError
-from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion, Question
 from planner.certificate import Certificate
 from planner.search.search import search

@@ -17,8 +17,7 @@ from cost_models.axes.expert import EP, ETP
 from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
 from cost_models.axes.order import ORDER
 from cost_models.axes.overlap import OVERLAP
-from cost_models.axes.pipeline import PP, SCHEDULE, VPP
-from cost_models.axes.placement import LAYERS, POOLS
+from cost_models.axes.pipeline import LAYERS, POOLS, PP, SCHEDULE, VPP
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
 from cost_models.axes.replicas import REPLICAS
 from cost_models.axes.rule import Rule
@@ -242,3 +241,28 @@ def parse_layout(text: str) -> Layout:
             hint="write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`",
         )
     return layout
+
+
+COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
+"""Axes that are chosen; the others follow: what is left of the GPUs, and where the blocks go."""
+USUAL = "usual"
+"""The value, in words, of an axis that a layout does not name."""
+
+
+def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
+    """Names of the axes on which two layouts differ, in the order of the notation."""
+    return tuple(name for name in COMPARED if axis_value(name, one) != axis_value(name, other))
+
+
+def axis_value(name: str, layout: Layout) -> str:
+    """The value of an axis as one word: "8", "interleaved", "True"; of recompute the policies that
+    stages use, not for how many of their blocks."""
+    if name == "recompute":
+        used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}
+        return "+".join(sorted(used)) or "none"
+    if name == "schedule" and layout.schedule == ("interleaved" if layout.vpp > 1 else "1f1b"):
+        return USUAL  # what follows from vpp is no other axis
+    value = getattr(layout, name)
+    if (compared := AXES[name].compared) is not None:
+        return compared(value)
+    return USUAL if value is None else str(value)

@@ -18,7 +18,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.operators.on_rank import tokens_on_rank
-from cost_models.pipeline.time_parts import Term
+from cost_models.pipeline.time_pieces import Term
 from cost_models.question import Question
 
 Array = npt.NDArray[np.float64]

@@ -13,9 +13,8 @@ from cost_models.axes.layout import prices
 from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
-from cost_models.memory.boundaries import boundary_bytes
+from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
-from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss

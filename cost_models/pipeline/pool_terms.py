@@ -27,10 +27,9 @@ from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.time_parts import jitter, total, with_jitter
+from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.time_pieces import jitter, total, with_jitter
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question

@@ -1,4 +1,10 @@
-"""Time coefficients of what a rank does once a step: reduces the gradients still left, and updates its parameters."""
+"""Time coefficients of what a rank does once a step: reduces the gradients still left, and updates its parameters.
+
+A block's gradients are complete after the backward pass of its last microbatch. With one chunk a rank they are reduced
+behind the backward pass of another block. Where microbatches pass through several chunks in rounds (interleaved 1F1B),
+a chunk is complete a whole round before the next one: a stack that reduces chunk by chunk then shows what outlasts a
+round of passes, and all of the last chunk's (Jiang et al. 2024, section 3.2).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.overlap import overlaps
+from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
@@ -15,10 +22,9 @@ from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
-from cost_models.pipeline.chunk_windows import reduced_in_sight
-from cost_models.pipeline.time_parts import Term, jitter
-from cost_models.pipeline.time_pieces import Pieces, head_parameters
+from cost_models.pipeline.time_pieces import Pieces, Term, head_parameters, jitter
 from cost_models.question import Question
+from cost_models.schedules.interleaved import round_sizes
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
 
@@ -180,3 +186,20 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     seconds = point_to_point_seconds(message, boundary, question.hardware)
     apart = (columns.pp > 1) & ~v_shaped(columns)
     return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
+
+
+def reduced_in_sight(
+    question: Question, columns: LayoutColumns, reduce: Array, window: Array, *, overlapped: Bools
+) -> Array:
+    """(N,) seconds that a rank waits for `reduce`, the gradients of a block, the mean over its chunks.
+
+    `window` is the backward pass of a block; `overlapped` says which layouts hide any of it.
+    """
+    profile = question.hardware
+    shown = exposed(reduce, window, profile, overlapped=overlapped)
+    turns = overlapped & (columns.vpp > 1) & ~v_shaped(columns)
+    if not (question.stack.reduces_chunks_in_turn and turns.any()):
+        return shown
+    a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
+    others = exposed(reduce, a_round * window, profile, overlapped=overlapped)
+    return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)

@@ -1,7 +1,6 @@
 """Pipeline schedules as action tables, and the timeline that prices them."""
 
 from cost_models.schedules.actions import IDLE, KINDS, Action, ActionTable
-from cost_models.schedules.halves import backward_halves
 from cost_models.schedules.liveness import live_profiles, pending_profiles
 from cost_models.schedules.registry import (
     REGISTRY,
@@ -12,7 +11,7 @@ from cost_models.schedules.registry import (
     stages_of_rank,
 )
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.timeline import CriticalPath, Timeline, compile_timeline
+from cost_models.schedules.timeline import CriticalPath, Timeline, backward_halves, compile_timeline
 from cost_models.schedules.traits import PLAIN, SPLIT_BACKWARD, V_SHAPED, is_scheduled
 
 __all__ = [

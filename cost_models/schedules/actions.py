@@ -19,7 +19,19 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedules.stages import Ints, ranks_of_stages, stages_of_ranks
+Ints = npt.NDArray[np.int64]
+
+
+def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
+    """(S,): the pipeline rank that holds each virtual stage."""
+    chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
+    return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S) if v_shaped else place_S
+
+
+def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
+    """(R, V): the virtual stages of each pipeline rank, in model order."""
+    return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
+
 
 Bools = npt.NDArray[np.bool_]
 

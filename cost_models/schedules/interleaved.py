@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.actions import ActionTable, table_of_units
+from cost_models.schedules.actions import ActionTable, Ints, table_of_units
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.stages import Ints
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:

@@ -9,8 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, WEIGHT, ActionTable
-from cost_models.schedules.stages import Ints
+from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, WEIGHT, ActionTable, Ints
 
 
 def live_profiles(table: ActionTable) -> tuple[Ints, ...]:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cost_models.schedules.actions import IDLE, INPUT, ActionTable
-from cost_models.schedules.stages import Ints, stages_of_ranks
+from cost_models.schedules.actions import IDLE, INPUT, ActionTable, Ints, stages_of_ranks
 
 Entry = tuple[int, int, int]
 """Kind, chunk, and the microbatch of the phase's first round."""

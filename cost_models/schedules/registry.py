@@ -6,9 +6,8 @@ from functools import lru_cache
 from importlib import import_module
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules.actions import CACHED_TABLES, ActionTable
+from cost_models.schedules.actions import CACHED_TABLES, ActionTable, Ints, ranks_of_stages, stages_of_ranks
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.stages import Ints, ranks_of_stages, stages_of_ranks
 
 _FILES = {
     "gpipe": "gpipe",

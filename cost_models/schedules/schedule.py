@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedules.actions import ActionTable
-from cost_models.schedules.stages import Ints
+from cost_models.schedules.actions import ActionTable, Ints
 
 _Count = npt.ArrayLike
 

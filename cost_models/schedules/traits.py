@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.schedules.actions import Ints
 from cost_models.schedules.registry import REGISTRY
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.stages import Ints
 
 Bools = npt.NDArray[np.bool_]
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, Ints
 from cost_models.schedules.phases import repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.stages import Ints
 
 
 def two_chunks_objection(vpp: int, schedule: str) -> str | None:

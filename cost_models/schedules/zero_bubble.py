@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, Ints
 from cost_models.schedules.interleaved import (
     live_in_rounds,
     round_sizes,
@@ -16,7 +16,6 @@ from cost_models.schedules.interleaved import (
     unit_order,
 )
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.stages import Ints
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:

@@ -18,7 +18,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.spans import pass_spans, predicted_spans
+from cost_models.pipeline.placed import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
 from meshwright.records.estimates import estimate_row

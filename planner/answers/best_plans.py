@@ -9,8 +9,7 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.certificate import Certificate
 from planner.objectives import Objective
-from planner.search.result import SearchResult
-from planner.search.ties import by_speed
+from planner.search.result import SearchResult, by_speed
 
 
 @dataclass(frozen=True, slots=True)

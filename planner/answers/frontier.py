@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers
+from cost_models.axes.pipeline import even_layers
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops

@@ -23,8 +23,7 @@ from planner.certificate import Certificate
 from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
-from planner.search.result import SearchResult
-from planner.search.ties import by_speed
+from planner.search.result import SearchResult, by_speed
 from planner.space.gpu_counts import resized
 from planner.space.restrictions import Restrictions
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from cost_models.axes.differing import axes_that_differ
+from cost_models.axes.layout import axes_that_differ
 from cost_models.confidence import SURE, confident_share
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate

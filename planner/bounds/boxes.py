@@ -16,11 +16,9 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import late_rules, prices
 from cost_models.axes.rule import Bools
-from cost_models.pipeline.costs import byte_costs
 from cost_models.pipeline.memory_terms import MemoryTerms
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.under_scenarios import scenarios_of
-from cost_models.pipeline.weighed_costs import weighed_costs
+from cost_models.pipeline.stage_costs import StageCosts, byte_costs
+from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from planner.space.counts import Boxes, with_counts
 

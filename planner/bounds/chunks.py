@@ -20,8 +20,8 @@ from cost_models import schedules
 from cost_models.axes.columns import Ints
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
-from planner.placement.leaf import TOLERANCE
-from planner.placement.shared_shape import Bools, Floats, Group
+from planner.placement.leaf import TOLERANCE, Bools, Floats
+from planner.placement.shared_shape import Group
 
 TABLE_ENTRIES = 4_000_000
 """Layouts × patterns × chunks handled at once: bounds memory."""

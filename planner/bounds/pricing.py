@@ -1,11 +1,16 @@
-"""How layouts of a space are priced: under which recompute policies and limits, singly and in groups for the bounds."""
+"""How layouts of a space are priced: under which recompute policies and limits, singly and in groups for the bounds.
+
+Bounds of a core and variant in each of its shapes, before any of them is written out: most never are.
+
+They take the costs that the shapes share, let every block have the fastest policy, and ask what the pipeline of a
+shape does with them. A schedule whose stages are priced by other rules gets no bound of its own here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns, fewest_blocks
 from cost_models.axes.recompute import allowed_recompute
@@ -13,19 +18,18 @@ from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
-from cost_models.schedules import PLAIN, is_scheduled
+from cost_models.schedules import PLAIN, REGISTRY, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
-from planner.bounds.step import quick_bounds
+from planner.bounds.relaxed import Floats, Passes
+from planner.bounds.step import pipeline_seconds, quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
 from planner.placement.weighed_leaf import WeighedLeaf
 from planner.space.counts import Boxes
 from planner.space.layouts import Space
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +132,25 @@ def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
     keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[some]
     order = np.argsort(keys, kind="stable")
     return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
+
+
+def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, num_layers: int) -> Floats:
+    """(N,) seconds that no placement in (N, 2) shapes (vpp and schedule) undercuts.
+
+    One stage a rank: the paths of `planner.bounds.step`, all work shared evenly but for whole blocks. Several chunks:
+    every rank holds all of them with the fewest blocks the search covers, and the last rank waits for the others.
+    """
+    x, m, (vpp, schedule) = passes, microbatches, shapes.T
+    block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
+    work = num_layers * block + x.embedding + x.head + pp * stage
+    cycle = work + 2 * (pp - 1) * x.p2p
+    busiest = np.maximum(work / pp, stage + -(-num_layers // pp) * block)
+    chunk = stage + num_layers // (pp * vpp) * block
+    waits = (pp - 1) * (chunk + 2 * x.p2p) + m * (vpp * chunk + x.head)
+    in_chunks = np.maximum(m * (vpp * chunk + x.embedding), waits)
+    seconds = np.zeros(len(pp))
+    for number, (name, known) in enumerate(REGISTRY.items()):
+        if known.is_plain or known.goes_round:
+            own = pipeline_seconds(name, pp, m, cycle, busiest) if known.is_plain else in_chunks
+            seconds = np.where(schedule == number, own + x.follows, seconds)
+    return seconds

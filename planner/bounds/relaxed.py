@@ -23,7 +23,7 @@ from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.time_parts import Term, jitter, total
+from cost_models.pipeline.time_pieces import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import block_update_seconds
 from cost_models.risk import weigh

@@ -32,8 +32,8 @@ from cost_models.schedules import schedule_named
 from cost_models.specs.choices import Schedule
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.placement.chunk_rows import ChunkRows
-from planner.placement.leaf import TOLERANCE
-from planner.placement.shared_shape import Bools, Floats, Group, how_many
+from planner.placement.leaf import TOLERANCE, Bools, Floats
+from planner.placement.shared_shape import Group, how_many
 
 PRECISION = 1e-5
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""

@@ -13,8 +13,7 @@ from planner.exact.ilp.solvers import SolverName, available_solver
 from planner.exact.labels.choices import choices_of
 from planner.exact.labels.paths import known_paths
 from planner.exact.labels.solving import place_by_labels, place_weighed
-from planner.placement.leaf import TOLERANCE, Leaf, Placement
-from planner.placement.solution import Solution, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
 from planner.placement.weighed_leaf import WeighedLeaf
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers
+from cost_models.axes.pipeline import even_layers
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from planner.placement.priced_rows import PricedRows
-from planner.placement.shared_shape import Bools, Floats, Group, how_many
+from planner.placement.leaf import Bools, Floats
+from planner.placement.shared_shape import Group, PricedRows, how_many
 
 
 @dataclass(frozen=True, kw_only=True)

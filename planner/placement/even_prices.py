@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.shared_shape import Group

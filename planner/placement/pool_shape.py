@@ -14,8 +14,7 @@ import numpy as np
 
 from cost_models.axes.columns import Ints
 from planner.placement.leaf import TOLERANCE, Floats, stage_sizes
-from planner.placement.priced_rows import PricedRows
-from planner.placement.shared_shape import how_many
+from planner.placement.shared_shape import PricedRows, how_many
 
 PRICES = 16
 """Prices of a block that are tried."""

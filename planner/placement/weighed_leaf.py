@@ -30,7 +30,7 @@ class PathOfEach:
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedLeaf(Leaf):
-    """Its `costs` are those of `cost_models.pipeline.weighed_costs`: no placement takes less than they say."""
+    """Its `costs` are those of `cost_models.pipeline.under_scenarios`: no placement takes less than they say."""
 
     scenarios: StageCosts
     """(K,) the seconds in every scenario."""

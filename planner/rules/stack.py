@@ -1,21 +1,208 @@
-"""What a software stack cannot run though the model and the cluster would allow it: rules of `planner.rules.legality`.
+"""What a software stack, and our own executor, cannot run though the cost model prices it: named rules.
 
-The executor is the stacks of `OWN_STACKS`; what their file does not say is in `planner.rules.runnable`. It refuses what
-breaks one of these rules, and nothing that breaks one is planned for it (`require_runnable`).
+The executor is the stacks of `OWN_STACKS`; what their file does not say is in `RUNNABLE`. It refuses what breaks one of
+these rules, and nothing that breaks one is planned for it (`require_runnable`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Rule, Words, in_order
+from cost_models.axes.rule import Bools, Rule, Words, either, in_order
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.question import Question
-from planner.rules.runnable import RUNNABLE
+from cost_models.operators.block import block_operators
+from cost_models.question import MixedQuestion, Question
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
+from cost_models.specs.training import TrainingSpec
+from planner.rules.searched import searched
+
+Array = npt.NDArray[np.float64]
+
+IN_16_BITS = "plan with --precision bf16"
+"""The hint where a plan's precision cannot be had."""
+_PRECISIONS = ("fp32", "bf16", "fp8")
+_WHOLE = 16
+"""Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
+
+
+def _precision(question: Question, layout: Layout) -> Words:
+    what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
+    return Words(what, IN_16_BITS)
+
+
+def _narrow_states(training: TrainingSpec) -> bool:
+    others = (training.moment_dtype, training.gradient_dtype)
+    return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in others)
+
+
+def _states(question: Question, layout: Layout) -> Words:
+    return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
+
+
+def _fp8_experts(question: Question, layout: Layout) -> Words:
+    return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
+
+
+def _fp8_split(question: Question, layout: Layout) -> Words:
+    what = (
+        f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
+    )
+    return Words(what, "use another schedule")
+
+
+def _fp8_sides(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
+    which = ", ".join(f"{side:g}" for side in odd)
+    degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
+    what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
+    return Words(what, f"choose other degrees, or {IN_16_BITS}")
+
+
+def _sides(question: Question, x: LayoutColumns) -> list[Array]:
+    """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
+    whole = np.ones(len(x))
+    gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
+    dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
+    tokens = question.training.sequence_length / x.cp
+    if any(gemm.split == "whole" for gemm in dense):  # latents, of a rank's part of the tokens
+        tokens = tokens / np.where(x.sp == 1, x.tp, 1.0)
+    inputs = [gemm.inputs / (x.tp if gemm.split == "rows" else whole) for gemm in dense]
+    outputs = [
+        width / (x.tp if gemm.split == "columns" else whole) for gemm in dense for width in gemm.outputs
+    ]
+    return [*inputs, *outputs, tokens]
+
+
+def _fp8(question: Question, x: LayoutColumns) -> Bools:
+    return (x.tp > 0) & (question.training.precision == "fp8")
+
+
+def _another_model(question: Question, layout: Layout) -> Words:
+    model = question.model
+    what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
+    return Words(
+        f"{what} `{model.name}`",
+        "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it",
+    )
+
+
+def _positions(question: Question, layout: Layout) -> Words:
+    model, length = question.model, question.training.sequence_length
+    what = f"`{model.name}` has {model.max_positions:,} learned positions; sequences have {length:,} tokens"
+    return Words(what, f"shorten the sequence, or write `max_positions: {length}` in a model file of yours")
+
+
+def _one_pool(question: Question, layout: Layout) -> Words:
+    what = f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools"
+    return Words(what, "whole replicas in each run: plan with `--allow replicas`")
+
+
+def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
+    if not isinstance(question, MixedQuestion):
+        return np.zeros(len(x), dtype=np.bool_)
+    told = [axis.trains_in_pools(question, x) for axis in searched().values() if axis.trains_in_pools]
+    trained: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *told], axis=0)
+    return ~trained
+
+
+def _routed_parts(question: Question, layout: Layout) -> Words:
+    length = question.training.sequence_length
+    what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
+    over = f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
+    return Words(f"{what}; {over} does not divide {length} tokens")
+
+
+def _one_after_the_other(question: Question, layout: Layout) -> Words:
+    which = "experts" if question.model.has_experts else "latent attention"
+    what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
+    return Words(what, "use tp1")
+
+
+def _split_norms(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}", "use tp1"
+    )
+
+
+RUNNABLE: tuple[Rule, ...] = (
+    Rule(
+        name="the model is what it trains",
+        broken=lambda q, x: (x.tp > 0) & bool(q.model.untrained),
+        sentence=_another_model,
+    ),
+    Rule(
+        name="learned positions reach the sequence",
+        broken=lambda q, x: (
+            (x.tp > 0)
+            & (q.model.positions == "learned")
+            & (q.training.sequence_length > q.model.max_positions)
+        ),
+        sentence=_positions,
+    ),
+    Rule(
+        name="one kind of GPU",
+        broken=_stages_in_pools,
+        sentence=_one_pool,
+    ),
+    Rule(
+        name="a precision the executor has",
+        broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
+        sentence=_precision,
+    ),
+    Rule(
+        name="states in fp32",
+        broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
+        sentence=_states,
+    ),
+    *(rule for axis in AXES.values() for rule in axis.executor_rules),
+    Rule(
+        name="experts in fp8",
+        broken=lambda q, x: _fp8(q, x) & q.model.has_experts,
+        sentence=_fp8_experts,
+    ),
+    Rule(
+        name="fp8 runs backward passes whole",
+        broken=lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
+        sentence=_fp8_split,
+    ),
+    Rule(
+        name="products in fp8 have whole sides",
+        broken=lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
+        sentence=_fp8_sides,
+    ),
+    Rule(
+        name="tp divides the tokens it routes",
+        broken=lambda q, x: (
+            q.model.has_experts
+            & (x.sp == 0)
+            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
+        ),
+        sentence=_routed_parts,
+    ),
+    Rule(
+        name="norms over all heads have all heads",
+        broken=lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
+        sentence=_split_norms,
+    ),
+    Rule(
+        name="split experts and latents follow one another",
+        broken=lambda q, x: (
+            (x.tp > 1)
+            & q.model.parallel_block
+            & (q.model.has_experts or q.model.latent_attention is not None)
+        ),
+        sentence=_one_after_the_other,
+    ),
+)
 
 
 def _of_the_executor(rule: Rule) -> Rule:

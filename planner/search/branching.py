@@ -72,9 +72,9 @@ class BranchAndBound:
         """(N,) each: the row has a capacity bound; has a good placement or none; its best placement is known."""
         self._refined_together = FEWEST_REFINED
         self._solved = none
+        """(N,): the row's best placement was searched for and proven."""
         self._given_up = none
         """(N,): neither placed best nor ruled out, though there was time; the row's bound is all that is proven."""
-        """(N,): the row's best placement was searched for and proven."""
 
     @property
     def kth_seconds(self) -> float:
@@ -167,14 +167,11 @@ class BranchAndBound:
 
     def _add(self, bound: Floats) -> None:
         """Append newly opened rows with their quick bounds."""
-        closed = np.zeros(len(bound), dtype=np.bool_)
         self._bound = np.concatenate([self._bound, bound])
-        self._refined = np.concatenate([self._refined, closed])
-        self._placed = np.concatenate([self._placed, closed])
-        self._decided = np.concatenate([self._decided, closed])
-        self._solved = np.concatenate([self._solved, closed])
-        self._given_up = np.concatenate([self._given_up, closed])
         self._first_bound = np.concatenate([self._first_bound, bound])
+        for name in ("_refined", "_placed", "_decided", "_solved", "_given_up"):
+            closed = np.zeros(len(bound), dtype=np.bool_)
+            setattr(self, name, np.concatenate([getattr(self, name), closed]))
 
     def _next(self, wanted: Bools) -> int | None:
         """The wanted open row with the least bound, once that bound is refined; None when there is none or no time.

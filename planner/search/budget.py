@@ -12,8 +12,7 @@ from cost_models.question import Question
 from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
-from planner.search.nothing_placed import out_of_own_time, out_of_time
-from planner.search.result import SearchResult
+from planner.search.result import SearchResult, out_of_own_time, out_of_time
 from planner.search.search import search
 from planner.space.restrictions import Restrictions
 

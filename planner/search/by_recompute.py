@@ -12,8 +12,7 @@ from cost_models.question import Question
 from planner.certificate import Certificate
 from planner.placement.leaf import gap_of
 from planner.search.pools import count_layouts
-from planner.search.result import SearchResult
-from planner.search.ties import by_speed
+from planner.search.result import SearchResult, by_speed
 from planner.space.restrictions import Restrictions
 
 Search = Callable[[Question, Restrictions, float | None], SearchResult]

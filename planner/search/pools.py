@@ -22,15 +22,14 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
-from planner.bounds.pools_ideal import ideal_bounds
+from planner.bounds.pools import ideal_bounds
 from planner.placement.leaf import Bools, Floats, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
 from planner.rules.searched import searched
 from planner.search.candidates import Tally
 from planner.space.layouts import Restrictions, legal_space
-from planner.space.nothing_fits import nothing_legal
-from planner.space.nothing_fits_pools import closest_first, least_share, nothing_fits
+from planner.space.nothing_fits import closest_first, least_share, nothing_fits, nothing_legal
 
 OPENED_TOGETHER = 2048
 """Rows that get a quick bound in one batch."""

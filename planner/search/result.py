@@ -1,10 +1,12 @@
-"""The result of a search: the k best layouts, and the proof that nothing else is better."""
+"""The result of a search: the k best layouts with their proof, their order, or why nothing was placed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cost_models.errors import NothingPlacedError
 from cost_models.estimate import Estimate
+from cost_models.units import counted, format_seconds
 from planner.certificate import Certificate
 
 
@@ -21,3 +23,33 @@ class SearchResult:
     def best(self) -> Estimate:
         """The fastest plan."""
         return self.estimates[0]
+
+
+def out_of_time(space: str = "") -> NothingPlacedError:
+    """The time that the user gave is over."""
+    return NothingPlacedError(
+        "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
+    )
+
+
+def out_of_own_time(seconds: float) -> NothingPlacedError:
+    """The time that one search of several gets is over, however much the user gave."""
+    return NothingPlacedError(
+        f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
+        hint="--fix and --forbid leave it fewer layouts",
+    )
+
+
+def given_up(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
+    """There was time, but the exact placement of every layout that is left gave up."""
+    return NothingPlacedError(
+        f"{counted(layouts, 'layout')} could neither be placed nor be shown not to fit, though there was time",
+        hint="--risk none places them on paper" if weighed else "please report the question",
+        space=space,
+    )
+
+
+def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
+    """Sort key: the fastest first; of equally fast ones the smallest, then the one with the shortest name."""
+    name = str(estimate.layout)
+    return estimate.compared_seconds, estimate.peak_bytes, len(name), name

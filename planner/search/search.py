@@ -22,11 +22,9 @@ from planner.search.branching import BranchAndBound, Progress
 from planner.search.by_program import ProgramSearch, require_searched
 from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
-from planner.search.nothing_placed import given_up, out_of_time
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
-from planner.search.result import SearchResult
-from planner.search.ties import by_speed
+from planner.search.result import SearchResult, by_speed, given_up, out_of_time
 from planner.space.layouts import Restrictions
 from planner.space.nothing_fits import nothing_legal
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -22,23 +21,15 @@ from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import late_rules
-from cost_models.axes.pipeline import ENDS, goes_with
-from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.placement.chunks import covers
-from planner.rules.legality import legal_rows
 from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
 from planner.space.counts import Boxes, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
-from planner.space.restrictions import allowed_rows
-from planner.space.variants import families_of, legal_unscheduled, needless_rows, variants_of
-
-ROWS_TOGETHER = 200_000
-"""Rows that the rules are asked of at once: bounds memory."""
+from planner.space.variants import families_of, legal_at_any_stage, needless_rows, shapes_of, variants_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +203,7 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
     if speaks_of_counts(restrictions.named):
         of_box, single = counts.singles()
         cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
-    legal = np.flatnonzero(_legal_at_any_stage(question, wide, cores))
+    legal = np.flatnonzero(legal_at_any_stage(question, wide, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
     core, mbs = microbatch_sizes(question, restrictions, cores)
@@ -233,7 +224,7 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
         family=family,
         variants=variants,
         pipeline=pipeline,
-        shapes=_shapes(question, restrictions, cores.rows(first), of_first),
+        shapes=shapes_of(question, restrictions, cores.rows(first), of_first),
         counts=counts,
     )._without_empty_cores()
 
@@ -245,60 +236,3 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
     for rule in late_rules():
         kept &= ~rule.broken(question, rows)
     return rows.rows(np.flatnonzero(kept))
-
-
-def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
-    """(N,): which cores are legal with some ZeRO stage over all ranks."""
-    legal = np.zeros(len(cores), dtype=np.bool_)
-    for start in range(0, len(cores), ROWS_TOGETHER):
-        some = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
-        for zero in question.stack.zero_stages:
-            left = some[~legal[some]]
-            rows = replace(cores.rows(left), zero=np.full(len(left), zero))
-            legal[left] = legal_unscheduled(question, restrictions, rows)
-    return legal
-
-
-def _shapes(
-    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
-) -> tuple[tuple[Ints, ...], ...]:
-    """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
-    model, policies = question.model, set(restrictions.recompute(question.training))
-    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
-    pipeline, stage, shape, shard = [], [], [], []
-    for index, pp in enumerate(pipelines.pp.tolist()):
-        own = [(1, ONE_CHUNK)]
-        if pp > 1:
-            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
-            own = [
-                (vpp, SCHEDULES.index(schedule))
-                for schedule in runs
-                for vpp in chunks
-                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
-            ]
-        for zero in range(ZERO_STAGES):
-            groups = variants[index][variants[index][:, 0] == zero, 1]
-            known = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
-            pipeline += [index] * len(own)
-            stage += [zero] * len(own)
-            shard += [known] * len(own)
-            shape += own
-    rows = replace(
-        pipelines.rows(np.array(pipeline, dtype=np.int64)),
-        zero=np.array(stage, dtype=np.int64),
-        shard=np.array(shard, dtype=np.int64),
-        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
-        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
-    )
-    legal = allowed_rows(question, restrictions, rows)
-    left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), hosts=False)
-    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
-    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
-    borders = np.searchsorted(
-        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
-    )
-    kept = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
-    return tuple(
-        tuple(kept[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
-    )

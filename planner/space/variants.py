@@ -1,19 +1,30 @@
-"""Which ZeRO stages and shard groups go with a core, worked out once for each family of cores that have the same."""
+"""Which ZeRO stages, shard groups and shapes go with a core, worked out once for each family of cores that have the
+same."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from cost_models.axes.axis import divisors, loaded
 from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
+from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import AXES
+from cost_models.axes.pipeline import ENDS, goes_with
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
+from planner.placement.chunks import covers
 from planner.rules.legality import legal_rows
+from planner.space.cores import ONE_CHUNK
 from planner.space.restrictions import Restrictions, allowed_rows
+
+ROWS_TOGETHER = 200_000
+"""Rows that the rules are asked of at once: bounds memory."""
 
 
 def families_of(cores: LayoutColumns, core: Ints, mbs: Ints) -> tuple[LayoutColumns, Ints]:
@@ -76,3 +87,60 @@ def legal_unscheduled(question: Question, restrictions: Restrictions, rows: Layo
     left = np.flatnonzero(legal)
     legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False)
     return legal
+
+
+def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
+    """(N,): which cores are legal with some ZeRO stage over all ranks."""
+    legal = np.zeros(len(cores), dtype=np.bool_)
+    for start in range(0, len(cores), ROWS_TOGETHER):
+        some = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
+        for zero in question.stack.zero_stages:
+            left = some[~legal[some]]
+            rows = replace(cores.rows(left), zero=np.full(len(left), zero))
+            legal[left] = legal_unscheduled(question, restrictions, rows)
+    return legal
+
+
+def shapes_of(
+    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
+) -> tuple[tuple[Ints, ...], ...]:
+    """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
+    model, policies = question.model, set(restrictions.recompute(question.training))
+    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
+    pipeline, stage, shape, shard = [], [], [], []
+    for index, pp in enumerate(pipelines.pp.tolist()):
+        own = [(1, ONE_CHUNK)]
+        if pp > 1:
+            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
+            own = [
+                (vpp, SCHEDULES.index(schedule))
+                for schedule in runs
+                for vpp in chunks
+                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
+            ]
+        for zero in range(ZERO_STAGES):
+            groups = variants[index][variants[index][:, 0] == zero, 1]
+            known = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
+            pipeline += [index] * len(own)
+            stage += [zero] * len(own)
+            shard += [known] * len(own)
+            shape += own
+    rows = replace(
+        pipelines.rows(np.array(pipeline, dtype=np.int64)),
+        zero=np.array(stage, dtype=np.int64),
+        shard=np.array(shard, dtype=np.int64),
+        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
+        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
+    )
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left), hosts=False)
+    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
+    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
+    borders = np.searchsorted(
+        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    )
+    kept = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
+    return tuple(
+        tuple(kept[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.axes.differing import axes_that_differ
-from cost_models.axes.layout import parse_layout
+from cost_models.axes.layout import axes_that_differ, parse_layout
 from cost_models.files import catalog
 from cost_models.measured.calibration.timed_runs import pair_error, timed_runs
 from cost_models.measured.runs.cases import Case, read_case

@@ -14,7 +14,7 @@ from cost_models.compute.device import device_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

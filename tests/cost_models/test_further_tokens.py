@@ -8,14 +8,14 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.placement import layers_in_turn
+from cost_models.axes.pipeline import layers_in_turn
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

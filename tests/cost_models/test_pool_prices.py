@@ -14,10 +14,9 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.costs import add_up, stage_costs
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import pool_terms, rank_terms, ranks_in
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import StageCosts, add_up, stage_costs
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkSpec
 from cost_models.specs.training import TrainingSpec

@@ -14,8 +14,7 @@ from cost_models.axes.distinct import codes_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.costs import as_priced, stage_costs
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import StageCosts, as_priced, stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.stack import StackSpec

@@ -19,9 +19,9 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import place
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec
 

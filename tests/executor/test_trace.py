@@ -12,7 +12,7 @@ import torch
 from processes import Processes
 from training import plan_for
 
-from cost_models.pipeline.spans import predicted_spans
+from cost_models.pipeline.placed import predicted_spans
 from executor.measure.parts import STEP_PARTS, step_parts
 from executor.measure.report import RankReport
 from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan

@@ -14,7 +14,7 @@ from plot_data import GIB, accuracy_points, frontier_points, scaling_points, tim
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.memory_terms import MEMORY_PARTS
-from cost_models.pipeline.time_parts import TIME_PARTS
+from cost_models.pipeline.time_pieces import TIME_PARTS
 from meshwright.plots.accuracy import accuracy
 from meshwright.plots.memory import memory_by_rank
 from meshwright.plots.parts import style

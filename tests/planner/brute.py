@@ -23,8 +23,7 @@ from cost_models.axes.offload import USUAL_RING, Offload
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
-from cost_models.pipeline.costs import stage_costs
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES

@@ -21,8 +21,7 @@ from planner.exact.labels.label_pass import undominated
 from planner.exact.labels.solving import choices_in_time, place_by_labels
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
-from planner.placement.leaf import TOLERANCE, Leaf
-from planner.placement.solution import Solution
+from planner.placement.leaf import TOLERANCE, Leaf, Solution
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 

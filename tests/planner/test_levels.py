@@ -11,12 +11,10 @@ from brute import AXES, EVERY_POLICY, Everything
 from questions import base
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.pipeline.costs import stage_costs
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.bounds.pricing import Pricing, groups_of
+from planner.bounds.pricing import Pricing, groups_of, shape_bounds
 from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
-from planner.bounds.shapes import shape_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import TOLERANCE
 from planner.search.opening import Pairs

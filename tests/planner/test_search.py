@@ -21,14 +21,12 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from planner.exact.ilp.solvers import SolverName
 from planner.exact.labels import solving
-from planner.placement.leaf import TOLERANCE
-from planner.placement.solution import Solution
+from planner.placement.leaf import TOLERANCE, Solution
 from planner.search import branching
 from planner.search import search as search_module
 from planner.search.by_recompute import search_each_policy
-from planner.search.result import SearchResult
+from planner.search.result import SearchResult, by_speed
 from planner.search.search import search
-from planner.search.ties import by_speed
 from planner.space.layouts import Restrictions, parse_restrictions
 
 QUESTIONS = [

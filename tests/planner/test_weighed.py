@@ -19,8 +19,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import place
-from cost_models.pipeline.under_scenarios import scenarios_of
-from cost_models.pipeline.weighed_costs import weighed_costs
+from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.risk import slowest, weigh, weighed_of
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search

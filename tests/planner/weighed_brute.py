@@ -15,8 +15,7 @@ from brute import POLICIES, Everything, _placements, everything, offloaded_by_nu
 from questions import base
 
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.pipeline.under_scenarios import scenarios_of
-from cost_models.pipeline.weighed_costs import weighed_costs
+from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from cost_models.risk import RISKS, weigh
 from cost_models.schedules import PLAIN

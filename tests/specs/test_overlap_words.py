@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.differing import axis_value
-from cost_models.axes.layout import parse_layout
+from cost_models.axes.layout import axis_value, parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog

@@ -43,8 +43,7 @@ from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.pipeline.memory_terms import Sizes
-from cost_models.pipeline.time_parts import Term, jitter
-from cost_models.pipeline.time_pieces import Pieces, pieces_of
+from cost_models.pipeline.time_pieces import Pieces, Term, jitter, pieces_of
 from cost_models.pipeline.update_terms import block_update
 from cost_models.question import Question
 

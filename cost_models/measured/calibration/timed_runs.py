@@ -14,8 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from cost_models.axes.differing import COMPARED, axes_that_differ, axis_value
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.scores import sweep_of
 from cost_models.specs.hardware import TimedRuns

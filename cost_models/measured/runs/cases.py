@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers, layers_in_turn, layers_up_to_shares
+from cost_models.axes.pipeline import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.measured.runs.degrees import MAX_ACTIONS, Degrees, check_counts, chunks_of, degrees_of

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from cost_models.axes.differing import axes_that_differ
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.uncertainty import CLEAR, chance_of_gain, deviation, half_width, pair_error_of

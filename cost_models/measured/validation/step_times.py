@@ -16,9 +16,9 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import WORTH_IT
 from cost_models.measured.runs.cases import Case
-from cost_models.pipeline.costs import time_costs
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.placed import Placed, place
+from cost_models.pipeline.stage_costs import time_costs
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 

@@ -33,8 +33,7 @@ from planner.certificate import Certificate
 from planner.placement.chunks import chunk_sizes
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.given_layout import names_too_many
-from planner.search.result import SearchResult
-from planner.search.ties import by_speed
+from planner.search.result import SearchResult, by_speed
 from planner.space.restrictions import Restrictions
 
 Stages = Callable[[Restrictions, float | None], SearchResult]

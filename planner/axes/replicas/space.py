@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers
+from cost_models.axes.pipeline import even_layers
 from cost_models.axes.replicas import MOST_REPLICAS
 from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import DoesNotFitError

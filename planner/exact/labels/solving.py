@@ -18,8 +18,7 @@ from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.labels.choices import Choices, Cuts, all_ways, choices_of, cuts_of, cuts_that_add
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement
-from planner.placement.solution import Solution, Status, proven
+from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement, Solution, Status, proven
 from planner.placement.weighed_leaf import PathOfEach, WeighedLeaf
 
 Incumbent = tuple[Placement, float]
@@ -66,10 +65,10 @@ def place_weighed(
 ) -> Solution:
     """The best placement of a plain layout where scenarios are weighed, if it weighs less than `cut_off` seconds.
 
-    Passes are at mean costs and leave every placement that may take less than the target
-    (`cost_models.pipeline.weighed_costs`). Each candidate is priced in every scenario; the mean length of its critical
-    paths there, of the scenarios that count, is its weighed step and a bound of every other placement's. Each stage has
-    the mix of recompute policies that is fastest at mean costs.
+    Passes are at mean costs and leave every placement that may take less than the target (`pipeline.under_scenarios`).
+    Each candidate is priced in every scenario; the mean length of its critical paths there, of the scenarios that
+    count, is its weighed step and a bound of every other placement's. Each stage has the mix of recompute policies that
+    is fastest at mean costs.
 
     It is `stopped` without a bound where time runs out, or where there are too many labels.
     """
