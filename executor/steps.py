@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
 from cost_models.files.local import processor_name
-from executor.checkpoints.checkpointer import Checkpointer
+from executor.checkpoints.checkpointer import Checkpointer, Saved
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
@@ -133,6 +133,21 @@ class Trained(Protocol):
 
     def forget(self) -> None:
         """The warm-up is over: what was counted so far does not count."""
+
+
+def train_to_end(
+    trained: Trained,
+    state: Saved,
+    data: str,
+    config: RunConfig,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> Curve | Stopped:
+    """`follow_steps` with checkpoints of `state` where the run has a folder for them; `data` names what it trains
+    on.""" checkpointer = Checkpointer(state, config.saving, data) if config.saving else None curve =
+    follow_steps(trained, config, checkpointer, watcher, stop) if curve.stopped_at is None:
+        return curve
+    return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
 
 
 def follow_steps(

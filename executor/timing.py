@@ -63,7 +63,7 @@ class StepClock:
     wall_seconds: list[float] = field(default_factory=list)
     """Whole steps, from a common start to their end on this rank."""
 
-    def time(self, *phases: Callable[[], float]) -> list[float]:
+    def time(self, *phases: Callable[[], Any]) -> list[Any]:
         """Run and time the phases of one step, and return what they returned."""
         dist.barrier()
         finish(self.device)

@@ -183,10 +183,10 @@ class Trained(Counted):
         import torch
 
         from executor.checkpoints.checkpointer import Checkpointer
-        from executor.checkpoints.transformers import TransformerState
         from executor.data.batches import Batches
         from executor.engine.engine import Engine
         from executor.run_config import EngineOptions, Rate, Saving
+        from executor.transformer.state import TransformerState
 
         super().__init__()
         plan = plan_for(LAYOUT, TINY)

@@ -110,11 +110,11 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch.distributed as dist
 
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig
     from executor.steps import Watcher, follow_steps
+    from executor.transformer.state import TransformerState
     from executor.transformer.train import TrainedTransformer
 
     torch.set_num_threads(1)

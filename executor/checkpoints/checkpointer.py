@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, whole
+from executor.checkpoints.contents import Contents, LoadPieces, SavePieces, whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     BrokenError,
@@ -36,7 +36,6 @@ from executor.checkpoints.manifest import (
     differences,
     read_manifest,
 )
-from executor.checkpoints.planning import LoadPieces, SavePieces
 from executor.checkpoints.storage import PieceReader, PieceWriter
 from executor.messages import gather_json, json_from_first
 from executor.run_config import Saving

@@ -1,37 +1,82 @@
-"""The part of the training state that this rank holds, under names that no layout changes.
+"""A rank's part of the training state: named tensors in boxes; and the plan of who writes and who reads which box.
 
-    weights.NAME       fp32: the master copy where weights are 16 bits wide
-    exp_avg.NAME       first moment of AdamW and LAMB      exp_avg_sq.NAME  its second
-    step.NAME          how often the optimizer updated the parameter
-    random.PLACE.RANK  a generator's state; of use to the same layout only
+A box is axis-aligned and one run of memory. A share of a flat buffer cuts parameters anywhere, so its part of a matrix
+is the end of a row, whole rows and the beginning of a row: at most 2·dims − 1 boxes.
 
-NAME is the parameter's place in the whole model, as `executor.models` names it. A `DTensor` says itself which part of
-the whole it is; for parameters that are parts without being a `DTensor` their module answers `parts_of_wholes()`; any
-other is taken to be whole on every rank that has it. Whatever keeps to that reshards.
+Planners are those of `torch.distributed.checkpoint`, whose own know whole tensors and `DTensor`s only. Everything else
+is torch's: of replicas one rank writes, writes must cover every tensor without overlap, and reads intersect boxes,
+which is what resharding is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from math import prod
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from executor.checkpoints.boxes import Box, boxes_of_range
-from executor.engine.engine import Engine
-from executor.engine.lamb import Lamb
-from executor.mesh import local
 
-_MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
-    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
-    Lamb: ("exp_avg", "exp_avg_sq"),
-    torch.optim.SGD: (),
-}
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`sizes` elements from `offsets` on, along every dim."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements the box holds; a scalar is one."""
+        return prod(self.sizes)
+
+    def moved(self, by: tuple[int, ...]) -> Box:
+        """The same box in a tensor in which this one's tensor begins at `by`."""
+        offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))
+        return Box(offsets, self.sizes)
+
+
+def boxes_of_range(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
+    """Elements `begin` to `end` − 1 of a tensor of `shape`, row by row, as boxes in their order in memory."""
+    if begin >= end:
+        return []
+    if not shape:
+        return [Box((), ())]
+    row = prod(shape[1:])
+    first, last = begin // row, end // row  # the row `begin` is in, and the row that `end` does not complete
+    if begin == first * row and end == last * row:
+        return [Box((first,) + (0,) * (len(shape) - 1), (last - first, *shape[1:]))]
+    if first == last:
+        return _inside_row(shape, first, begin - first * row, end - first * row)
+    boxes = []
+    if begin > first * row:
+        boxes += _inside_row(shape, first, begin - first * row, row)
+        first += 1
+    boxes += boxes_of_range(shape, first * row, last * row)
+    return boxes + _inside_row(shape, last, 0, end - last * row)
+
+
+def _inside_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]:
+    return [Box((row, *box.offsets), (1, *box.sizes)) for box in boxes_of_range(shape[1:], begin, end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,102 +104,122 @@ class Held:
 Contents = dict[str, Held]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A parameter's name, the shape of the whole of which it is a part, and where in that it begins."""
-
-    name: str
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
-
-
-@runtime_checkable
-class Parted(Protocol):
-    """A module some of whose own parameters are parts of larger ones, as those of the experts on one rank are."""
-
-    def parts_of_wholes(self) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Name of the parameter in this module → (shape of the whole, where the part begins)."""
-
-
-def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
-    """id of each parameter → its name and place; take them before anything gathers or swaps parameters."""
-    names: dict[int, Named] = {}
-    for part in parts:
-        for prefix, module in part.named_modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                names.setdefault(id(parameter), _named(prefix, name, parameter, module))
-    return names
-
-
-def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
-    """Views of this rank's weights and optimizer states; states that no step has made yet are made here."""
-    contents: Contents = {}
-    for flat in engine.optimizer.flats:
-        states = {"weights": flat.shard.detach()} | _states(flat.optimizer, flat.shard)
-        for parameter, begin, end, start in flat.owned():
-            named = names[id(parameter)]
-            _add(contents, named, _boxes(parameter, named, begin, end), states, start)
-    if engine.optimizer.flats:
-        return contents
-    for parameter, updated, optimizer in engine.optimizer.updated():
-        mine = local(updated.detach())
-        named = names[id(parameter)]
-        states = {"weights": mine} | _states(optimizer, updated)
-        _add(contents, named, _boxes(parameter, named, 0, mine.numel()), states, 0)
-    return contents
-
-
 def whole(tensor: Tensor) -> Held:
     """The entry of a tensor that is whole on this rank."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
     return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
 
 
-def _add(contents: Contents, named: Named, boxes: list[Box], states: dict[str, Tensor], start: int) -> None:
-    """Add a parameter's weights and states, whose elements begin at `start` in flat tensors."""
-    for kind, tensor in states.items():
-        key = f"{kind}.{named.name}"
-        if tensor.dim() == 0:
-            contents[key] = whole(tensor)
-            continue
-        held = contents[key] = Held(named.shape, tensor.dtype)
-        flat, first = tensor.view(-1), start
-        for box in boxes:
-            held.pieces.append(Piece(box, flat[first : first + box.elements].view(box.sizes)))
-            first += box.elements
+class MissingError(Exception):
+    """The checkpoint lacks something this rank needs; the message names it."""
 
 
-def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:
-    """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
-    shape, offsets = tuple(parameter.shape), named.offsets
-    if isinstance(parameter, DTensor):
-        shape, inside = compute_local_shape_and_global_offset(
-            parameter.shape, parameter.device_mesh, parameter.placements
+class SavePieces(DefaultSavePlanner):
+    """Plans to write every piece of this rank as one item."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> SavePlan:
+        """Plan to write all that this rank holds; of what several hold, torch later leaves all but one out."""
+        self.plan = SavePlan(
+            [
+                _write_item(name, held, index)
+                for name, held in self.state_dict.items()
+                for index in range(len(held.pieces))
+            ]
         )
-        offsets = tuple(outer + inner for outer, inner in zip(offsets, inside, strict=True))
-    return [box.moved(offsets) for box in boxes_of_range(tuple(shape), begin, end)]
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        """The values of one item."""
+        held: Held = self.state_dict[write_item.index.fqn]
+        for piece in held.pieces:
+            if piece.box.offsets == tuple(write_item.index.offset or ()):
+                return piece.tensor
+        raise AssertionError(f"{write_item.index} is not here")
 
 
-def _named(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> Named:
-    shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
-    parts = module.parts_of_wholes() if isinstance(module, Parted) else {}
-    whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
-    return Named(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
+class LoadPieces(LoadPlanner):
+    """Reads the saved boxes that overlap with this rank's pieces.
+
+    `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
+    its first dim since it was saved (a vocabulary padded for other tensor ranks): rows that were not saved stay as
+    they are.
+    """
+
+    def __init__(self, substitutes: dict[str, str]) -> None:
+        self.substitutes = substitutes
+        self.contents: Contents = {}
+        self.metadata: Metadata | None = None
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """Called by torch with what is to be filled and what was saved."""
+        self.contents, self.metadata = state_dict, metadata
+
+    def create_local_plan(self) -> LoadPlan:
+        """Plan what this rank reads. Raises MissingError where a tensor is missing or has another shape."""
+        assert self.metadata is not None
+        items: list[ReadItem] = []
+        for name, held in self.contents.items():
+            saved = (
+                self.substitutes.get(name, name) if name not in self.metadata.state_dict_metadata else name
+            )
+            found = self.metadata.state_dict_metadata.get(saved)
+            if not isinstance(found, TensorStorageMetadata):
+                raise MissingError(f"it has no `{name}`")
+            _require_same_rows(name, held, found)
+            for item in create_read_items_for_chunk_list(
+                saved, found, [_chunk(piece.box) for piece in held.pieces]
+            ):
+                destination = dataclasses.replace(item.dest_index, fqn=name)
+                items.append(dataclasses.replace(item, dest_index=destination))
+        return LoadPlan(items)
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        """Every rank reads for itself."""
+        return global_plan
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        """Nothing is left to decide."""
+        return central_plan
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        """Checkpoints hold tensors only: bytes would have to be unpickled."""
+        raise AssertionError("a checkpoint holds tensors only")
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """The part of a piece that one read fills."""
+        index = read_item.dest_index.index
+        assert index is not None
+        target = self.contents[read_item.dest_index.fqn].pieces[index].tensor
+        for dim, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            target = target.narrow(dim, offset, length)
+        return target
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """It was written in place."""
 
 
-def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The optimizer's states of one parameter as plain tensors, as its first step would make them where it has none."""
-    moments = _MOMENTS[type(optimizer)]
-    state = optimizer.state[parameter]
-    if moments and not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        for moment in moments:
-            state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return {kind: local(state[kind].detach()) for kind in ("step", *moments) if kind in state}
+def _write_item(name: str, held: Held, index: int) -> WriteItem:
+    piece = held.pieces[index]
+    return WriteItem(
+        index=MetadataIndex(name, piece.box.offsets),
+        type=WriteItemType.SHARD,
+        tensor_data=TensorWriteData(
+            chunk=_chunk(piece.box),
+            properties=TensorProperties(dtype=held.dtype),
+            size=torch.Size(held.shape),
+        ),
+    )
 
 
-def _plain(name: str) -> str:
-    """A parameter's name without what wrappers for recompute and compilation add."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+def _chunk(box: Box) -> ChunkStorageMetadata:
+    return ChunkStorageMetadata(offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes))
+
+
+def _require_same_rows(name: str, held: Held, saved: TensorStorageMetadata) -> None:
+    if tuple(saved.size)[1:] != held.shape[1:] or len(saved.size) != len(held.shape):
+        raise MissingError(f"its `{name}` is {tuple(saved.size)}; the model's is {held.shape}")

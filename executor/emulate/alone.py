@@ -6,6 +6,7 @@ Gathers repeat what this rank has and sums keep its part, so any number of ranks
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from cost_models.base import Spec
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
@@ -23,6 +25,41 @@ from cost_models.specs.stack import StackSpec
 from cost_models.units import format_bytes
 
 NO_DEVICE = "none"
+
+
+class AnyEmulation(Spec):
+    """Measurements of one rank that ran alone, beside its plan's predictions; each family adds fields."""
+
+    schema_version: int = 1
+    model: str
+    rank: int
+    device: str
+    """`cpu`, the name of the GPU, or `none`: memory only."""
+    torch: str
+    memory: dict[str, int]
+    """Bytes by part at this rank's peak."""
+    predicted_memory: dict[str, float]
+    """The same parts as the plan has them: under its stack, on its GPU."""
+    memory_as_run: dict[str, float]
+    """The same as the model has them for what was followed: the executor's operators on the kind of device they ran on,
+    or on a CPU without one."""
+    seconds: dict[str, tuple[float, ...]]
+    """Compute in each measured step, by phase or stage: on a CPU the training thread's CPU time, on a GPU time by its
+    own clock. Empty without a device."""
+    on_planned_device: bool
+    """Not a CPU in the place of the plan's GPU, or no device."""
+    predicted_seconds: dict[str, float]
+    """The same phases or stages as the model has them for this rank, without communication."""
+
+    @property
+    def runs_otherwise(self) -> bool:
+        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
+        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
+
+    @property
+    def compute_seconds(self) -> dict[str, float]:
+        """Median of each phase or stage."""
+        return {phase: statistics.median(seconds) for phase, seconds in self.seconds.items()}
 
 
 def require_rank(rank: int, ranks: int) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.errors import RunError
 from executor.embeddings.places import Places
+from executor.emulate.alone import alone
 from executor.engine.engine import Engine
 from executor.measure.memory import held_parts
 from executor.mesh import local, rank_places
@@ -57,13 +56,11 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 
 
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.layout.num_gpus)
     try:
-        engine = Engine(plan, torch.device("meta"), EngineOptions())
+        with alone(rank, plan.layout.num_gpus):
+            engine = Engine(plan, torch.device("meta"), EngineOptions())
     except Exception as error:
         raise RunError(f"rank {rank} (stage {stage}) cannot be built: {error}") from error
-    finally:
-        dist.destroy_process_group()
     return BuiltRank(
         rank=rank,
         pipeline_rank=stage,
@@ -117,14 +114,12 @@ def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
 
 
 def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.num_ranks)
+    places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     try:
-        places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
-        engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
+        with alone(rank, plan.num_ranks):
+            engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
     except Exception as error:
         raise RunError(f"rank {rank} cannot be built: {error}") from error
-    finally:
-        dist.destroy_process_group()
     held = engine.embeddings.held
     parts = plan.prediction.device_parts
     return BuiltShards(

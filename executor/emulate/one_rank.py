@@ -8,19 +8,18 @@ device is needed.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-from cost_models.base import Spec
 from cost_models.errors import RunError
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import rank_seconds
 from executor.emulate.alone import (
     NO_DEVICE,
+    AnyEmulation,
     alone,
     as_planned,
     as_run_here,
@@ -47,38 +46,17 @@ from executor.timing import StepClock
 from executor.transformer.training import TransformerTraining, require_trainable
 from planner.plan import LayoutText, Plan, Prediction
 
-EMULATION_SCHEMA = 1
 _WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optimizer",)}
 """Phases of a step, and the predicted parts in which this rank computes."""
 
 
-class EmulationReport(Spec):
-    """What one rank did alone, beside what its plan predicted of it."""
+class EmulationReport(AnyEmulation):
+    """One rank of a transformer's plan; memory by part: weights, gradients, optimizer, rest."""
 
-    schema_version: int = EMULATION_SCHEMA
-    model: str
     layout: LayoutText
-    rank: int
     pipeline_rank: int
-    device: str
-    """`cpu`, the name of the GPU, or `none`: memory only."""
-    torch: str
-    memory: dict[str, int]
-    """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
-    predicted_memory: dict[str, float]
-    """The same parts as the plan has them: under its stack, on its GPU."""
-    memory_as_run: dict[str, float]
-    """The same as the model has them for what was followed: the executor's operators on the kind of device they ran on,
-    or on a CPU without one."""
     allocator_peak: AllocatorPeak | None = None
     """On a GPU."""
-    seconds: dict[str, tuple[float, ...]]
-    """Compute in each measured step, by phase (`forward_backward`, `update`): on a CPU the training thread's CPU time,
-    on a GPU time by its own clock. Empty without a device."""
-    on_planned_device: bool
-    """Not a CPU in the place of the plan's GPU, or no device."""
-    predicted_seconds: dict[str, float]
-    """The same phases as the model has them for this rank."""
     predicted: Prediction
 
     @property
@@ -90,16 +68,6 @@ class EmulationReport(Spec):
     def on_a_device(self) -> bool:
         """Whether a device computed: not with `--fake`."""
         return self.device != NO_DEVICE
-
-    @property
-    def runs_otherwise(self) -> bool:
-        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
-        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
-
-    @property
-    def compute_seconds(self) -> dict[str, float]:
-        """Median of each phase."""
-        return {phase: statistics.median(seconds) for phase, seconds in self.seconds.items()}
 
     @property
     def step_seconds(self) -> float | None:

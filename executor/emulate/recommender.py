@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
-from cost_models.base import Spec
 from cost_models.errors import InputError, RunError
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
@@ -22,6 +22,7 @@ from cost_models.recommender.prices.pricing import reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
 from executor.emulate.alone import (
+    AnyEmulation,
     alone,
     as_planned,
     as_run_here,
@@ -46,31 +47,13 @@ _TABLES, _STATES = ("weights", "hash tables"), ("optimizer",)
 HOST = "host memory"
 
 
-class ShardEmulation(Spec):
-    """What one rank of a recommender's plan did alone, beside what was predicted of it."""
+class ShardEmulation(AnyEmulation):
+    """One rank of a recommender's plan; memory by part: tables, optimizer states of their rows, rest, host memory."""
 
-    schema_version: int = 1
-    model: str
     sharding: str
-    rank: int
     ranks: int
-    device: str
-    """`cpu`, or the name of the GPU."""
-    torch: str
-    memory: dict[str, int]
-    """Bytes at this rank's peak: tables, optimizer states of their rows, all else on the device; host memory."""
-    predicted_memory: dict[str, float]
-    """The same as the plan has it: under its stack, on its GPU."""
-    memory_as_run: dict[str, float]
-    """The same as the model has it for what was followed: the executor on the kind of device it ran on."""
     fullest_moment: str = ""
     """Moment of a step at which the model has this rank fullest, for what was followed."""
-    seconds: dict[str, tuple[float, ...]]
-    """Of each measured step by stage: on a CPU the training thread's CPU time, on a GPU time by its own clock."""
-    predicted_seconds: dict[str, float]
-    """The same stages as the plan has them for this rank, without sums over ranks."""
-    on_planned_device: bool
-    """Not a CPU in the place of the plan's GPU."""
     step_seconds: float | None
     """A step in which this rank computes as it did and all else is as predicted; None on another kind of device."""
     predicted: ShardingPrediction
@@ -79,16 +62,6 @@ class ShardEmulation(Spec):
     def peak_bytes(self) -> int:
         """Of the device."""
         return sum(size for part, size in self.memory.items() if part != HOST)
-
-    @property
-    def runs_otherwise(self) -> bool:
-        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
-        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
-
-    @property
-    def compute_seconds(self) -> dict[str, float]:
-        """Median of each stage."""
-        return {stage: statistics.median(seconds) for stage, seconds in self.seconds.items()}
 
 
 def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulation:
@@ -168,45 +141,16 @@ def _followed(
 def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int) -> list[float]:
     """Seconds of one step: lookup, dense network, update of rows, update of the dense network."""
     mine = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
-    clock, gradients = StepClock(engine.device), torch.empty(0)
-
-    def index_exchange() -> float:
-        engine.index_exchange(mine)
-        return 0.0
-
-    def lookup() -> float:
-        engine.lookup()
-        return 0.0
-
-    def forward_exchange() -> float:
-        engine.forward_exchange()
-        return 0.0
-
-    def backward_exchange() -> float:
-        engine.backward_exchange()
-        return 0.0
-
-    def update_rows() -> float:
-        engine.update_rows()
-        return 0.0
-
-    def sum_gradients() -> float:
-        nonlocal gradients
-        gradients = engine.sum_gradients()
-        return 0.0
-
-    def update_dense() -> float:
-        return engine.update_dense(gradients)
-
+    clock, sums = StepClock(engine.device), list[torch.Tensor]()
     clock.time(
-        index_exchange,
-        lookup,
-        forward_exchange,
+        partial(engine.index_exchange, mine),
+        engine.lookup,
+        engine.forward_exchange,
         engine.dense,
-        backward_exchange,
-        update_rows,
-        sum_gradients,
-        update_dense,
+        engine.backward_exchange,
+        engine.update_rows,
+        lambda: sums.append(engine.sum_gradients()),
+        lambda: engine.update_dense(sums[0]),
     )
     laps = [lap.thread if engine.device.type == "cpu" else lap.wall for lap in clock.steps[0]]
     return [laps[1], laps[3], laps[5], laps[7]]

@@ -49,40 +49,43 @@ def run_plan(
     require_folder_of_checkpoints(config)
     loaded = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
     name = name or ("plan" if isinstance(plan, AnyPlan) else Path(plan).name)
-    require_torch("run")
-    training = training_of(loaded)
-    config = training.require_trainable(loaded, config, on_note or (lambda note: None))
-    require_descent(config.rate, config.clip)
+    on_note = on_note or (lambda note: None)
     inside = "RANK" in os.environ
-    nodes = Nodes(count=config.nodes, rendezvous=config.rendezvous)
-    require_nodes(nodes, loaded.num_ranks, kept=config.out is not None, inside=inside)
-    backend = _backend(config.backend, loaded)
-    if inside:
-        require_world(loaded, name)
-    else:
-        require_host(loaded, name, backend, nodes.count)
-    training.require_devices(loaded, name, on_gpu=backend == "nccl")
+    config = _checked(loaded, name, config, on_note, inside=inside)
     with temporary_folder("meshwright-run-") as temporary:
         folder = config.out or temporary / "out"
         folder.mkdir(parents=True, exist_ok=True)
-        config = config.model_copy(update={"backend": backend, "out": folder})
+        config = config.model_copy(update={"out": folder})
         if inside:
             return _as_rank(loaded, config)
         save_plan(loaded, temporary / "plan.yaml")
         (temporary / "run.json").write_text(config.model_dump_json(), "utf-8")
         run_ranks(
             loaded.num_ranks,
-            folder,
+            config,
             temporary / "logs",
             [str(temporary / "plan.yaml"), str(temporary / "run.json")],
-            nodes=nodes,
-            restarts=config.restarts if config.saving is not None else 0,
-            timeout=config.timeout,
-            saved=config.checkpoint,
             on_step=on_step or (lambda step: None),
-            on_note=on_note or (lambda note: None),
+            on_note=on_note,
         )
         return load_any_report(folder / REPORT)
+
+
+def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, inside: bool) -> RunConfig:
+    """The flags that the plan is run with, once plan, flags and this host were found to go together."""
+    require_torch("run")
+    training = training_of(plan)
+    config = training.require_trainable(plan, config, on_note)
+    require_descent(config.rate, config.clip)
+    nodes = Nodes(count=config.nodes, rendezvous=config.rendezvous)
+    require_nodes(nodes, plan.num_ranks, kept=config.out is not None, inside=inside)
+    backend = _backend(config.backend, plan)
+    if inside:
+        require_world(plan, name)
+    else:
+        require_host(plan, name, backend, nodes.count)
+    training.require_devices(plan, name, on_gpu=backend == "nccl")
+    return config.model_copy(update={"backend": backend})
 
 
 def _backend(name: str | None, plan: AnyPlan) -> Backend:

@@ -52,9 +52,6 @@ class Nodes:
         return ["--nnodes", str(self.count), *meeting, *wait, *share]
 
 
-ONE_NODE = Nodes()
-
-
 def rendezvous_file(logs: Path) -> Path:
     """The file in which torchrun of a single node keeps its rendezvous."""
     return logs.with_name("rendezvous")

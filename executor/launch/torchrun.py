@@ -24,9 +24,9 @@ from executor.faults.failures import (
 from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.follower import Follower, OnNote, OnStep
-from executor.launch.nodes import ONE_NODE, Launch, Nodes, delete_answers, rendezvous_file
+from executor.launch.nodes import Launch, Nodes, delete_answers, rendezvous_file
 from executor.measure.any_report import load_any_report, save_report
-from executor.run_config import OWNERS, PROGRESS, REPORT, STOP, STOPPED
+from executor.run_config import OWNERS, PROGRESS, REPORT, STOP, STOPPED, RunConfig
 
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
@@ -38,20 +38,16 @@ _KILL_SECONDS = 10.0
 
 def run_ranks(
     ranks: int,
-    folder: Path,
+    config: RunConfig,
     logs: Path,
     arguments: list[str],
     *,
-    nodes: Nodes = ONE_NODE,
-    restarts: int,
-    timeout: float,
-    saved: Path | None,
     on_step: OnStep,
     on_note: OnNote,
 ) -> None:
-    """Run the ranks until their report is in `folder`; their output goes to files under `logs`.
+    """Run the ranks until their report is in the run's folder; their output goes to files under `logs`.
 
-    Of several nodes each calls it; the one with rank 0 is told of steps. `saved` is where checkpoints go.
+    Of several nodes each calls it; the one with rank 0 is told of steps.
 
     Ranks that fail after every step was measured leave a report of these; then that is a note, and no error.
 
@@ -59,17 +55,20 @@ def run_ranks(
         RunError, InputError, HostError: a rank failed, and was not to be started again.
         StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
     """
+    folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
+    assert folder is not None
+    restarts = config.restarts if config.saving is not None else 0
     if nodes.count == 1:
         clear_run_folder(folder)  # of several, others may have begun; their first rank does it
     launch = Launch(folder, ranks)
     process = _start(
-        [*nodes.arguments(ranks, timeout, folder, logs), "--max-restarts", str(restarts)],
+        [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)],
         logs,
         arguments,
         launch,
         nodes,
     )
-    follower = Follower(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
+    follower = Follower(launch, folder, logs, ranks, nodes, restarts, config.timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
             follower.until_the_end(process)
@@ -81,7 +80,11 @@ def run_ranks(
         where = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(where["step"], where["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
-        error = _swept(logs) if follower.swept() else _failure(launch, folder, logs, ranks, nodes, saved)
+        error = (
+            _swept(logs)
+            if follower.swept()
+            else _failure(launch, folder, logs, ranks, nodes, config.checkpoint)
+        )
         if not (folder / REPORT).exists():
             raise error
         _add_note(folder / REPORT, error.headline, on_note)

@@ -52,14 +52,7 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
     for name, call in calls.items():
         timing = watch.elapsed(call, _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL)
         trips = 2.0 if name == "p2p" else 1.0
-        yield Measurement(
-            kind="collective",
-            name=name,
-            shape=(size,),
-            size=4.0 * elements,
-            seconds=timing.seconds / trips,
-            quiet_seconds=timing.quiet / trips,
-        )
+        yield timing.shared(trips).row("collective", name, 4.0 * elements, (size,))
 
 
 def _ping_pong(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:

@@ -26,6 +26,7 @@ from executor.run_config import EngineOptions
 from planner.plan import make_plan
 
 _SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
+_SHAPE = (_SEQUENCE, _HIDDEN, _HEADS)
 _FEW, _MANY = 2, 6
 _STAGES = 2
 _MICROBATCHES = 2
@@ -62,11 +63,10 @@ def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
     """Forward and backward of a microbatch, `size` being the blocks; then the update of next to no parameters."""
     for name, pair in engines.items():
         for blocks, engine in zip((_FEW, _MANY), pair, strict=True):
-            step = watch.host(_forward_backward(engine), _REPEATS)
-            yield _row(name, blocks, step.seconds / _MICROBATCHES, step.quiet / _MICROBATCHES)
+            step = watch.host(_forward_backward(engine), _REPEATS).shared(_MICROBATCHES)
+            yield step.row("host", name, float(blocks), _SHAPE)
     few, _ = engines["block"]
-    update = watch.host(few.update, _REPEATS)
-    yield _row("update", _FEW, update.seconds, update.quiet)
+    yield watch.host(few.update, _REPEATS).row("host", "update", float(_FEW), _SHAPE)
 
 
 def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:
@@ -92,14 +92,3 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
 def _forward_backward(engine: Engine) -> Call:
     tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
     return lambda: engine.forward_backward(tokens_BS, tokens_BS)
-
-
-def _row(name: str, blocks: int, seconds: float, quiet: float) -> Measurement:
-    return Measurement(
-        kind="host",
-        name=name,
-        shape=(_SEQUENCE, _HIDDEN, _HEADS),
-        size=float(blocks),
-        seconds=seconds,
-        quiet_seconds=quiet,
-    )

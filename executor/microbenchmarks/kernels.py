@@ -37,14 +37,7 @@ def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         }
         for name, (shape, product) in passes.items():
             timing = watch.compute(in_turn([partial(product, *tensors) for tensors in operands]))
-            yield Measurement(
-                kind="matrix",
-                name=f"{name}.{scale.precision}",
-                shape=shape,
-                size=2.0 * m * n * k,
-                seconds=timing.seconds,
-                quiet_seconds=timing.quiet,
-            )
+            yield timing.row("matrix", f"{name}.{scale.precision}", 2.0 * m * n * k, shape)
 
 
 def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -53,14 +46,7 @@ def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)
         out_mn = scale.tensor(watch.device, m, n)
         timing = watch.compute(partial(torch.mm, x_mk, w_kn, out=out_mn))
-        yield Measurement(
-            kind="matrix",
-            name=f"{REPEATED}.{scale.precision}",
-            shape=(m, n, k),
-            size=2.0 * m * n * k,
-            seconds=timing.seconds,
-            quiet_seconds=timing.quiet,
-        )
+        yield timing.row("matrix", f"{REPEATED}.{scale.precision}", 2.0 * m * n * k, (m, n, k))
 
 
 def _output(x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor) -> torch.Tensor:
@@ -106,16 +92,8 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
     )
     causal_flops = 2.0 * sequence * sequence * head_dim
     for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
-        timing = watch.compute(call)
-        per_head = Timing(seconds=timing.seconds / heads, quiet=timing.quiet / heads)
-        yield Measurement(
-            kind="attention",
-            name=name,
-            shape=(sequence, head_dim),
-            size=products * causal_flops,
-            seconds=per_head.seconds,
-            quiet_seconds=per_head.quiet,
-        )
+        per_head = watch.compute(call).shared(heads)
+        yield per_head.row("attention", name, products * causal_flops, (sequence, head_dim))
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -140,11 +118,12 @@ def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         for name in tables[0]:
             variants = [table[name] for table in tables]
             forward = in_turn([partial(_without_gradient, call, leaves) for call, leaves in variants])
-            yield _row(name, elements, watch.compute(forward))
+            yield watch.compute(forward).row("operator", name, float(elements))
             backward = [_backward(call, leaves) for call, leaves in variants]
             if all(backward):
                 timing = watch.compute(in_turn([call for call in backward if call]))
-                yield _row(f"{name}.backward", elements, _without(engine_seconds, timing))
+                timing = _without(engine_seconds, timing)
+                yield timing.row("operator", f"{name}.backward", float(elements))
 
 
 def _backward(call: Callable[..., torch.Tensor], leaves: Tensors) -> Callable[[], object] | None:
@@ -202,9 +181,7 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         source = torch.ones(size // 4, device=watch.device)
         target = torch.zeros_like(source)
         timing = watch.compute(partial(target.copy_, source))
-        yield Measurement(
-            kind="memory", name="copy", size=2.0 * size, seconds=timing.seconds, quiet_seconds=timing.quiet
-        )
+        yield timing.row("memory", "copy", 2.0 * size)
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -218,14 +195,7 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         flat.grad = torch.ones_like(flat)
         adamw = torch.optim.AdamW([flat], fused=True)
         timing = watch.compute(partial(_norm_and_step, adamw, torch.split(flat.grad, parameters)))
-        yield Measurement(
-            kind="optimizer",
-            name="adamw",
-            shape=(tensors,),
-            size=float(tensors * parameters),
-            seconds=timing.seconds,
-            quiet_seconds=timing.quiet,
-        )
+        yield timing.row("optimizer", "adamw", float(tensors * parameters), (tensors,))
 
 
 def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -253,9 +223,3 @@ def _without(engine_seconds: float, timing: Timing) -> Timing:
 def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> torch.Tensor:
     with torch.no_grad():
         return call(*leaves)
-
-
-def _row(name: str, elements: int, timing: Timing) -> Measurement:
-    return Measurement(
-        kind="operator", name=name, size=float(elements), seconds=timing.seconds, quiet_seconds=timing.quiet
-    )

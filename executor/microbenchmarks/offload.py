@@ -19,7 +19,7 @@ import torch.distributed as dist
 from cost_models.measured.calibration.measurements import Measurement
 from executor.axes.offload.link import HostLink, threads_for_updates
 from executor.microbenchmarks.scale import Scale
-from executor.microbenchmarks.stopwatch import Call, Stopwatch, Timing, in_turn
+from executor.microbenchmarks.stopwatch import Call, Stopwatch, in_turn
 
 _REPEATS = 4
 """Of each round; fixed, so that processes stay side by side."""
@@ -53,9 +53,11 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         # the thread's own clock does not see other threads
         one = watch.on_host(update, own_clock=threads == 1)
         torch.set_num_threads(before)
-        yield _row("update", (threads,), float(scale.block_parameters), one)
+        yield one.row("offload", "update", float(scale.block_parameters), (threads,))
     smallest = in_turn([partial(_update, block) for block in _blocks(_SMALLEST)])
-    yield _row("call", (1,), _SMALLEST, watch.on_host(smallest, own_clock=True, aside=_something_else))
+    yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
+        "offload", "call", _SMALLEST, (1,)
+    )
 
 
 def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurement]:
@@ -76,7 +78,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
             dist.barrier()
             if rank < ranks:
                 copy = in_turn([partial(way, host, device) for host, device in pairs])
-                yield _row(name, (ranks,), float(size), watch.on_host(copy, own_clock=True))
+                yield watch.on_host(copy, own_clock=True).row("offload", name, float(size), (ranks,))
         dist.barrier()
     link.taken()
 
@@ -137,7 +139,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         )
         for name, call in kinds:
             dist.barrier()
-            yield _row(name, (threads,), float(_BLOCKS), watch.elapsed(call, _REPEATS))
+            yield watch.elapsed(call, _REPEATS).row("offload", name, float(_BLOCKS), (threads,))
 
 
 def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
@@ -169,14 +171,3 @@ def _blocks(size: int) -> list[torch.optim.Optimizer]:
 
 def _update(block: torch.optim.Optimizer) -> None:
     block.step()
-
-
-def _row(name: str, shape: tuple[int, ...], size: float, timing: Timing) -> Measurement:
-    return Measurement(
-        kind="offload",
-        name=name,
-        shape=shape,
-        size=size,
-        seconds=timing.seconds,
-        quiet_seconds=timing.quiet,
-    )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cost_models.measured.calibration.measurements import Kind, Measurement
 from executor.microbenchmarks.scale import Scale
 
 _LEAST_REPEATS = 3
@@ -33,6 +34,21 @@ class Timing:
     """The typical repetition. A step adds up hundreds of calls, so even the fastest step is a sum of typical ones."""
     quiet: float
     """The fastest repetition."""
+
+    def shared(self, by: float) -> Timing:
+        """The seconds of each of so many that one call did."""
+        return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
+
+    def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
+        """The measurement of one call."""
+        return Measurement(
+            kind=kind,
+            name=name,
+            shape=shape,
+            size=size,
+            seconds=self.seconds,
+            quiet_seconds=self.quiet,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,11 +68,4 @@ def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:
 def _row(name: str, width: int, bags: Bags, timing: Timing) -> Measurement:
     distinct = len(bags.values.unique())  # type: ignore[no-untyped-call]
     shape = width * _FP32, len(bags.values), len(bags.lengths), distinct
-    return Measurement(
-        kind="table",
-        name=name,
-        shape=shape,
-        size=moved_bytes(name, shape),
-        seconds=timing.seconds,
-        quiet_seconds=timing.quiet,
-    )
+    return timing.row("table", name, moved_bytes(name, shape), shape)

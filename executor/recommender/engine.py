@@ -17,6 +17,7 @@ from executor.embeddings.collection import Embeddings
 from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Places
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
+from executor.run_config import EngineOptions
 
 
 def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
@@ -29,10 +30,9 @@ def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
 
 
 class RecommenderEngine:
-    """Everything one rank trains with.
+    """A recommender on one rank: its slices of the tables, the dense network, and the steps of both.
 
-    `shares` is for one process that adds up gradients as so many ranks would, `clip` the largest norm of the dense
-    network's gradient.
+    `options` clip the dense network's gradient. `shares` has one process add up gradients as so many ranks would.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class RecommenderEngine:
         places: Places,
         device: torch.device,
         *,
-        seed: int = 0,
+        options: EngineOptions | None = None,
         shares: int = 1,
-        clip: float | None = None,
         peers: type[Peers] = Peers,
     ) -> None:
         self.model, self.sharding, self.training, self.places = model, sharding, training, places
-        self.device, self.shares, self.clip = device, shares, clip
+        options = options or EngineOptions()
+        self.device, self.shares, self.clip = device, shares, options.clip
+        seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed, peers=peers)
         self.network = DenseNetwork(model).to(device)
         initialise_dense(self.network, seed)
@@ -71,15 +72,10 @@ class RecommenderEngine:
         self.backward_exchange()
         return loss, self.update()
 
-    def stages(self, clicks: Clicks) -> list[Callable[[], float]]:
+    def stages(self, clicks: Clicks) -> list[Callable[[], object]]:
         """The six stages of one step, to be called one after another."""
-
-        def index_exchange() -> None:
-            self.index_exchange(clicks)
-
-        exchanges = (index_exchange, self.lookup, self.forward_exchange, self.backward_exchange)
-        *first, backward = (partial(_nothing_after, stage) for stage in exchanges)
-        return [*first, self.dense, backward, self.update]
+        first = (partial(self.index_exchange, clicks), self.lookup, self.forward_exchange)
+        return [*first, self.dense, self.backward_exchange, self.update]
 
     def scores(self, clicks: Clicks) -> Tensor:
         """(b, tasks) logits of samples that nothing is learned from."""
@@ -159,11 +155,6 @@ class RecommenderEngine:
         self.dense_optimizer.step()
         self.dense_optimizer.zero_grad(set_to_none=True)
         return norm
-
-
-def _nothing_after(stage: Callable[[], None]) -> float:
-    stage()
-    return 0.0
 
 
 def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:

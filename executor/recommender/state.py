@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from executor.checkpoints.boxes import Box
-from executor.checkpoints.contents import Contents, Held, Piece, whole
+from executor.checkpoints.contents import Box, Contents, Held, Piece, whole
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
 from executor.embeddings.holding import Holding
 from executor.embeddings.places import Slice

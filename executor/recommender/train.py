@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from cost_models.recommender.priced import STAGES
-from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.clicks import Clicks, MadeUpClicks
 from executor.data.criteo import RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
@@ -28,7 +27,7 @@ from executor.recommender.engine import RecommenderEngine
 from executor.recommender.report import RecommenderReport, SharedRank, make_report
 from executor.recommender.state import RecommenderState
 from executor.run_config import RANDOM, TEXT, RunConfig
-from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
+from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
 from executor.timing import StepClock
 from planner.recommender.plan import RecommenderPlan
 
@@ -99,14 +98,13 @@ def train(
         return kept
     places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
     engine = RecommenderEngine(
-        plan.model, plan.sharding, plan.training, places, device, seed=config.seed, clip=config.clip
+        plan.model, plan.sharding, plan.training, places, device, options=config.engine
     )
     run = _Run(engine, clicks_of(plan, config), config)
     state = RecommenderState(engine, config.engine)
-    checkpointer = Checkpointer(state, config.saving, run.clicks.name) if config.saving else None
-    curve = follow_steps(run, config, checkpointer, watcher, stop)
-    if curve.stopped_at is not None:
-        return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
+    curve = train_to_end(run, state, run.clicks.name, config, watcher, stop)
+    if isinstance(curve, Stopped):
+        return curve
     return _report(plan, run, curve, watcher)
 
 

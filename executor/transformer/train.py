@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from executor.checkpoints.checkpointer import Checkpointer
-from executor.checkpoints.transformers import TransformerState
+from executor.axes.expert import routers
 from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
@@ -24,13 +25,14 @@ from executor.measure.report import (
     RunReport,
     make_report,
 )
-from executor.measure.routers import routers_so_far
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.messages import gather_json
+from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
-from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
+from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
 from executor.timing import StepClock
 from executor.transformer.diagnosis import LEFT_OUT, Diagnosis, run_diagnostic_steps
+from executor.transformer.state import TransformerState
 from planner.plan import Plan
 
 _UNCOMPILED = (
@@ -97,13 +99,10 @@ def train(
         engine = Engine(plan, device, config.engine)
         held.append(engine)
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
-        checkpointer = (
-            Checkpointer(TransformerState(engine), config.saving, batches.name) if config.saving else None
-        )
         trained = TrainedTransformer(engine, batches)
-        curve = follow_steps(trained, config, checkpointer, watcher, stop)
-        if curve.stopped_at is not None:
-            return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
+        curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
+        if isinstance(curve, Stopped):
+            return curve
         report = partial(_report, engine, curve, allocator_peak(device), routers_so_far(engine))
 
         def keep(so_far: Diagnosis) -> None:
@@ -162,4 +161,49 @@ def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> P
         thread_seconds=tuple(lap.thread for lap in laps),
         waiting_seconds=typical_waits(watched, update=update),
         waiting_thread_seconds=typical_thread(watched, update=update),
+    )
+
+
+def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
+    """The load of every MoE layer since the last call; every rank must call it."""
+    model, training = engine.plan.model, engine.plan.training
+    if not model.has_experts:
+        return ()
+    loads = take_loads(engine.parts, model.num_layers, model.num_experts, engine.device)
+    return router_reports(loads, training.tokens_per_step * model.experts_per_token)
+
+
+def take_loads(
+    parts: Iterable[Transformer], num_layers: int, num_experts: int, device: torch.device
+) -> Tensor:
+    """(layers, E) copies of tokens that each expert got on all ranks together since the last call, on every rank.
+
+    Where a block is recomputed its copies count twice, all of them alike.
+    """
+    loads = torch.zeros(num_layers, num_experts, dtype=torch.long, device=device)
+    for part in parts:
+        for layer, block in part.blocks.items():
+            for routed in routers(block):
+                loads[int(layer)] += routed.take_load().to(device)
+    dist.all_reduce(loads)
+    return loads.cpu()
+
+
+def router_reports(loads: Tensor, copies_per_step: float) -> tuple[RouterReport, ...]:
+    """A report for each layer of (layers, E) `loads` that has any; its experts get `copies_per_step` together."""
+    return tuple(
+        _report(layer, load.double(), copies_per_step) for layer, load in enumerate(loads) if load.sum() > 0
+    )
+
+
+def _report(layer: int, load_E: Tensor, copies_per_step: float) -> RouterReport:
+    share_E = load_E / load_E.sum()
+    experts = len(load_E)
+    entropy = -float(torch.special.xlogy(share_E, share_E).sum())
+    return RouterReport(
+        layer=layer,
+        mean_load=copies_per_step / experts,
+        largest_load=float(share_E.max()) * experts,
+        smallest_load=float(share_E.min()) * experts,
+        entropy=entropy / math.log(experts) if experts > 1 else 1.0,
     )

@@ -63,6 +63,7 @@ def one_run(
     from executor.data.clicks import MadeUpClicks
     from executor.embeddings.places import Places
     from executor.recommender.engine import RecommenderEngine
+    from executor.run_config import EngineOptions
 
     ranks = dist.get_world_size()
     training = RecommenderTraining(global_batch=batch, precision="fp32", optimizer=optimizer)
@@ -73,7 +74,7 @@ def one_run(
         Places(ranks, per_node or ranks),
         torch.device("cpu"),
         shares=shares,
-        clip=clip,
+        options=EngineOptions(clip=clip),
     )
     engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
     clicks = MadeUpClicks(spec, batch, seed=0, jagged=True)

@@ -20,11 +20,11 @@ def train_and_save(
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig, Saving
     from executor.steps import Watcher, follow_steps
+    from executor.transformer.state import TransformerState
     from executor.transformer.train import TrainedTransformer
 
     rate = how.get("rate", Rate(peak=1e-3))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.checkpoints.boxes import Box, boxes_of_range
+from executor.checkpoints.contents import Box, boxes_of_range
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 5), max_size=4).map(tuple))

@@ -10,10 +10,10 @@ from flop_counter import FlopCounter
 from training import MOE
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.measure.routers import router_reports
 from executor.models import experts
 from executor.models.experts import ExpertPlace, MoE, Routed, RoutedExperts
 from executor.models.transformer import initialise
+from executor.transformer.train import router_reports
 
 
 def test_an_even_load_and_one_expert_for_all() -> None:
