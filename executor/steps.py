@@ -143,9 +143,10 @@ def train_to_end(
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> Curve | Stopped:
-    """`follow_steps` with checkpoints of `state` where the run has a folder for them; `data` names what it trains
-    on.""" checkpointer = Checkpointer(state, config.saving, data) if config.saving else None curve =
-    follow_steps(trained, config, checkpointer, watcher, stop) if curve.stopped_at is None:
+    """`follow_steps`, with checkpoints where the run has a folder for them; `data` names what it trains on."""
+    checkpointer = Checkpointer(state, config.saving, data) if config.saving else None
+    curve = follow_steps(trained, config, checkpointer, watcher, stop)
+    if curve.stopped_at is None:
         return curve
     return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
 

@@ -192,11 +192,13 @@ def take_loads(
 def router_reports(loads: Tensor, copies_per_step: float) -> tuple[RouterReport, ...]:
     """A report for each layer of (layers, E) `loads` that has any; its experts get `copies_per_step` together."""
     return tuple(
-        _report(layer, load.double(), copies_per_step) for layer, load in enumerate(loads) if load.sum() > 0
+        _router_report(layer, load.double(), copies_per_step)
+        for layer, load in enumerate(loads)
+        if load.sum() > 0
     )
 
 
-def _report(layer: int, load_E: Tensor, copies_per_step: float) -> RouterReport:
+def _router_report(layer: int, load_E: Tensor, copies_per_step: float) -> RouterReport:
     share_E = load_E / load_E.sum()
     experts = len(load_E)
     entropy = -float(torch.special.xlogy(share_E, share_E).sum())
