@@ -15,9 +15,9 @@ from math import exp, log, log1p
 from statistics import NormalDist
 
 EVEN = 0.5
-"""The confidence of who takes predictions as they are: a peak just within the limit is as likely above it as below."""
+"""Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
 MOST_CONFIDENT = 0.9999
-"""The most that may be asked: nobody has seen enough runs to say more."""
+"""The highest confidence that may be requested: no number of runs supports more."""
 SURE = 0.95
 """Probability from which a step is said to fit; below 1 − SURE it does not; between the two it is tight."""
 _NORMAL = NormalDist()

@@ -63,7 +63,7 @@ def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """`base` with the peak, bandwidth and links that the profile measured; unchanged where it measured none.
+    """`base` with the peak, bandwidth and links of the profile, where it has measured them.
 
     The peak of a CPU is then the best fp32 product seen with all processes running, so MFU is relative to
     that and the GPU's `source` says so.

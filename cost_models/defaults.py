@@ -84,7 +84,7 @@ def chosen_profile(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """The dropout that a question assumes where its training job does not say, in words; empty where nothing drops."""
+    """The dropout assumed for a training job that states none, in words; empty where nothing is dropped."""
     if training.dropout is not None or not question.dropout:
         return ()
     return (
@@ -94,7 +94,7 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
-    """How a question pads a vocabulary that is no multiple of the unit, in words; empty where it does not."""
+    """The assumed padding of the vocabulary, in words; empty where there is none."""
     more = -model.vocab_size % question.model.vocab_multiple
     if question.model.vocab_multiple == model.vocab_multiple or not more:
         return ()
@@ -125,7 +125,7 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
 
 
 def _padded(model: TransformerSpec, stack: StackSpec) -> TransformerSpec:
-    """The model with its vocabulary padded as the stack does, where it says nothing of that itself."""
+    """The model with its vocabulary padded as the stack does, unless the model sets a multiple."""
     if not stack.pads_vocabulary or model.vocab_multiple > 1:
         return model
     return model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})

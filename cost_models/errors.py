@@ -33,7 +33,7 @@ class Problem:
 
 
 MOST_PROBLEMS = 20
-"""Most problems listed for one file, or printed for one error; nobody reads more."""
+"""Most problems listed for one file, or printed for one error; more would not be read."""
 
 
 class MeshwrightError(ValueError):
@@ -145,13 +145,13 @@ class NothingPlacedError(RunError):
 
 
 class StoppedError(RunError):
-    """A run was asked to stop, and stopped after a whole step."""
+    """A run stopped on request, after a whole step."""
 
     exit_code = 130
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """As many problems as a person reads, and the number of the others."""
+    """The first `MOST_PROBLEMS` problems, and one that counts the others."""
     if len(problems) <= MOST_PROBLEMS + 1:
         return tuple(problems)
     return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))

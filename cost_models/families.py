@@ -1,6 +1,6 @@
 """Families of models: everything that depends on the kind of a model, as one value for each kind.
 
-The kind that a model file states decides how its questions are asked, priced and searched, what its plan files hold,
+The kind of a model file decides how its questions are posed, priced and searched, what its plan files hold,
 how a plan is trained, and how all that is shown. Every verb, every reader of a file and the executor take the family
 from here and call it. Its parts are named like entry points, `module:name`, and imported by the floor that they lie on
 when they are first used.
@@ -56,12 +56,13 @@ FAMILIES = {
 
 
 def part(name: str | None) -> Any:
-    """Import a part of a family, which it has, by its name, `module:name`."""
+    """The object that a family's `module:name` names; the family must have it."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """The family whose plan files are of this kind; where none is, the transformers', which says what it needs."""
+    """The family with plan files of this kind; the transformers' where there is none, so that their reader reports the
+    error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

@@ -110,7 +110,7 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQue
         cluster=known.as_one,
         training=first.training,
         stack=first.stack,
-        hardware=max((pool.hardware for pool in pools), key=doubt),
+        hardware=max((pool.hardware for pool in pools), key=by_uncertainty),
         confidence=first.confidence,
         mixed=known,
         pools=pools,
@@ -120,7 +120,7 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQue
 _TIERS = ("measured", "profile", "datasheet")
 
 
-def doubt(profile: HardwareProfile) -> tuple[int, float]:
+def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
     """Sort key of profiles, larger for one that is trusted less: by tier, then by the error it has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error

@@ -21,12 +21,12 @@ SLOWEST = 4
 
 
 def weighed_of(scenarios: int, risk: Risk) -> int:
-    """How many of so many scenarios make up the mean."""
+    """Number of scenarios in the weighed mean, out of `scenarios`."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
 
 
 def slowest(seconds_K: Array, risk: Risk) -> npt.NDArray[np.bool_]:
-    """(K, ...): which scenarios make up the mean, by their seconds (K, ...); of equals the first."""
+    """(K, ...) mask of the scenarios in the weighed mean, from their seconds (K, ...); of equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)

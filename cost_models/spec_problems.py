@@ -43,7 +43,7 @@ def spec_problems(
 
 
 def _follows(details: ErrorDetails) -> bool:
-    """Whether an error only repeats others: a list is too short where its items are wrong."""
+    """Whether an error only repeats others, as a list that is too short because its items are wrong."""
     return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 

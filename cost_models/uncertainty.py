@@ -37,7 +37,7 @@ def deviation(one: Layout, other: Layout, pair_error: float) -> float:
 
 
 def deviation_on(axes: int, pair_error: float) -> float:
-    """Standard deviation of the logarithm of such a ratio on so many axes."""
+    """Standard deviation of the logarithm of the ratio of two times of layouts that differ on `axes` axes."""
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
@@ -47,7 +47,8 @@ def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: flo
 
 
 def half_width(share: float) -> float:
-    """Deviations to each side of a normal error that hold a share of all cases: 1.645 of nine in ten."""
+    """Half width, in deviations, of the central interval of a normal error that holds a `share` of all cases: 1.645 for
+    0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 
 
@@ -56,7 +57,7 @@ _PLAINEST = Layout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What timed runs say of one layout."""
+    """How far timed runs cover one layout."""
 
     nearest: TimedRuns
     """The runs that leave fewest of its axes uncovered; of those under its stack, of its GPU, the most."""
@@ -67,13 +68,13 @@ class Coverage:
 
 
 def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """The timed runs that say most about a question: under its own stack, else all that its profile rests on."""
+    """The profile's timed runs under the question's own stack; all its timed runs where there are none."""
     timed = question.hardware.timed
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def coverage_of(question: Question, layout: Layout) -> Coverage | None:
-    """What the timed runs of the question's profile say of a layout; None where it has none."""
+    """The coverage of a layout by the timed runs of the question's profile; None where the profile lists none."""
     timed = question.hardware.timed
     if not timed:
         return None
@@ -95,8 +96,8 @@ def coverage_of(question: Question, layout: Layout) -> Coverage | None:
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
-    """How many facts of a step no timed run of its profile had: values of axes, its GPU, its stack; 0 where nobody
-    says what was timed."""
+    """Number of facts of a step that no timed run of its profile covers: values of axes, GPU, stack; 0 where the
+    profile lists no runs."""
     timed = question.hardware.timed
     if not timed:
         return 0
@@ -106,7 +107,7 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 
 def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
-    """Words of what a layout has and none of these runs: a degree larger than any, a name that none has."""
+    """Words of the layout that no run covers: degrees larger than in any run, names that no run has."""
     words = []
     for name in COMPARED:
         own, plain = axis_value(name, layout), axis_value(name, _PLAINEST)

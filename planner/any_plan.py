@@ -38,20 +38,20 @@ class AnyPlan(Spec):
 
     @property
     def gpu(self) -> GpuSpec:
-        """The GPU it is for, or a CPU; of several pools the one that holds for all."""
+        """The GPU (or CPU) that the plan is for; with several pools, the one whose limits hold for all."""
         raise NotImplementedError
 
     @property
     def searched(self) -> bool:
-        """Whether it was searched for, and so claims that nothing is better."""
+        """Whether a search found it, so that it claims to be the best."""
         raise NotImplementedError
 
     def require_readable(self) -> None:
-        """Do nothing where the words of its restrictions can be read; raises InputError."""
+        """Check that its restrictions can be read. Raises InputError."""
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """What is wrong with it on its own cluster: broken rules, and parts that are not placed."""
+        """Broken rules on its own cluster, and parts without a place."""
         raise NotImplementedError
 
 

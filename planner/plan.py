@@ -48,7 +48,7 @@ def _named_as_today(parts: Any) -> Any:
 
 
 class Prediction(Spec):
-    """What the cost model said when the plan was made; see `cost_models.estimate.Estimate` for the fields."""
+    """The cost model's prediction for the plan; see `cost_models.estimate.Estimate` for the fields."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     weighed_seconds: float | None = None
@@ -123,7 +123,7 @@ class PlanOffer(Spec):
 
 
 class PlanObjective(Spec):
-    """The objective where it is not the fastest step on the cluster's GPUs, and how good the plan is at it."""
+    """An objective other than the fastest step on the cluster's GPUs, and the plan's value at it."""
 
     name: ObjectiveName
     price: float | None = None
@@ -143,7 +143,7 @@ class PlanObjective(Spec):
     value: float
     """Value of the plan: seconds, a share, GPU-hours, dollars, bytes or GPUs."""
     bound: float | None
-    """No covered plan has a better value than this; None where nothing was proven."""
+    """Proven bound on the value of any covered plan, or None."""
 
     @property
     def terms(self) -> Objective:
@@ -152,8 +152,8 @@ class PlanObjective(Spec):
 
 
 class PlanRecommendation(Spec):
-    """What stood beside a recommended layout when the plan was made: the plan's restrictions are those within which it
-    is proved the fastest."""
+    """Alternatives to a recommended layout when the plan was made; the plan's restrictions are those within which it is
+    proved the fastest."""
 
     why: str
     """What layouts of its kind have in common; empty where it is the fastest of all."""

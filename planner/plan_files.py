@@ -73,14 +73,14 @@ def read_any_plan(path: str | Path) -> AnyPlan:
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:
-    """What the file says that it holds; where that is nothing known, the transformers' plan, which says so."""
+    """The plan class for the file's kind; the transformers' for unknown kinds, so that its reader reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
     plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
     return plan_type
 
 
 def _checked(path: str | Path, document: Document, plan: P) -> P:
-    """The plan, where it can run on its own cluster."""
+    """The plan, checked for problems on its own cluster. Raises InputError."""
     if problems := plan.problems():
         where = document.where(("layout",))
         raise InputError(

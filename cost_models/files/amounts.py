@@ -64,7 +64,7 @@ def read_batch(given: Any, sequence: Any) -> Any:
     `4M tokens` are 4 × 2²⁰ where that fills whole sequences, else 4 × 10⁶.
 
     Raises:
-        ValueError: no amount, an amount of nobody knows what (`4M`), or tokens that fill no whole number of sequences.
+        ValueError: no amount, an amount without its unit (`4M`), or tokens that fill no whole number of sequences.
     """
     if not isinstance(given, str):
         return given

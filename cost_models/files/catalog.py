@@ -1,7 +1,7 @@
 """The catalogue: models, GPUs, clusters, stacks and profiles by name, from the package's YAML data.
 
 A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's
-`source` and `shared:` fields. Files are read when first asked for.
+`source` and `shared:` fields. Files are read when first needed.
 """
 
 from __future__ import annotations

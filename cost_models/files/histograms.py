@@ -29,7 +29,7 @@ Steps = tuple[tuple[int, float], ...]
 
 
 def read_histogram(path: str | Path, rows: int) -> Steps:
-    """The steps of a table of so many rows.
+    """The steps of a table's access histogram, for a table of `rows` rows.
 
     Raises:
         InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
@@ -65,8 +65,8 @@ def steps_of(counts: Counts) -> Steps:
 
 
 def with_histograms(document: Document, folder: Path) -> Document:
-    """A model's document with the files read that `histogram: FILE` of tables names, beside the model's own file; with
-    a problem at each that cannot be."""
+    """A model's document with the files named by `histogram: FILE` read; a problem at each that cannot be read.
+    Relative paths start at the model's file."""
     problems, fields = dict(document.problems), document.value
     for key, table in tables_of(document):
         name, rows = table.get("histogram"), table.get("rows")

@@ -70,12 +70,14 @@ def resolve_model(text: str | Document) -> LoadedModel:
 
 
 def read_once(model: M) -> M | Document:
-    """What a pipe holds, which gives it once; any other model as it is. Raises InputError where it cannot be read."""
+    """The `Document` in a pipe, which can be read only once; any other model unchanged. Raises InputError where it
+    cannot be read."""
     return read_document(model) if isinstance(model, str) and is_pipe(model) else model
 
 
 def family_of_model(model: str | Spec | Document) -> Family:
-    """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
+    """The family of a model given by name, file, document or spec; the transformers' where it is no known model, so
+    that their reader reports the error."""
     kind = getattr(model, "kind", None)
     if isinstance(model, str):
         kind = _kind_of(model)
@@ -85,7 +87,7 @@ def family_of_model(model: str | Spec | Document) -> Family:
 
 
 def _kind_of(text: str) -> object:
-    """The kind that a file states or shows; of a name that is none, of the catalogue."""
+    """The kind of model in a file, or of a catalogue name; None where unknown."""
     if is_file(text):
         with suppress(InputError):
             return _kind_in(read_document(text))

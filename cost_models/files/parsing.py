@@ -84,7 +84,7 @@ def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replaceme
 
 
 def validate(document: Document, spec_type: type[S], *, replace: Replacements | None = None) -> S:
-    """A parsed document as a spec.
+    """The spec in a parsed document.
 
     Raises:
         InputError: with one problem for each thing that is wrong, the first of many.
@@ -125,7 +125,7 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
 
 
 def _more_of_kind(given: object, wanted: str) -> str:
-    """What else to know where a model is of another kind than was read for."""
+    """A hint for a model of an unexpected kind; empty for other files."""
     if wanted not in FAMILIES:
         return ""
     if not isinstance(given, str) or given not in FAMILIES:

@@ -1,7 +1,7 @@
 """Reading a file, or a pipe, from a stranger: size, encoding and syntax are checked, nothing is constructed.
 
 A pipe gives what it holds once: `<(ssh there cat plan.yaml)`, or a name made by `mkfifo`. Opening one by its name waits
-until somebody writes to it, possibly for ever; so it is opened without waiting, and refused where no writer comes.
+until there is a writer, possibly for ever; so it is opened without waiting, and refused without one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import MB
 
 WRITER_SECONDS = 3.0
-"""How long somebody may take to open a pipe by its name for writing; shells do before they start a command."""
+"""Seconds to wait for a pipe's writer; shells open pipes before they start a command."""
 
 
 def is_pipe(path: str | Path) -> bool:
-    """Whether something is there that gives what it holds once: a pipe, standard input of a terminal."""
+    """Whether the path is a pipe or a terminal, whose content can be read only once."""
     try:
         place = Path(path)
         return place.exists() and not place.is_file() and not place.is_dir()
@@ -34,10 +34,10 @@ def is_pipe(path: str | Path) -> bool:
 
 
 def read_raw(path: str | Path, most_bytes: int) -> bytes:
-    """The first so many bytes of a file, or of what a pipe gives.
+    """The first `most_bytes` bytes of a file or a pipe.
 
     Raises:
-        InputError: missing, a folder, unreadable, or a pipe that nobody writes to.
+        InputError: missing, a folder, unreadable, or a pipe without a writer.
     """
     name = printable(str(path))
     try:
@@ -64,10 +64,10 @@ def _from_file(path: str | Path, most_bytes: int) -> bytes:
 
 
 def _from_pipe(path: str | Path, most_bytes: int) -> bytes | None:
-    """The same of a pipe, to its end; None where nobody writes to it."""
+    """The first `most_bytes` bytes of a pipe; None where it has no writer."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
         said, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
-        first = pipe.raw.read(most_bytes)  # None: nothing so far, and somebody has it open for writing
+        first = pipe.raw.read(most_bytes)  # None: nothing so far, and a writer has it open
         if not said and first == b"":
             return None
         os.set_blocking(pipe.fileno(), True)
@@ -83,7 +83,7 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
     """Read a YAML file, or a JSON file by its suffix `.json`.
 
     Raises:
-        InputError: missing, a folder, unreadable, a pipe that nobody writes to, too large, not text, not valid YAML or
+        InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text, not valid YAML or
             JSON.
     """
     name = str(path)
@@ -95,7 +95,7 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
     """Read a text file.
 
     Raises:
-        InputError: missing, a folder, unreadable, a pipe that nobody writes to, too large, not text.
+        InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text.
     """
     name = str(path)
     raw = read_raw(path, most_bytes + 1)
@@ -110,7 +110,7 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """A JSON text as a `Document` without lines. Raises InputError on NaN, repeated keys and what is no JSON."""
+    """A JSON text as a `Document` without lines. Raises InputError on NaN, repeated keys and invalid JSON."""
 
     def number(written: str) -> float:
         value = float(written)

@@ -32,7 +32,7 @@ _NEEDED = ("name", "num_embeddings", "embedding_dim")
 
 
 def is_foreign_recommender(document: Document) -> bool:
-    """Whether a file is one of these."""
+    """Whether a document is a recommender in TorchRec's or HugeCTR's format."""
     value = document.value
     return isinstance(value, list) or (
         isinstance(value, dict) and bool({"slot_size_array", "tables"} & set(value)) and "kind" not in value
@@ -40,7 +40,7 @@ def is_foreign_recommender(document: Document) -> bool:
 
 
 def read_recommender(document: Document) -> RecommenderSpec:
-    """The model of such a file.
+    """The recommender in a document in TorchRec's or HugeCTR's format.
 
     Raises:
         InputError: it is none, or a table lacks its size; all problems of tables at once.
@@ -105,7 +105,7 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def _each(document: Document, value: dict[str, Any], name: str, count: int, default: int) -> list[Any]:
-    """A number for each slot: one for all, or a list of as many."""
+    """A number for each slot: one number repeated, or a list of the slots' length."""
     said = value.get(name, default)
     if not isinstance(said, list):
         return [said] * count
@@ -144,7 +144,7 @@ def _of_document(document: Document, folder: Path) -> RecommenderSpec:
 
 
 def with_each_named_once(document: Document) -> Document:
-    """The document with a problem at every class of tables whose name another has."""
+    """The document with a problem at every class of tables that repeats another's name."""
     problems, fields = dict(document.problems), document.value
     first: dict[str, Key] = {}
     for key, table in tables_of(document):
@@ -164,7 +164,8 @@ def with_each_named_once(document: Document) -> Document:
 
 
 def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTraining:
-    """The training job from a YAML file (`kind: recommender-training`), flags, or both; None was not said.
+    """The training job from a YAML file (`kind: recommender-training`), flags, or both; a flag that is None was not
+    given.
 
     Raises:
         InputError: all problems of file and flags at once.

@@ -21,7 +21,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 AGE_SECONDS = 3600.0
-"""What somebody wrote to so recently stays even without a lock: a process locks what it makes a moment later."""
+"""Age below which unlocked files stay: a process locks what it makes a moment later."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def lock(descriptor: int) -> None:
 
 
 def sweep(folder: Path, names: re.Pattern[str]) -> None:
-    """Delete this user's files and folders of such names that nobody has locked, nor written to for an hour."""
+    """Delete this user's unlocked files and folders that match the pattern and were not written to for an hour."""
     if fcntl is None:
         return
     with suppress(OSError):
@@ -76,7 +76,7 @@ def _sweep_one(path: Path) -> None:
 
 
 def _last_written(path: Path) -> float:
-    """Seconds since 1970: of a folder, when anything in it was."""
+    """Time of the last write, seconds since 1970; of a folder the latest of its content."""
     below = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
     return max(one.lstat().st_mtime for one in (path, *below))
 

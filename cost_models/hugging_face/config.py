@@ -112,7 +112,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     fields["activation"] = _activation(name, family, config, assumed)
     if family.simplification:
         assumed.append(family.simplification)
-    if passed := unread(config, family.told):
+    if passed := unread(config, family.redundant):
         assumed.append(f"nothing of {passed}: not read")
     fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
     places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}

@@ -38,7 +38,7 @@ class Family:
     """Key → value that the family's class assumes: parts of larger configs leave out such values."""
     needed: tuple[str, ...] = ()
     """Required keys besides those of `sizes`."""
-    told: tuple[str, ...] = ()
+    redundant: tuple[str, ...] = ()
     """Keys that repeat others, or that what is left out names: reading them adds nothing."""
     derivations: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
     """Functions of `_DERIVATIONS`, with arguments where they take some."""
@@ -51,7 +51,7 @@ class Family:
     """A simplification that leaves the model the same, in words."""
 
     def derive(self, config: Config) -> Derived:
-        """Fields that follow from a config which says them in other terms."""
+        """Fields that the config states in other terms."""
         found: Derived = {}
         for one in self.derivations:
             name, arguments = (one, {}) if isinstance(one, str) else next(iter(one.items()))
@@ -100,7 +100,7 @@ _RENAMED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Everything the table holds."""
+    """The content of `families.yaml`."""
 
     dense: Mapping[str, Family]
     mixtures: Mapping[str, Family]
@@ -132,7 +132,7 @@ def table() -> Table:
 
 
 def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The fields of an entry over those of the entry it is like, less what it is `without`."""
+    """The fields of an entry: those of the entry it is `like`, less those it is `without`, updated with its own."""
     own = dict(entries[name])
     fields = _fields(entries, own.pop("like")) if "like" in own else {}
     dropped = own.pop("without", ())
@@ -167,12 +167,12 @@ class Noted(dict[str, Any]):
         return super().get(key, default)
 
 
-def unread(config: Noted, told: Sequence[str] = ()) -> str:
-    """Keys with values that say something and that nothing read, in words; empty where there is none."""
+def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
+    """Unread keys of a config with values other than None, False or empty, in words; empty where there are none."""
     known = table()
     keys = [
         key
-        for key in config.keys() - config.read - known.of_no_price - set(told)
+        for key in config.keys() - config.read - known.of_no_price - set(redundant)
         if not key.endswith(known.of_no_price_endings) and config[key] not in (None, False, [], {}, "")
     ]
     words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in sorted(keys)]

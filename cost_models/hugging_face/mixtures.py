@@ -143,7 +143,7 @@ def _hunyuan(config: Config) -> Derived:
 
 
 def _one(config: Config, key: str) -> Any:
-    """A count, or that of every block."""
+    """A count given once, or as a list with one value for each block."""
     written = config.get(key)
     return written[0] if isinstance(written, list) and written else written
 

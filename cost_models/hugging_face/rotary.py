@@ -61,7 +61,7 @@ def rotary(
 
 
 def unscaled(config: Config) -> tuple[str, ...]:
-    """A scaling of the config that is none of ours, in words for what is left out."""
+    """A kind of scaling of positions that our spec lacks, in words; empty where there is none."""
     kind = _kind(config)
     return () if kind is None or kind in _SCALED else (f"{kind} scaling of rotary positions",)
 

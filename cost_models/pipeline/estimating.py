@@ -17,7 +17,7 @@ from cost_models.operators.flops import causal_flops, model_flops, recomputed_fl
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
-from cost_models.question import Question, doubt
+from cost_models.question import Question, by_uncertainty
 
 _WORTH_NAMING = 0.05
 """Share of the step from which a part other than compute is said to bind it."""
@@ -62,7 +62,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         causal_mfu=utilisation(causal_flops(model, training, ran.tp), seconds, gpus, peak),
         tokens_per_second=training.tokens_per_step / seconds,
         bound_by=bound_by(parts),
-        trust=trust_of(max(question.by_pool, key=lambda pool: doubt(pool.hardware))),
+        trust=trust_of(max(question.by_pool, key=lambda pool: by_uncertainty(pool.hardware))),
         rank_limits=limits if several else (),
         replicas=ranks.replicas,
         confidence=question.confidence,

@@ -43,7 +43,7 @@ class Accesses:
 
     @classmethod
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
-        """Of steps whose rows are used ever less; shares are scaled to add up to 1."""
+        """Accesses from steps of rows, the hottest first; shares are scaled to add up to 1."""
         each: Array = np.asarray(rows, np.float64)
         used: Array = np.asarray(shares, np.float64)
         used = used / used.sum()
@@ -72,7 +72,7 @@ class Accesses:
         return np.append(self.each, 0.0)[np.minimum(step, len(self.rows))]
 
     def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
-        """U(n): expected distinct rows that n accesses use, of the hottest so many (None: of all).
+        """U(n): expected number of distinct rows among n accesses, of all rows or of the `hottest` ones.
 
         Accesses are independent draws. Shapes of both arguments broadcast.
         """
@@ -91,7 +91,7 @@ class Accesses:
 
 @lru_cache(maxsize=1024)
 def accesses_of(table: TableSpec) -> Accesses:
-    """Accesses of one table of the class; where it says nothing of them all rows are used alike."""
+    """Accesses of one table of the class; uniform where the class states none."""
     if table.histogram:
         rows, shares = zip(*table.histogram, strict=True)
         return Accesses.of_steps(rows, shares)
@@ -111,7 +111,7 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
 
 
 def rank_edges(rows: int) -> npt.NDArray[np.int64]:
-    """(K + 1,) ranks at which steps of so many rows begin and, last, end."""
+    """(K + 1,) ranks at which the K steps of a table of `rows` rows begin, and the last rank."""
     head = np.arange(min(rows, HEAD) + 1)
     if rows <= HEAD:
         return head

@@ -36,7 +36,7 @@ _WINDOWS_PER_E_FOLD = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedTables:
-    """Tables that share a cache, by class: what their rows need and what they give."""
+    """Tables that share a cache, by class: bytes of their rows and hits by cached rows."""
 
     names: tuple[str, ...]
     counts: Array
@@ -74,7 +74,7 @@ class CachedTables:
         return float(self.counts @ (self.rows * self.vector_bytes))
 
     def table_hits(self, rows: npt.ArrayLike) -> Array:
-        """(C,) share of a table's accesses that find their row, with so many of each table cached."""
+        """(C,) hit rate of each table, with `rows` rows of each cached."""
         each = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
         return np.array([curve.hits(held) for curve, held in zip(self.curves, each, strict=True)])
 
@@ -100,7 +100,7 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def lru_curve(accesses: Accesses) -> Accesses:
-    """Hits by rows in a cache of those used last, as steps of ever fewer hits a row."""
+    """Hit curve of a cache with least-recently-used eviction, as steps of decreasing hits per row."""
     used = accesses.each[accesses.shares > 0]
     if len(accesses.rows) == 1 or used[0] >= 1:
         return accesses
@@ -115,7 +115,8 @@ def lru_curve(accesses: Accesses) -> Accesses:
 
 
 def _rises(there: Array, absent: Array) -> Array:
-    """Steps from nothing over `there` to everything, from whichever of it and what is absent rounds less."""
+    """Increments of a curve from 0 over `there` to the total, from `there` or from its complement `absent`, whichever
+    loses fewer digits."""
     here, gone = np.concatenate(([0.0], there, there[-1:] + absent[-1])), np.append(absent, 0.0)
     late = -np.diff(np.concatenate(([here[-1]], gone)))
     return np.where(here[1:] < 0.5 * here[-1], np.diff(here), late)

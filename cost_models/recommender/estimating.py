@@ -58,7 +58,7 @@ class RecommenderEstimate:
     device_memory: float
     """Bytes that a GPU has for all this."""
     host_memory: float
-    """Bytes that a node's host has; 0 where nobody knows."""
+    """Bytes that a node's host has; 0: unknown."""
     samples_per_second: float
     mfu: float
     """FLOPs of the dense network alone, as a share of peak over the step."""
@@ -70,7 +70,7 @@ class RecommenderEstimate:
 
     @property
     def busiest_sum_seconds(self) -> float:
-        """max_g Σ_k load_gk with what no table changes: the step, were there no barriers between stages."""
+        """max_g Σ_k load_gk plus the fixed seconds: the step without barriers between stages."""
         return float(self.loads.sum(axis=1).max() + self.fixed.sum())
 
     @property
@@ -91,7 +91,7 @@ class RecommenderEstimate:
 
 
 def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEstimate:
-    """The step of a sharding.
+    """The estimate of a sharding: seconds by stage, and memory of GPUs and hosts.
 
     Raises:
         InputError: it names other tables, GPUs or nodes than there are; or the GPU has no rate in that precision.
@@ -161,7 +161,7 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
 
 
 def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
-    """For every shard of `_shards`: how many stand for one and the same."""
+    """For every shard of `_shards`: the number of entries that stand for the same shard."""
     held: list[float] = []
     for placed, _ in zip(sharding.tables, table_rows, strict=True):
         times = per_node if placed.option.form == "node-row" else 1

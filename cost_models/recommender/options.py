@@ -1,4 +1,4 @@
-"""The ways to shard a class of tables that a search tries where nobody says which."""
+"""The sharding options of a class of tables that a search tries by default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_SKEW = 2.0
 
 
 def default_options(question: RecommenderQuestion) -> tuple[Pair, ...]:
-    """Options of every class that are worth a try; those of a class follow one another."""
+    """Options of every class that a search tries by default; those of a class follow one another."""
     return tuple(
         (index, option)
         for index, table in enumerate(question.model.classes)
@@ -51,7 +51,7 @@ def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option
 
 
 def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
-    """Cuts into as many slices as divide the width, each wide enough for its sectors."""
+    """Options with `column` slices: each number that divides the width, with slices of at least `_LEAST_WIDTH`."""
     yield from (
         Option("column", shards)
         for shards in range(2, min(gpus, table.width // _LEAST_WIDTH) + 1)
@@ -60,7 +60,7 @@ def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:
-    """Shares of the rows that are used more than others, each a row at least."""
+    """Shares of rows that are used often enough for a copy or a cache, at least one row each."""
     if not table.zipf and not table.histogram:
         return
     accesses = accesses_of(table)

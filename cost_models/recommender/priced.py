@@ -77,12 +77,12 @@ class PricedOptions:
     device_memory: float
     """Bytes of a GPU that may be filled."""
     host_memory: float
-    """Bytes of a node's host memory that may be filled; 0 where nobody knows."""
+    """Bytes of a node's host memory that may be filled; 0: unknown."""
     gpus: int
     gpus_per_node: int
     table_names: tuple[str, ...] = ()
-    """(T,) names of the tables; () where nobody says."""
+    """(T,) names of the tables; (): unknown."""
 
     def name_of(self, table: int) -> str:
-        """A table as refusals call it: "table 5 (`c5`)"."""
+        """A table in error messages: "table 5 (`c5`)"."""
         return f"table {table} (`{self.table_names[table]}`)" if self.table_names else f"table {table}"

@@ -29,7 +29,7 @@ class RecommenderQuestion:
     stack: StackSpec
     hardware: HardwareProfile
     embedding: EmbeddingProfile = DATASHEET
-    """Constants of lookups and updates; those of the catalogue for the GPU where nobody gives any."""
+    """Constants of lookups and updates; by default those of the catalogue for the GPU."""
 
     def __post_init__(self) -> None:
         if self.embedding is DATASHEET:
@@ -37,13 +37,13 @@ class RecommenderQuestion:
 
     @property
     def kernel_seconds(self) -> float:
-        """Seconds that a kernel takes at least."""
+        """Least seconds of a kernel."""
         mine = self.embedding.kernel_seconds
         return self.hardware.kernel_seconds if mine is None else mine
 
     @property
     def facts(self) -> RecommenderStack:
-        """How the stack trains recommenders."""
+        """The facts of the stack about recommenders."""
         return self.stack.recommender or RecommenderStack()
 
 

@@ -41,8 +41,8 @@ class OptionColumns:
     """GPUs that the rows of a table, or of its column shard, are spread over."""
     ids: Array
     """Ids that look for a row that is not copied."""
-    asked: Array
-    """The ids that travel: all, or where each GPU asks for a row once, the rows that its samples meet."""
+    exchanged: Array
+    """The ids that travel: all ids, or where each GPU requests a row once, the distinct rows of its samples."""
     hot_ids: Array
     """Ids that look for a copied row."""
     bags: Array
@@ -120,7 +120,7 @@ def _sharers(option: Option, spread: dict[str, int]) -> int:
 
 _COUNTED = (
     "ids",
-    "asked",
+    "exchanged",
     "hot_ids",
     "bags",
     "hot_bags",
@@ -150,12 +150,12 @@ def _counted(
         bags, hot_bags = outputs * _any(cold, table.pooling), outputs * _any(hot, table.pooling)
     cached_rows = float(round(option.cached * table.rows))
     hot_distinct = float(accesses.distinct(ids, hot_rows)) if hot_rows else 0.0
-    asked = ids * cold
+    exchanged = ids * cold
     if question.facts.unique_ids:
-        asked = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
+        exchanged = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
     return (
         ids * cold,
-        asked,
+        exchanged,
         ids * hot,
         bags,
         hot_bags,
@@ -172,7 +172,7 @@ def _counted(
 
 
 def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> float:
-    """Numbers of ids that travel beside the ids."""
+    """Number of lengths sent beside the ids."""
     batch = question.training.global_batch
     if question.facts.sends_all_lengths:
         return batch * table.outputs
@@ -180,12 +180,12 @@ def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> f
 
 
 def _any(share: float, pooling: float) -> float:
-    """Share of samples that have at least one such id, of `pooling` ids on average, never fewer than one."""
+    """Share of samples with at least one id of a kind that makes up `share` of their ids."""
     return float(1.0 - (1.0 - share) ** max(pooling, 1.0))
 
 
 def _hit(accesses: Accesses, option: Option, hot_rows: float, cached_rows: float) -> float:
-    """Of the ids of rows that are not copied, those whose row is in device memory."""
+    """Share of the ids of uncopied rows whose row is in device memory."""
     if option.tier == "device":
         return 1.0
     hot, with_cached = accesses.hits([hot_rows, hot_rows + cached_rows])

@@ -53,7 +53,7 @@ class Served:
 
     @property
     def seconds(self) -> Array:
-        """(N,) from ids to vectors."""
+        """(N,) latency from ids to vectors."""
         return self.cache_seconds + self.host_seconds + self.drive_seconds
 
     @property
@@ -71,7 +71,7 @@ def served(
     constants: EmbeddingProfile,
     drive_rate: float | None = None,
 ) -> Served:
-    """Latencies with (C,) rows of each table cached, and so many of them in host memory.
+    """Latencies with (C,) `cached` rows of each table on the GPU and `on_host` rows in host memory.
 
     `drive_rate` is what the drives of a node read in bytes/s; None where all rows are in host memory.
     """
@@ -115,14 +115,14 @@ def _cache_seconds(
 
 
 def _missed(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) distinct rows of a table that a batch brings into the GPU."""
+    """(N, C) distinct rows of each table that a batch copies to the GPU."""
     if tables.policy == "hottest":
         return _beyond(tables, ids, cached)
     return ids * (1.0 - tables.table_hits(cached))  # a row that came stays, and the next id of it is a hit
 
 
 def _beyond(tables: CachedTables, ids: Array, held: Array) -> Array:
-    """(N, C) distinct rows of a batch that are not among so many of the hottest."""
+    """(N, C) distinct rows of a batch beyond the `held` hottest rows."""
     return np.stack(
         [
             np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))

@@ -2,7 +2,7 @@
 
     wall = steps/k · (E[segment of k steps] + failures · wait for a spare) · slow hosts / (1 − maintenance)
 
-The interval is the number of steps that the expected time is least at, or the one asked for; formulas: `segments`."""
+The interval is the number of steps that the expected time is least at, or the requested one; formulas: `segments`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cost_models.units import format_bandwidth, format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a forecast depends on except the operations."""
+    """A training job, as its forecast needs it."""
 
     steps: int
     step_seconds: float
@@ -31,7 +31,7 @@ class Job:
     gpus: int
     nodes: int
     host_bandwidth: float | None
-    """Bytes/s that a GPU has of the link to its host; None where nobody knows."""
+    """Bytes/s that a GPU has of the link to its host; None: unknown."""
     watts: float | None = None
     """Power limit of a GPU."""
 
@@ -42,7 +42,7 @@ class Job:
 
 
 def job_of(question: Question, step_seconds: float) -> Job:
-    """The job that a question asks about, with steps of so many seconds.
+    """The job of a question, with steps of `step_seconds`.
 
     Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
     """
@@ -118,7 +118,7 @@ class Forecast:
 
     @property
     def goodput(self) -> float:
-        """Share of the time in which steps are made that are kept, at the pace of sound hosts."""
+        """Share of the time spent on steps that are kept, at the pace of healthy hosts."""
         return self.job.seconds / self.seconds
 
     @property
@@ -137,7 +137,7 @@ class Forecast:
 
     @property
     def kilowatt_hours(self) -> float | None:
-        """Energy that the GPUs take at their power limit, but for planned stops."""
+        """Energy of the GPUs at their power limit, planned stops excluded."""
         if self.job.watts is None:
             return None
         return self._running * self.job.gpus * self.job.watts / 3.6e6
@@ -153,7 +153,7 @@ class Forecast:
 
     @property
     def _variance(self) -> float:
-        """Variance of a segment with the waits of its failures: these are Bernoulli times exponential, independent."""
+        """Variance of a segment and the waits of its failures, independent Bernoulli times exponential variables."""
         one, wait = self.segment, self.waiting
         each, square = wait.each, 2 * wait.chance * wait.seconds**2
         p, again = one.first_fails, math.expm1(min(one.again / one.between, 300.0))
@@ -170,7 +170,7 @@ class Forecast:
 
 
 def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> Forecast:
-    """The forecast of a job that saves every so many steps; None: as often as is best.
+    """The forecast of a job that saves every `every` steps; None: at the best interval.
 
     Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
 
@@ -233,7 +233,7 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
 
 
 def with_every(found: Forecast, every: int) -> Forecast:
-    """The same job with so many steps from one checkpoint to the next."""
+    """The forecast with another number of steps between checkpoints."""
     step = found.job.step_seconds * found.slowdown
     return replace(found, every=every, segment=replace(found.segment, work=every * step))
 
@@ -244,7 +244,7 @@ def least_steps(found: Forecast) -> int:
 
 
 def best_steps(step: Segment) -> int:
-    """Whole steps between checkpoints that the expected time is least at; `step`: a segment of one."""
+    """Steps between checkpoints with the least expected time; `step` is a segment of one step."""
     least = _least(step)
     work = best_work(step.saving, step.between) / step.work
     near = {max(least, math.floor(work)), max(least, math.ceil(work)), least}

@@ -37,7 +37,7 @@ class Ends:
 
 
 def draw_ends(found: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
-    """The job `runs` times, with the same seed the same.
+    """Draws of the job's end, reproducible by `seed`.
 
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
@@ -57,7 +57,7 @@ def draw_ends(found: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
 
 
 def _sum_of(rng: np.random.Generator, counts: npt.NDArray[np.int64], mean: float, below: float) -> Array:
-    """(N,) sums of so many exponential times each, all known to be shorter than `below`."""
+    """(N,) sums of `counts` exponential times each, all conditioned to be shorter than `below`."""
     if counts.sum() > _MOST_DRAWS:
         first, square = truncated(mean, below)
         drawn: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
@@ -79,7 +79,7 @@ class Change:
 
 
 def changes_of(found: Forecast) -> tuple[Change, ...]:
-    """Every change that ends the job sooner by a thousandth at least, the best first; intervals are chosen again."""
+    """Changes that end the job at least a thousandth sooner, the best first; each with its own best interval."""
     known = []
     for what, operations in _changed(found.operations):
         try:

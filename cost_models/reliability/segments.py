@@ -74,7 +74,7 @@ class Segment:
 
     @property
     def again(self) -> float:
-        """Seconds that must pass without a failure once one has come: restart, what was not readable, segment."""
+        """Seconds without a failure needed after one: restart, unreadable checkpoint, segment."""
         return self.restart + self.lag + self.length
 
     @property
@@ -103,7 +103,7 @@ def _exp(value: float) -> float:
 
 
 def truncated(mean: float, below: float) -> tuple[float, float]:
-    """Mean and mean square of an exponential time that is known to be shorter than `below`."""
+    """Mean and mean square of an exponential time, conditioned to be shorter than `below`."""
     x = below / mean
     if x < 1e-4:  # uniform: what follows loses all its digits
         return below / 2, below**2 / 3
@@ -125,7 +125,7 @@ def daly(saving: float, between: float) -> float:
 
 
 def best_work(saving: float, between: float) -> float:
-    """Seconds of work between checkpoints that E/τ is least at: the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
+    """Seconds of work between checkpoints that minimise E/τ: the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
     low, high = 0.0, between  # at M the slope is e^{−(M+δ)/M} > 0
     for _ in range(200):
         middle = (low + high) / 2
@@ -144,7 +144,7 @@ def first_order_ratio(segment: Segment) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What too few spare nodes cost."""
+    """Waits for a spare node."""
 
     chance: float
     """Chance that a failure finds no spare."""
@@ -161,14 +161,15 @@ NO_WAITING = Waiting(chance=0.0, seconds=0.0)
 
 
 def waiting(spares: int | None, repair: float, between: float) -> Waiting:
-    """Waiting with so many spares where nodes leave every `between` seconds of running; None: there is always one."""
+    """Waits with `spares` spare nodes where a node fails every `between` seconds of running; None: a spare is always
+    ready."""
     if spares is None:
         return NO_WAITING
     return Waiting(chance=blocked(spares, repair / between), seconds=repair / (spares + 1))
 
 
 def blocked(servers: int, load: float) -> float:
-    """Erlang's B: the chance that a call finds all servers busy, of those that come while fewer or as many are."""
+    """Erlang's B: the chance that all servers are busy, at an offered load."""
     blocking = 1.0
     for busy in range(1, servers + 1):
         blocking = load * blocking / (busy + load * blocking)

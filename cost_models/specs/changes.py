@@ -26,14 +26,14 @@ _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 
 def is_change(word: str) -> bool:
-    """Whether a word of `--allow` means the mathematics, rightly written or not."""
+    """Whether a word of `--allow` names a change of the mathematics, even misspelt."""
     return word.partition("=")[0] in {known.partition("=")[0] for known in WORDS}
 
 
 def changed(
     model: TransformerSpec, training: TrainingSpec, words: Sequence[str]
 ) -> tuple[TransformerSpec, TrainingSpec]:
-    """The model and the job with what the words of `--allow` open.
+    """The model and the job with the changes that `--allow` requests.
 
     Raises:
         InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
@@ -83,7 +83,7 @@ def without(
 
 
 def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
-    """Why a word cannot be taken; empty where it can."""
+    """Why a word cannot be applied; empty where it can."""
     length = training.sequence_length
     if word == "lamb":
         return "is what the job says already" * (training.optimizer == "lamb")

@@ -157,7 +157,7 @@ class ClusterSpec(Spec):
         return self
 
     def _unlike_buildings(self, buildings: BuildingsSpec | None, links: Links) -> Iterator[str]:
-        """What buildings contradict in the rest of the cluster."""
+        """Contradictions between buildings and the rest of the cluster."""
         if buildings is None:
             return
         if odd := self.odd_buildings(self.nodes):
@@ -186,7 +186,7 @@ class ClusterSpec(Spec):
         )
 
     def _unlike(self, links: LinkLevels) -> Iterator[str]:
-        """What levels of links contradict in the rest of the cluster."""
+        """Contradictions between levels of links and the rest of the cluster."""
         if self.buildings is not None:
             yield "`buildings` go with `intra_node` and `inter_node`; a list of levels has a level for them"
         for name in ("rails", "nodes_per_leaf", "oversubscription"):

@@ -119,7 +119,7 @@ class TimedRuns(Spec):
 
 
 class Scenarios(Spec):
-    """Sets of constants that timed runs leave possible on a cluster nobody timed: mean zero, covariance as large as the
+    """Sets of constants that timed runs leave possible on an untimed cluster: mean zero, covariance as large as the
     constants differ between sources."""
 
     factors: dict[str, str]
@@ -273,8 +273,8 @@ class HardwareProfile(Spec):
     """Median error of the ratio of two layouts' step times in the runs' sweeps, on one axis in which they differ; on n
     axes √n times as much. None where too few pairs were timed."""
     scenarios: Scenarios | None = None
-    """Other constants that its runs leave possible; None where nobody says."""
+    """Other constants that its runs leave possible; None: unknown."""
     timed: tuple[TimedRuns, ...] = ()
-    """The timed runs it was fitted to; empty where nobody says."""
+    """The timed runs it was fitted to; empty: unknown."""
     source: str = ""
     """Where the constants come from: measured here, or fitted to how many rows."""

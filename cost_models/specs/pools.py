@@ -68,7 +68,7 @@ class MixedCluster(Spec):
 
     @property
     def as_one(self) -> ClusterSpec:
-        """One cluster with what holds for all pools: for rules of legality, never for prices.
+        """A single cluster with the limits common to all pools: for legality rules only, never for prices.
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """

@@ -90,8 +90,8 @@ class StackSpec(StackKernels):
     expert_exchange_processors: int = Field(default=0, ge=0, le=1024)
     """Multiprocessors that the exchange takes from compute while both run."""
     weighs_inside_experts: bool = False
-    """Whether the weights of a token's experts are multiplied in before their second product, so that nobody keeps what
-    came back (Megatron Core since 0.13); else the weighted sum keeps every copy."""
+    """Whether the weights of a token's experts are multiplied in before their second product, so that what
+    came back is not kept (Megatron Core since 0.13); else the weighted sum keeps every copy."""
     experts_in_one_kernel: bool = False
     """Whether one kernel multiplies for all experts of a rank, so that an expert's weights come while it multiplies for
     another; else each expert has kernels of its own."""
@@ -205,7 +205,7 @@ class StackSpec(StackKernels):
     """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor of the logits' size.
     """
     microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
-    """Month until which a pipeline's batch was cut into as many microbatches as it has stages, unless told."""
+    """Month until which a pipeline's batch was cut into as many microbatches as it has stages, by default."""
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
@@ -248,6 +248,6 @@ class StackSpec(StackKernels):
     """Code or paper that the facts were read from."""
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
-        """What differs where its runs compile their blocks, and the loss or not."""
+        """Changes of the facts for runs with compiled blocks, and with or without a compiled loss."""
         changes = {"fused_elementwise": True, "fused_norms": True}
         return changes | {"fused_loss": True} if loss else changes

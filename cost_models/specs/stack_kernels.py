@@ -37,7 +37,7 @@ class StackKernels(Spec):
     """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1). Of Megatron Core
     those that are in use switch its default of 0.1 off (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
     places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
-    """How blocks go on stages where nobody says: as evenly as they divide, stages full in turn so that the last has
+    """How blocks are placed on stages by default: as evenly as they divide, stages full in turn so that the last has
     fewer, or up to equal shares of the matrix products of blocks and head."""
     pads_vocabulary: bool = False
     """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model says another unit."""

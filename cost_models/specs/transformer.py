@@ -12,7 +12,7 @@ from cost_models.specs.transformer_shape import TransformerShape
 
 
 def contradiction(model: TransformerShape) -> str:
-    """The first contradiction; None where there is none."""
+    """The first contradiction between a model's fields; empty where there is none."""
     checks = (_heads, _rotary, _latents, _norms, _windows, _mixture)
     return next((what for check in checks for what in check(model)), "")
 

@@ -82,7 +82,9 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
         question = replace(question, stack=load_stack(stack))
     watched = all(rank.parts for rank in report.ranks)
     disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
-    seen = {STEP: MeasuredQuantity(seconds=report.step_seconds, noise=report.step_noise, doubt=disturbed)}
+    seen = {
+        STEP: MeasuredQuantity(seconds=report.step_seconds, noise=report.step_noise, disturbance=disturbed)
+    }
     seen |= _watched(report) if watched else {}
     if on_cpu:
         seen |= _by_thread(report)
@@ -151,7 +153,9 @@ def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
     unit, stretch = report.step_seconds / sum(parts.values()), _stretch(parts)
     noise = math.hypot(report.step_noise, _WATCHED_NOISE)
     seen = {
-        part: MeasuredQuantity(seconds=unit * parts[part] / stretch, noise=noise, doubt=math.log(stretch))
+        part: MeasuredQuantity(
+            seconds=unit * parts[part] / stretch, noise=noise, disturbance=math.log(stretch)
+        )
         for part in _WAITS
     }
     if report.environment.device == "cpu":

@@ -31,7 +31,7 @@ _MORE_MEMORY = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChange:
-    """Tables held otherwise."""
+    """A change of how some tables are sharded."""
 
     tables: tuple[int, ...]
     before: str
@@ -71,7 +71,7 @@ class ShardingAdvice:
 
     @property
     def best_sharding(self) -> Sharding:
-        """The best one; what is reached already where the search found nothing faster."""
+        """The search's sharding, or the one reached by the changes where the search found nothing faster."""
         reached = self.changes[-1].sharding if self.changes else self.sharding
         faster = estimate(self.question, self.found.sharding).step_seconds < self.reached.step_seconds
         return self.found.sharding if faster or not self.reached.fits else reached
@@ -144,14 +144,14 @@ def _path(
 
 
 def _gains(then: RecommenderEstimate, now: RecommenderEstimate) -> bool:
-    """Whether it is faster and fits; from what does not fit, whether it fits or is less too much."""
+    """Whether a change is faster and fits; from a sharding that does not fit, whether it fits or lacks less memory."""
     if not now.fits:
         return then.fits or _too_much(then) < _too_much(now)
     return then.fits and then.step_seconds < now.step_seconds * (1 - WORTH)
 
 
 def _too_much(priced: RecommenderEstimate) -> float:
-    """Bytes beyond the memory of GPUs and hosts."""
+    """Bytes by which GPUs and hosts are overfull."""
     devices = (priced.device_bytes - priced.device_memory).clip(min=0).sum()
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
@@ -179,7 +179,7 @@ def _others(
 
 
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
-    """(what is otherwise, what that is, the question): numbers, GPUs, hosts, links, memory."""
+    """(change in words, kind of change, changed question): precision, GPUs, hosts, links, memory."""
     training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
     if training.precision == "fp32" and "bf16" in gpu.peak:
         yield "--precision bf16", "other numerics", _trained(question, precision="bf16")

@@ -15,7 +15,7 @@ from cost_models.errors import InputError
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.priced import STAGES, Array, Ints, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.sharding import Option, Placed, SaidOfTables, Sharding, parse_words
+from cost_models.specs.recommender.sharding import Option, Placed, Sharding, TableWord, parse_words
 from planner.recommender.answer import Loads, loads_of, rows_of
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.posing import limited
@@ -27,7 +27,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingTable:
-    """A table on a GPU that ends a stage."""
+    """A table on a GPU that determines the length of a stage."""
 
     table: int
     held: Placed
@@ -43,7 +43,7 @@ class BindingTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingStage:
-    """A stage, and the GPU that ends it."""
+    """A stage, and the GPU that determines its length."""
 
     stage: str
     seconds: float
@@ -122,7 +122,7 @@ def _largest(
 def _repriced(
     priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...], table: int
 ) -> tuple[float, Placed | None, float | None]:
-    """The step without a table; the best other way to hold it, and the step with that."""
+    """The step without a table, the best alternative option of the table, and the step with it."""
     own = loads_of(priced, [row], [at])
     left = loads.load - own.load
     device = loads.device_bytes - own.device_bytes + priced.fixed_bytes
@@ -181,7 +181,7 @@ def _step(priced: PricedOptions, load: Array) -> float:
 class Alternative:
     """A sharding with some tables held otherwise, or the rule that refuses it."""
 
-    words: tuple[SaidOfTables, ...]
+    words: tuple[TableWord, ...]
     sharding: Sharding | None
     """All other tables where they were; None where a rule refuses it, or no place has room."""
     refused: str = ""
@@ -190,14 +190,14 @@ class Alternative:
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """Tables that are said to be held otherwise."""
+        """Tables that the words name."""
         return tuple(table for said in self.words for table in range(said.first, said.last + 1))
 
 
 def alternative(
     question: RecommenderQuestion, sharding: Sharding, text: str, restrictions: ShardingRestrictions
 ) -> Alternative:
-    """The sharding with these words in place of what it says of their tables.
+    """The sharding with the options and places of `text` for the tables that it names.
 
     Shards without a place are put where they lengthen the step least.
 
@@ -232,7 +232,7 @@ def alternative(
     )
 
 
-def _given(said: SaidOfTables, nth: int) -> Placed | None:
+def _given(said: TableWord, nth: int) -> Placed | None:
     """The nth table of a word with its places; None where these are free."""
     shards = said.option.shards if said.option.placed else 0
     if shards and not said.at:
@@ -241,7 +241,7 @@ def _given(said: SaidOfTables, nth: int) -> Placed | None:
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
-    """The rule that an option of a table breaks; nothing where it is legal."""
+    """The rule that an option of a table breaks; empty where it is legal."""
     model, cluster = question.model, question.cluster
     width = model.classes[model.class_of_table[table]].width
     name = model.table_names[table]
@@ -265,11 +265,11 @@ def _priced(
     question: RecommenderQuestion,
     restrictions: ShardingRestrictions,
     sharding: Sharding,
-    words: tuple[SaidOfTables, ...],
+    words: tuple[TableWord, ...],
 ) -> PricedOptions:
-    """Prices of the sharding's options and of those that are said, whatever the plan forbids."""
-    asked = replace(restrictions, fixed=(*restrictions.fixed, *words))
-    return limited(covered_options(question, asked, sharding), restrictions)
+    """Prices of the sharding's options and of those in `words`, whether or not the plan forbids them."""
+    wider = replace(restrictions, fixed=(*restrictions.fixed, *words))
+    return limited(covered_options(question, wider, sharding), restrictions)
 
 
 def _best_place(priced: PricedOptions, there: dict[int, Placed], row: int, option: Option) -> Placed:

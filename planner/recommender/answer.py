@@ -36,7 +36,7 @@ class Loads:
 
     @property
     def step_seconds(self) -> float:
-        """Stages one after another, each as long as its busiest GPU, and what no table changes."""
+        """Seconds of a step: the longest load of each stage, summed, and the fixed seconds."""
         return float(self.stage_seconds.sum()) + self.fixed
 
     @property

@@ -45,7 +45,7 @@ class ShardingLimits(Spec):
 
 
 class ShardingPrediction(Spec):
-    """What the cost model said when the plan was made."""
+    """The cost model's prediction for the plan."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     busiest_sum_seconds: _Seconds
@@ -68,7 +68,7 @@ class ShardingPrediction(Spec):
     host_bytes: tuple[float, ...]
     """Bytes of each host's memory that tables fill."""
     host_memory: float
-    """Bytes that each host has; 0 where nobody knows."""
+    """Bytes that each host has; 0: unknown."""
 
     @classmethod
     def of(cls, priced: RecommenderEstimate) -> ShardingPrediction:

@@ -78,7 +78,7 @@ def plan_sharding(
 
 
 def space_in_words(problem: Problem) -> str:
-    """What a proof over this problem covers."""
+    """The space that a proof over this problem covers, in words."""
     options = problem.priced.options
     forms = sorted({str(options[pick].form) for picks in problem.picks for pick in picks})
     tiers = sorted({options[pick].tier for picks in problem.picks for pick in picks})

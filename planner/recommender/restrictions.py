@@ -11,7 +11,7 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.prices.pricing import priced_options
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.sharding import FORMS, Option, SaidOfTables, Sharding, parse_words
+from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, TableWord, parse_words
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
 """What can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
@@ -21,7 +21,7 @@ FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
 class ShardingRestrictions:
     """Limits of one search; without any, all options of all tables are searched."""
 
-    fixed: tuple[SaidOfTables, ...] = ()
+    fixed: tuple[TableWord, ...] = ()
     """Options of tables, with or without places."""
     together: tuple[tuple[int, ...], ...] = ()
     """Groups of tables that lie whole on one GPU."""
@@ -33,7 +33,7 @@ class ShardingRestrictions:
     """Bytes of a node's host memory that may be filled; None: the question's."""
 
     def allows(self, option: Option) -> bool:
-        """Whether no forbidden word is said of an option."""
+        """Whether no forbidden word applies to an option."""
         said: set[str] = {option.form}
         said |= {"hot"} if option.hot else set()
         said |= {"host"} if option.tier == "host" else set()

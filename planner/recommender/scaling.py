@@ -26,7 +26,7 @@ def best_sharding(
     restrictions: ShardingRestrictions | None = None,
     seconds: float = math.inf,
 ) -> ShardingAnswer | None:
-    """The best sharding of a question within the time that a budget has left; None where there is none left.
+    """The best sharding of a question within the budget's remaining time; None where it is spent.
 
     `seconds` limits this search alone.
 

@@ -31,7 +31,7 @@ class Filling:
     hits: float
     """Share of all accesses that find their row."""
     bound: float
-    """Hits that no choice of rows of this many bytes exceeds."""
+    """Upper bound on the hits of any rows of this many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def filling_order(tables: CachedTables) -> FillingOrder:
 
 
 def one_share(tables: CachedTables, capacity: float) -> Filling:
-    """The same share of the rows of every table, as one load factor has it; the bound is its own."""
+    """The cache that holds the same share of every table's rows, as one load factor does; its bound is its own hits."""
     share = min(1.0, capacity / tables.cached_whole_bytes)
     rows = np.floor(share * tables.rows)
     hits = tables.hits(rows)

@@ -60,7 +60,7 @@ class ServingQuestion(Spec):
 
     @property
     def most_bytes(self) -> float:
-        """Bytes of a GPU that a cache may fill."""
+        """Bytes of a GPU available to the cache."""
         gpu = self.cluster.gpu
         reserve = (
             WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
@@ -69,7 +69,7 @@ class ServingQuestion(Spec):
 
 
 class ServingPlan(Spec):
-    """Which rows every GPU caches, and what comes of it."""
+    """Rows of each table that every GPU caches, and the hits they give."""
 
     kind: Literal["serving-plan"] = "serving-plan"
     schema_version: Literal[1] = 1
@@ -81,7 +81,7 @@ class ServingPlan(Spec):
     hits: float
     """Share of accesses that find their row in the cache."""
     bound: float
-    """Hits that no cache of the bytes asked for exceeds."""
+    """Upper bound on the hits of any cache of this size."""
 
     @property
     def rows(self) -> Array:
@@ -132,7 +132,7 @@ def require_host(question: ServingQuestion) -> None:
 
 
 def rows_on_host(question: ServingQuestion) -> Array:
-    """(C,) rows of each table in host memory, those used most; all of them where nobody says how much there is."""
+    """(C,) rows of each table in host memory, the hottest; all rows where the host's memory is unknown."""
     tables = cached_tables(question.model, ELEMENT_BYTES[question.table_dtype])
     room = usable_host_memory(question.cluster)
     if question.drive_rate is None or not room or tables.bytes <= room:

@@ -58,7 +58,7 @@ def test_three_runs_that_agree_are_learned_from(start: HardwareProfile, cases: S
     assert error_on(timed[3:], fit.profile) < 0.67 * error_on(timed[3:], start)
     gemm = fit.constants["gemm_efficiency"]
     assert gemm.low < gemm.value < gemm.high
-    assert 0 < gemm.told < 1
+    assert 0 < gemm.determined < 1
     assert len(fit.residuals) == 3
     assert fit.scenarios == start.scenarios
     assert [runs.source for runs in fit.timed] == [*(runs.source for runs in start.timed), "mine"]

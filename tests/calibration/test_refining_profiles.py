@@ -90,9 +90,9 @@ def test_one_run_makes_the_prediction_of_another_layout_better() -> None:
 
 def test_what_a_run_cannot_tell_stays_where_it_was() -> None:
     refinement = refine(measured_apart(), [observed("mbs4", planted(compute=1.2))])
-    assert refinement.factors["collectives"].told == pytest.approx(0.0, abs=1e-6)
+    assert refinement.factors["collectives"].determined == pytest.approx(0.0, abs=1e-6)
     assert refinement.factors["collectives"].factor == pytest.approx(1.0)
-    assert refinement.factors["compute"].told > 0.5
+    assert refinement.factors["compute"].determined > 0.5
     assert refinement.factors["compute"].low < 1.2 < refinement.factors["compute"].high
 
 
@@ -112,13 +112,13 @@ def test_a_noisy_run_moves_less() -> None:
         for noise in (QUIET, 0.4)
     )
     assert 1.0 < noisy.factor < quiet.factor
-    assert noisy.told < quiet.told
+    assert noisy.determined < quiet.determined
 
 
 def test_a_disturbed_step_is_followed_part_of_the_way() -> None:
     """Others on the machine are seldom the same in the next run."""
     run = observed("mbs4", measured_apart())
-    twice = {STEP: MeasuredQuantity(seconds=2 * run.seen[STEP].seconds, noise=QUIET, doubt=0.35)}
+    twice = {STEP: MeasuredQuantity(seconds=2 * run.seen[STEP].seconds, noise=QUIET, disturbance=0.35)}
     run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **twice})
     assert 0.3 < refine(measured_apart(), [run]).profile.contention < 0.9
 

@@ -129,9 +129,9 @@ def test_planted_constants_come_back(clean: StepTimeFit, start: HardwareProfile)
         interval = clean.constants[name]
         assert interval.low < planted < interval.high, name
         assert distance(interval.value, planted) < distance(getattr(start, name), planted), name
-        if interval.told > 0.3:
+        if interval.determined > 0.3:
             assert distance(interval.value, planted) < 0.1, name
-    assert {name for name, interval in clean.constants.items() if interval.told > 0.3} >= {
+    assert {name for name, interval in clean.constants.items() if interval.determined > 0.3} >= {
         "gemm_efficiency",
         "host_layer_seconds",
     }
@@ -147,7 +147,7 @@ def test_runs_that_hide_no_collective_tell_their_links(start: HardwareProfile) -
     link = fit_step_times(start, timed(cases, seconds, sources="each")).constants["link_efficiency"]
     assert link.low < PLANTED["link_efficiency"] < link.high
     assert distance(link.value, PLANTED["link_efficiency"]) < 0.1
-    assert link.told > 0.3
+    assert link.determined > 0.3
 
 
 def test_a_slow_host_is_found_where_the_usual_one_is_never_waited_for(start: HardwareProfile) -> None:
@@ -184,9 +184,9 @@ def test_outliers_move_little(cases, start, true_seconds, clean: StepTimeFit) ->
 def test_what_the_rows_cannot_tell_stays_at_its_default(clean: StepTimeFit, start: HardwareProfile) -> None:
     for name in MULTI_NODE:
         assert getattr(clean.profile, name) == pytest.approx(getattr(start, name), rel=1e-3)
-        assert clean.constants[name].told == pytest.approx(0, abs=1e-6)
+        assert clean.constants[name].determined == pytest.approx(0, abs=1e-6)
         assert clean.constants[name].moved_by == ()
-    assert clean.constants["gemm_efficiency"].told > 0.5
+    assert clean.constants["gemm_efficiency"].determined > 0.5
 
 
 def test_profiles_together_are_as_one_by_one(cases, start: HardwareProfile) -> None:
@@ -209,7 +209,7 @@ def test_a_fit_may_start_from_that_of_more_runs(cases, start, true_seconds, clea
 def test_fewer_rows_say_less(cases, start, true_seconds, clean: StepTimeFit) -> None:
     few = fit_step_times(start, timed(cases, true_seconds)[10:13]).constants["gemm_efficiency"]
     many = clean.constants["gemm_efficiency"]
-    assert 0 < few.told < many.told
+    assert 0 < few.determined < many.determined
 
 
 def test_a_constant_of_zero_stays_zero(cases, start, true_seconds) -> None:

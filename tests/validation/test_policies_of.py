@@ -21,7 +21,7 @@ from cost_models.measured.runs.policies import (
     zero_of,
 )
 from cost_models.measured.runs.rows import Notes, Row
-from cost_models.measured.runs.switches import is_doubtful
+from cost_models.measured.runs.switches import is_suspect
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.estimating import estimate
 
@@ -282,5 +282,5 @@ def test_doubtful_rows_take_no_part_in_fits() -> None:
     ]
     pairs = {pair_of(sound[0])}
     assert not fit_families([*sound[:3], *noisy], pairs)
-    assert is_doubtful(Row({"flags": "HOST_OR_FABRIC_BOUND"}))
-    assert not is_doubtful(Row({"flags": "UNEVEN_PP"}))
+    assert is_suspect(Row({"flags": "HOST_OR_FABRIC_BOUND"}))
+    assert not is_suspect(Row({"flags": "UNEVEN_PP"}))

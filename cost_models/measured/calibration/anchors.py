@@ -128,7 +128,7 @@ def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
 
 
 def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Floats]:
-    """Log of predicted / measured of an anchor, and its slopes in the constants; flat where it has no case."""
+    """Log of predicted / measured of an anchor, and its slopes in the constants; zero slopes without a case."""
     if prediction.case is None:
         ratio = _ratio(prediction)
         assert ratio is not None
@@ -139,7 +139,7 @@ def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Fl
 
 
 def _told(prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset) -> str:
-    """What the anchors moved, in words."""
+    """How far the anchors moved each constant and the step time, in words."""
     moved = []
     if prediction.case is not None:
         before = prediction.case.question.hardware

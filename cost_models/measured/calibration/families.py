@@ -1,7 +1,7 @@
 """Profiles of every GPU and stack that published runs cover, and their cross-validation over sources.
 
 There is one profile for each (die, family of stacks) with enough runs, and one for each die over all its stacks, for
-stacks that nobody timed. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
+untimed stacks. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cost_models.measured.calibration.step_time_fit import (
     measured_seconds,
 )
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.switches import is_doubtful
+from cost_models.measured.runs.switches import is_suspect
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
@@ -61,13 +61,13 @@ def fit_families(
 ) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
 
-    A fit starts `around` that of the same name to more cases, where there is one. Rows that their transcriber doubts
+    A fit starts `around` that of the same name to more cases, where there is one. Rows that their transcriber flagged
     take no part: a few runs on a strained machine would set its host's times alone.
     """
     timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
     groups: dict[Pair, list[int]] = {}
     for index, case in enumerate(timed.cases):
-        if is_doubtful(case.row):
+        if is_suspect(case.row):
             continue
         die, stack = pair_of(case)
         groups.setdefault((die, stack), []).append(index)
@@ -91,7 +91,7 @@ def fit_families(
 
 
 def timed_by_default(cases: Sequence[Case]) -> TimedCases:
-    """Cases prepared to be fitted from the documented defaults."""
+    """Cases prepared for fits that start at the documented defaults."""
     return TimedCases(catalog.load_profile("datasheet-gpu"), cases)
 
 

@@ -43,20 +43,20 @@ _FAR = 0.01
 _NOISE, _ODD_NOISE = 0.02, 0.5
 """Deviation of an ordinary row from its neighbours, and of an odd one."""
 _ODD, _FAR_ODD = 0.4, 0.05
-"""Share of rows that are odd; on a cluster that is far rows agree, or nobody could tell that it is."""
+"""Share of rows that are odd; on a cluster that is far rows agree, or it could not be recognised."""
 _MOST = 128
 """Combinations that are followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """What runs say of their cluster, as logarithms."""
+    """Offset of one cluster from its profile, inferred from runs, as logarithms."""
 
     step: float
     """Added to every step time."""
     constants: Array
     """(C,) added to constants."""
-    told: Array
+    determined: Array
     """(C,) share of the deviation of each constant that the runs take away."""
     deviations: Array
     """(C,) what is left of it."""
@@ -64,7 +64,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Combinations:
-    """What may be true of the cluster and of the rows so far."""
+    """Hypotheses on the cluster and on each row so far, as weighted Gaussians."""
 
     means: Array
     """(H, 1 + C) of γ and δ."""
@@ -76,7 +76,7 @@ class _Combinations:
     """(H,) share of rows that are odd."""
 
     def after(self, term: Array, value: float) -> _Combinations:
-        """What may be true after one more row, ordinary or odd, whose γ and δ add up to `value` along `term`."""
+        """The hypotheses after one more row, ordinary or odd, with `term` · (γ, δ) = `value`."""
         along = self.covariances @ term
         off = value - self.means @ term
         both = []
@@ -96,7 +96,7 @@ class _Combinations:
         return _Combinations(means[best], covariances[best], chances[best], odd[best])
 
     def moments(self) -> tuple[Array, Array]:
-        """(1 + C,) mean of all of them, and the deviations around it."""
+        """(1 + C,) mean and (1 + C,) deviation over all hypotheses."""
         weights = np.exp(self.chances - self.chances.max())
         weights /= weights.sum()
         mean = weights @ self.means
@@ -121,11 +121,11 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
         found = found.after(np.append(1.0, slope), -error)
     mean, after = found.moments()
     told = np.clip(1 - after / np.maximum(before, 1e-12), 0.0, 1.0)
-    return Offset(step=float(mean[0]), constants=mean[1:], told=told[1:], deviations=after[1:])
+    return Offset(step=float(mean[0]), constants=mean[1:], determined=told[1:], deviations=after[1:])
 
 
 def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """(C, C) covariance of the constants' logarithms in the scenarios of a profile; of one that has none the pulls."""
+    """(C, C) covariance of the constants' logarithms over a profile's scenarios; from the pulls where it has none."""
     told = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(pulls_of(constants) ** 2)
     known = [place for place, name in enumerate(constants) if name in told]
@@ -136,7 +136,7 @@ def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
 
 
 def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
-    """(1 + C, 1 + C) covariance of γ and δ: what is left once so many runs have said theirs of them."""
+    """(1 + C, 1 + C) prior covariance of γ and δ, reduced by `known_runs` runs that the profile was fitted to."""
     joint = np.zeros((len(covariance) + 1,) * 2)
     joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
     left = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
@@ -155,7 +155,7 @@ _HARDLY = 1e-6
 def fit_few_runs(
     start: HardwareProfile, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> StepTimeFit:
-    """Move the constants of `start` by what a few runs of one cluster say of them."""
+    """Move the constants of `start` by the offset that a few runs of one cluster imply."""
     timed = TimedCases(start, cases)
     errors, slopes = timed.logarithms
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)
@@ -185,6 +185,10 @@ def _intervals(
         strongest = np.argsort(-np.abs(slopes[:, place]), kind="stable")[:3]
         movers = tuple(timed.cases[run].row.row_id for run in strongest if slopes[run, place] != 0)
         intervals[name] = Interval(
-            value=value, low=value / wide, high=value * wide, moved_by=movers, told=float(found.told[place])
+            value=value,
+            low=value / wide,
+            high=value * wide,
+            moved_by=movers,
+            determined=float(found.determined[place]),
         )
     return intervals

@@ -92,7 +92,7 @@ class Expansion:
     """(R, C) derivatives of the errors."""
 
     def of(self, rows: Array | list[int]) -> Expansion:
-        """The same of some of the measurements."""
+        """The expansion of some of the measurements."""
         return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
 
 

@@ -40,7 +40,7 @@ _DIGITS = 4
 
 
 def rounded(value: float) -> float:
-    """A measured value with the significant digits it is worth."""
+    """A measured value rounded to `_DIGITS` significant digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -172,7 +172,7 @@ def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
 
 
 def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> dict[str, Any]:
-    """Constants of a profile by name; none where nothing of a host was measured.
+    """Constants of a profile for offload, by name; empty where nothing of the host was measured.
 
     Args:
         rows: merged over the ranks.
@@ -207,7 +207,7 @@ def _overlap(rows: Sequence[Measurement]) -> float:
 
 
 def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:
-    """By ranks that copy at once."""
+    """Copy rates by number of ranks that copy at once."""
     rates: dict[int, dict[str, str]] = {}
     for way in ("down", "up", "both"):
         for row in select(rows, "offload", way):

@@ -66,7 +66,7 @@ def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """The profile as it was measured, before runs moved it; a peak that a run raised stays."""
+    """The profile as measured, with the effect of runs undone; a peak that a run raised stays."""
     if profile.moved is None:
         return profile
     back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -75,7 +75,7 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
 
 
 def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
-    """The profile with some constants multiplied, none beyond the most that a fit allows or that it had."""
+    """The profile with some constants multiplied, each at most at the fit's ceiling or its former value."""
     values = {}
     for name, factor in factors.items():
         before = getattr(profile, name)
@@ -84,7 +84,7 @@ def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> 
 
 
 def ceiling_of(name: str) -> float:
-    """Largest value that a constant may take; a profile beyond it could not be read again."""
+    """Largest value that a fit may give a constant, within the limits of the profile's file."""
     most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
     ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
     return min(float(most), ceiling) if name.endswith("efficiency") else float(most)

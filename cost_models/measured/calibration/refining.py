@@ -83,8 +83,8 @@ class MeasuredQuantity:
     """Seconds in the median step."""
     noise: float
     """Relative width of the middle half of the steps."""
-    doubt: float = 0.0
-    """Further doubt, as a logarithm: what other work took of the machine, which is seldom the same."""
+    disturbance: float = 0.0
+    """Further uncertainty, as a logarithm: what other work took of the machine, which varies from run to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class RefinedFactor:
     low: float
     high: float
     """Upper end of the 90 % interval."""
-    told: float
+    determined: float
     """Share of the factor's uncertainty that the runs remove."""
 
 
@@ -129,14 +129,16 @@ class Refinement:
 def refine(
     profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
 ) -> Refinement:
-    """Move `profile` so that the `runs`, all of one machine, come out right; an earlier refinement is undone first.
+    """Fit `profile` to `runs`, all of one machine; an earlier refinement is undone first.
 
     Raises:
         InputError: the profile is of another GPU.
     """
     start = _for(runs[0].question, before_runs(profile))
     seen = _to_explain(start, runs)
-    deviations = np.array([math.hypot(_UNSEEN[quantity], one.noise, one.doubt) for _, quantity, one in seen])
+    deviations = np.array(
+        [math.hypot(_UNSEEN[quantity], one.noise, one.disturbance) for _, quantity, one in seen]
+    )
     measured = np.log([one.seconds for _, _, one in seen])
     totals = _totals()
 
@@ -174,9 +176,12 @@ def refine(
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
     """The estimate of a run under a profile."""
-    asked = run.question
     question = complete_question(
-        asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile
+        run.question.model,
+        run.question.cluster,
+        run.question.training,
+        stack=run.question.stack,
+        profile=profile,
     )
     return estimate(question, run.layout)
 
@@ -189,7 +194,7 @@ def quantities(found: Estimate) -> dict[str, float]:
 
 
 def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
-    """The profile under the identity of the question's GPU and stack. Raises InputError where it is of another GPU."""
+    """The profile renamed for the question's GPU and stack. Raises InputError where it is of another GPU."""
     complete_question(
         question.model, question.cluster, question.training, stack=question.stack, profile=profile
     )
@@ -236,14 +241,14 @@ def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> di
     for kind, at, spread, unknown in zip(_PULLS, totals @ point, after, before, strict=True):
         low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
         told = max(0.0, 1.0 - float(spread / unknown))
-        found[kind] = RefinedFactor(factor=factor, low=low, high=high, told=told)
+        found[kind] = RefinedFactor(factor=factor, low=low, high=high, determined=told)
     return found
 
 
 def _claims(
     start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
 ) -> dict[str, object]:
-    """What the refined profile says of itself; its error is no smaller than its runs vary by."""
+    """Error, number of runs and provenance of the refined profile; its error is no smaller than the runs' noise."""
     errors = [
         abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
     ]

@@ -120,7 +120,7 @@ def _why_not(prediction: Prediction, case: Case, stack: str | None, die: str | N
 
 
 def _pair(case: Case) -> Pair:
-    """The die and the stack that a case ran on: one's own runs need not speak for a family."""
+    """The die and the stack, not the family of stacks, that a case ran on."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 
@@ -213,7 +213,7 @@ def named_sources(fit: StepTimeFit) -> str:
 
 
 def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
-    """The source of a fitted profile: whose runs it was fitted to, and from which profile."""
+    """The `source` of a fitted profile: the runs it was fitted to, and the profile the fit started from."""
     return (
         f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
         " fit itself."

@@ -1,4 +1,4 @@
-"""Scenarios: sets of constants that the runs leave possible on a cluster nobody timed.
+"""Scenarios: sets of constants that the runs leave possible on an untimed cluster.
 
 On another cluster the constants of a profile are off by δ = p + s, in logarithms: p is what the runs leave open (the
 inverse of the loss's curvature at the fit), s is how much one cluster and release differ from another. With S the
@@ -55,7 +55,7 @@ def scenarios_of(
 
 
 def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array) -> tuple[Array, float]:
-    """(C,) variances of the constants between sources, and the deviation of what they leave of the errors."""
+    """(C,) variances of the constants between sources, and the standard deviation of the remaining error."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, source in enumerate(sources):
         rows[source].append(row)

@@ -69,7 +69,7 @@ class Interval:
     high: float
     moved_by: tuple[str, ...]
     """The runs that pull the constant most, strongest first."""
-    told: float
+    determined: float
     """Share of the constant's uncertainty that the runs remove; at 0 they say nothing and it stays where it was."""
 
 
@@ -143,7 +143,7 @@ class TimedCases:
         return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
 
     def of(self, rows: Sequence[int]) -> TimedCases:
-        """Some of the cases; what is known of all is known of them."""
+        """Some of the cases, with the errors at `start` where they are known already."""
         some = copy(self)
         some.cases = tuple(self.cases[row] for row in rows)
         some._times, some._measured = self._times.of(rows), self._measured[list(rows)]
@@ -227,8 +227,8 @@ def fit_step_times(
 def fitted_profile(
     fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
 ) -> HardwareProfile:
-    """The fitted profile with its claims: runs, remaining error, and where it was tried, the error on unseen sources
-    and how far intervals have to reach there."""
+    """The fitted profile with its claims: runs, remaining error, error on unseen sources, and the reach of intervals
+    there."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -278,5 +278,5 @@ def _intervals(
         low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
         moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
         told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
-        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, told=told)
+        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, determined=told)
     return intervals

@@ -204,7 +204,7 @@ def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
 
 
 def _tuned(question: Question, layout: Layout) -> Layout:
-    """The layout with the smallest microbatch that fits and is hardly slower than the fastest, as its author would find
+    """The layout with the smallest microbatch that fits and is hardly slower than the fastest, as an author would tune
     it; with one sequence where none fits."""
     samples = question.training.global_batch // layout.dp
     possible = [
@@ -256,7 +256,7 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
 
 
 def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
-    """As many as stages, where releases of the row's date made it so."""
+    """The number of stages, where releases at the row's date used as many microbatches; else None."""
     until = question.stack.microbatches_per_stage_until
     month = month_of(row)
     return (

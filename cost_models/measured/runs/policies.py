@@ -99,7 +99,7 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
 
 
 def states_recompute(row: Row, stack: StackSpec) -> bool:
-    """Whether the row says what was recomputed, in words of which nothing was left out."""
+    """Whether the row states what was recomputed, in words that are fully understood."""
     return bool(row.text("recompute")) and not _cheaper_than_core(row, stack)
 
 
@@ -112,7 +112,7 @@ def _cheaper_than_core(row: Row, stack: StackSpec) -> str:
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
-    """The row's ZeRO stage over its replicas; where nobody says, what the stack does."""
+    """The row's ZeRO stage over its replicas; where it is blank, the stack's usual one."""
     words = row.text("zero_stage").lower()
     stage = row.number("zero_stage")
     stated = int(stage) if stage is not None and 0 <= stage <= 3 else _named_stage(words)
@@ -181,7 +181,7 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
 
 
 def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
-    """The question with the seconds a parameter that the row states; without such a cell as it is."""
+    """The question with the host's update time from the row's log; unchanged where the row has none."""
     stated = row.number("cpu_update_s")
     if stated is None or stated <= 0:
         return question
@@ -193,5 +193,5 @@ def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes)
 
 
 def with_seconds(question: Question, seconds: float) -> Question:
-    """The question on a host that updates a parameter in so long."""
+    """The question on a host that takes `seconds` to update a parameter."""
     return replace(question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds}))

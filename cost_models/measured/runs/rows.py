@@ -90,7 +90,7 @@ def _decoded(raw: bytes, path: Path) -> str:
 
 
 class UnpredictableError(Exception):
-    """A row cannot be predicted; the message is the reason that readers need."""
+    """A row cannot be predicted; the message is the reason shown to users."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Row:
 
     @property
     def row_id(self) -> str:
-        """What the table calls the run."""
+        """Name of the run in its table."""
         return self.text("row_id")
 
     @property

@@ -82,7 +82,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 
 
 def _left_loss(row: Row, stack: StackSpec) -> bool:
-    """Whether the row is dated within the releases that compile blocks and not the loss."""
+    """Whether the row's release compiled blocks but not the loss."""
     month, months = month_of(row), stack.loss_not_compiled
     return month is not None and months is not None and months[0] <= month <= months[1]
 
@@ -127,7 +127,7 @@ def _shape(row: Row) -> str:
 
 
 def kernel_is_assumed(row: Row) -> bool:
-    """Whether the row's attention kernel was filled in by whoever wrote the table."""
+    """Whether the table's author filled in the row's attention kernel."""
     return _ASSUMED.search(row.text("assumed_fields").lower()) is not None
 
 

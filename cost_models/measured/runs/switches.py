@@ -48,7 +48,7 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-bias-gelu-fusion": {"fused_elementwise": False},
     "no-bias-swiglu-fusion": {"fused_elementwise": False},
 }
-_DOUBTFUL = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
+_SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
 _EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
 _DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
@@ -56,13 +56,13 @@ _OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
 _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
 
 
-def is_doubtful(row: Row) -> bool:
+def is_suspect(row: Row) -> bool:
     """Whether the transcriber flagged the row's time: noisy, suspect, or bound by what the row does not say."""
-    return _DOUBTFUL.search(row.text("flags").lower()) is not None
+    return _SUSPECT.search(row.text("flags").lower()) is not None
 
 
 def _switches(row: Row) -> tuple[str, ...]:
-    """What stands alone in the notes of a row, and in what its transcriber took for granted."""
+    """Words that stand alone in a row's notes and in its assumed fields."""
     words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
     return tuple(one.strip().lstrip("-") for one in words)
 
@@ -144,7 +144,7 @@ _MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
 def keeps_experts_whole(row: Row) -> bool:
-    """Whether the row's recipes split no expert over tensor ranks where they do not say: all of Megatron Bridge's set
+    """Whether the row's recipes do not split experts over tensor ranks: all of Megatron Bridge's set
     `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP exchanges."""
     return "bridge" in row.text("framework").lower() or expert_changes(row).get("expert_dispatch") == "tokens"
 

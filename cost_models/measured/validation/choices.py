@@ -91,7 +91,7 @@ def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
 
 
 def _choices(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows, with those between which no layout decides as one."""
+    """The rows, with rows of one layout and one prediction merged into one."""
     alike: dict[tuple[str, float], list[_Row]] = defaultdict(list)
     for row in rows:
         alike[str(row.layout), row.predicted].append(row)
@@ -111,7 +111,7 @@ def _fastest(rows: Sequence[_Row]) -> _Row:
 
 
 def _recommended(rows: Sequence[_Row]) -> _Row:
-    """The simplest row that cannot be told from the one predicted fastest."""
+    """The simplest row whose prediction is within uncertainty of the fastest."""
     fastest = _fastest(rows)
     close = [row for row in rows if (row.fits or not fastest.fits) and not _is_slower(row, fastest)]
     return min(close, key=lambda row: (_step(row), row.predicted))
@@ -123,7 +123,7 @@ def _is_slower(row: _Row, fastest: _Row) -> bool:
 
 
 def _step(row: _Row) -> tuple[bool, bool, bool]:
-    """How far from the simplest: context parallelism, a full device, recompute."""
+    """Distance from the simplest layout: context parallelism, a full device, recompute."""
     recomputes = any(policy != "none" for policy in row.layout.recompute)
     return row.layout.cp > 1, not row.roomy, recomputes
 

@@ -78,7 +78,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A group of them."""
+    """A group of published figures with their predictions."""
 
     name: str
     title: str
@@ -90,7 +90,7 @@ class Figures:
 
     @property
     def met(self) -> int:
-        """How many came as near as they should."""
+        """Number of figures within the group's tolerance."""
         return sum(abs(point.off) <= self.within for point in self.points)
 
 
@@ -144,7 +144,7 @@ def _predicted(group: FiguresSpec) -> Iterator[Figure]:
 
 
 def _changed(question: Question, point: PointSpec) -> Question:
-    """The question with what a point changes."""
+    """The question with the changes of a point applied."""
     other = catalog.load_stack(point.stack) if point.stack else question.stack
     taken = {name: getattr(other, name) for name in point.fields}
     return replace(

@@ -2,7 +2,7 @@
 
 A step's interval is as wide as its deviation says, stretched to either side (conformal prediction): by what the
 twentieth and nineteen twentieths of the runs of sources left out of every fit needed. Errors have two unlike sides: a
-cluster is seldom faster than its model, and in many ways slower. Whether that holds is asked of each source with the
+cluster is seldom faster than its model, and in many ways slower. It is tested on each source with the
 stretches of all others, so that neither its constants nor its interval have seen it.
 """
 
@@ -36,14 +36,14 @@ class LeftOutRun:
 
     @property
     def needed(self) -> float:
-        """Deviations that its measured step lies above the predicted one; below zero: below it."""
+        """Distance of the measured from the predicted step in deviations; negative where it was faster."""
         assert self.deviation is not None
         return -float(np.log1p(self.error)) / self.deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How much further than that of a normal error an interval reaches to each side."""
+    """Stretch of an interval to each side, relative to that of a normal error."""
 
     faster: float
     slower: float
@@ -61,7 +61,7 @@ def reach_in(profile: HardwareProfile) -> Reach | None:
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """The reach that holds nine in ten of the runs; as in fits each of n runs of a source counts 1/√n."""
+    """The reach that holds nine in ten of the runs; each of n runs of a source weighs 1/√n, as in fits."""
     known = [run for run in runs if run.deviation is not None]
     counts = Counter(run.source for run in known)
     needed = np.array([run.needed for run in known])
@@ -72,7 +72,7 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
 
 
 def held_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
-    """Source → of each of its runs, whether the interval held it whose reach all other sources give."""
+    """Source → for each of its runs, whether the interval with the reach of all other sources holds it."""
     held = {}
     for source in dict.fromkeys(run.source for run in runs if run.deviation is not None):
         reach = reach_of([run for run in runs if run.source != source])
@@ -82,7 +82,7 @@ def held_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]
 
 
 def _quantile(values: Array, weights: Array, share: float) -> float:
-    """The value that a share of the weights lies below."""
+    """The weighted quantile of the values."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     return float(values[order][min(len(values) - 1, int(np.searchsorted(below, share * below[-1])))])

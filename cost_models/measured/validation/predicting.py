@@ -78,7 +78,7 @@ def predict(
 
 
 def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
-    """Whether a row leaves all its degrees blank, while weights, gradients and states alone fill an undivided GPU."""
+    """Whether the row leaves all degrees blank although weights, gradients and states would fill an undivided GPU."""
     if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
         return False
     memory = dict(priced.rank_memory[priced.fullest_rank])
@@ -86,7 +86,7 @@ def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
 
 
 def _prediction(case: Case, priced: Estimate) -> Prediction:
-    # whoever recomputed more than is assumed had more room
+    # a run that recomputed more than is assumed had more room
     known = priced.fits or states_recompute(case.row, case.question.stack)
     return Prediction(
         row=case.row,

@@ -35,7 +35,7 @@ class RecommenderPrediction:
 
     @property
     def training_error(self) -> float | None:
-        """The same without evaluations."""
+        """Relative error of the step time without evaluations."""
         measured = self.run.training_seconds
         return self.estimate.step_seconds / measured - 1 if measured else None
 
@@ -47,14 +47,14 @@ class RecommenderPrediction:
 
     @property
     def exchange_share(self) -> float:
-        """Of the step: vectors and gradients of tables between GPUs."""
+        """Share of the step spent on exchanging table vectors and gradients between GPUs."""
         parts = self.estimate.stages
         return (parts[STAGES.forward_exchange] + parts[STAGES.backward_exchange]) / parts.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderScore:
-    """How far off the runs of one framework on one GPU are."""
+    """Errors of the runs of one framework on one GPU."""
 
     framework: str
     gpu: str
@@ -67,7 +67,7 @@ class RecommenderScore:
 
 
 def predict(run: RecommenderRun) -> RecommenderPrediction:
-    """A run's step as its question prices it."""
+    """The prediction of one run."""
     found = estimate(run.question, run.sharding)
     seconds = found.step_seconds
     if run.training_seconds is not None:

@@ -273,7 +273,7 @@ class ChanceRange:
 
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
-    """Every range that has runs, the least likely first; runs of which nobody knows whether they ran do not count."""
+    """Ranges of P(fits) that have runs, the least likely first; runs with unknown outcome do not count."""
     known = [
         (one.fits_probability, not one.row.flag("oom"))
         for one in predictions

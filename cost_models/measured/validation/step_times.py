@@ -35,11 +35,11 @@ class _Group:
     rows: tuple[int, ...]
 
     def part(self, which: slice) -> _Group:
-        """Some of its cases."""
+        """A slice of the group's cases."""
         return _Group(self.question, self.columns.rows(which), self.placed[which], self.rows[which])
 
     def kept(self, place_of: Mapping[int, int]) -> _Group:
-        """Those of its cases that have a place, which is their row from now on."""
+        """The cases that `place_of` keeps, renumbered by it."""
         which = [index for index, row in enumerate(self.rows) if row in place_of]
         return _Group(
             self.question,

@@ -66,7 +66,7 @@ def hugectr_options(
 
 
 def _usual(question: RecommenderQuestion) -> Sequence[Pair]:
-    """What its planner splits tables into: slices of their rows on twice as many GPUs each time."""
+    """Options that HugeCTR's planner tries: whole tables, and row slices over powers of two GPUs."""
     gpus = question.cluster.num_gpus
     forms = [
         Option("whole"),

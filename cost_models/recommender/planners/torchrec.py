@@ -130,7 +130,7 @@ class _Shard:
 
     @property
     def stages(self) -> list[float]:
-        """(K,) seconds, by stage: backward compute as the update."""
+        """(K,) seconds by stage; backward compute counts as the update."""
         forward = self._forward_seconds
         there, back = self._exchange_seconds
         of = {
@@ -191,7 +191,7 @@ class _Shard:
 
     @property
     def _exchange_seconds(self) -> tuple[float, float]:
-        """Forward and backward."""
+        """Seconds of the forward and of the backward exchange."""
         at, copies = self._topology, _BATCHED_COPY * self._out_bytes / self._rate
         link = at.intra_node if self._nodes == 1 else at.inter_node
         form = self._option.form
@@ -216,5 +216,5 @@ class _Shard:
 
     @property
     def _sharers_of_output(self) -> float:
-        """Between nodes vectors of ids are counted whole."""
+        """Factor on a vector's bytes between nodes: `concat` sends vectors of ids whole."""
         return self._sharers if self._table.combiner == "concat" else 1.0

@@ -46,13 +46,13 @@ class DenseNetwork:
 
     @cached_property
     def vectors(self) -> float:
-        """F: vectors that meet in `dot`."""
+        """F: number of vectors that `dot` multiplies pairwise."""
         deep = sum(one.outputs * one.count for one in self.model.tables)
         return deep + (1.0 if self.model.bottom_mlp else 0.0)
 
     @cached_property
     def joined(self) -> int:
-        """Numbers of the tables' vectors and the bottom's output, side by side."""
+        """Elements of the tables' vectors and the bottom network's output, concatenated."""
         deep = sum(one.outputs * one.width * one.count for one in self.model.tables)
         return int(deep) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
 
@@ -66,7 +66,7 @@ class DenseNetwork:
 
     @cached_property
     def top_input(self) -> int:
-        """Numbers that the top network gets of a sample."""
+        """Width of the top network's input."""
         if self.model.interaction.kind != "dot":
             return self.joined
         pairs = self.vectors * (self.vectors - 1) / 2
@@ -98,7 +98,7 @@ class DenseNetwork:
 
     @property
     def activations(self) -> float:
-        """Numbers of a sample that layers put out, inputs of the interaction and of the top network among them."""
+        """Elements of a sample's activations: outputs of all layers, inputs of the interaction and of the top network."""
         crossed = sum(out for _, out in self.cross)
         return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
 
@@ -145,7 +145,7 @@ class DenseSeconds:
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
-    """What the dense network takes, on every GPU alike."""
+    """Seconds of the dense network on each GPU."""
     network, device = DenseNetwork(question.model), dense_device(question)
     samples = question.training.global_batch / question.cluster.num_gpus
     facts = question.facts
@@ -197,20 +197,20 @@ def _layers_seconds(
 
 
 def _dot_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
-    """Products of all pairs of vectors, both passes: so small that reading them and writing gradients is what takes."""
+    """Seconds of the products of all pairs of vectors, both passes: they are bound by memory."""
     if network.model.interaction.kind != "dot":
         return 0.0
     return 3 * _stream(samples * network.joined, device) + 4 * _stream(samples * network.top_input, device)
 
 
 def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = False) -> float:
-    """Of one product (m, k) × (k, n); libraries and trainers pad widths to whole fetches of tensor cores."""
+    """Seconds of one product (m, k) × (k, n), its sizes padded as libraries pad them for tensor cores."""
     rows, columns, inner = (np.ceil(np.array(float(size)) / _PADDED) * _PADDED for size in (m, n, k))
     return float(gemm_seconds(rows, columns, inner, device, over_rows=over_rows))
 
 
 def _stream(elements: float, device: Device) -> float:
-    """Of reading or writing so many activations."""
+    """Seconds to read or write `elements` activations."""
     return device.profile.kernel_seconds + elements * device.element_bytes / device.memory_rate
 
 
@@ -221,7 +221,7 @@ def dense_state_bytes(question: RecommenderQuestion) -> float:
 
 
 def dense_device(question: RecommenderQuestion) -> Device:
-    """The GPU as products of the dense network see it.
+    """The GPU with the rates of the dense network's products.
 
     Raises:
         InputError: it has no matrix rate in the training precision.

@@ -62,7 +62,7 @@ class Links:
 
 
 def link_profile(question: RecommenderQuestion) -> HardwareProfile:
-    """The hardware profile with what exchanges of this stack reach."""
+    """The hardware profile with the link efficiencies of this stack's exchanges."""
     mine, start = question.embedding, question.embedding.collective_seconds
     return question.hardware.model_copy(
         update={
@@ -114,27 +114,27 @@ def _rate(
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) of a GPU that holds (part of) a shard: ids and lengths that come to it."""
+    """(O,) seconds to receive ids and lengths, of a GPU that holds (part of) a shard."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
-    arriving = x.asked / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
+    arriving = x.exchanged / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
     seconds: Array = np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
     return seconds
 
 
 def forward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) of a GPU that holds (part of) a shard: vectors that it sends."""
+    """(O,) seconds to send vectors, of a GPU that holds (part of) a shard."""
     return _vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
 
 
 def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) of a GPU that holds (part of) a shard: gradients that come to it."""
+    """(O,) seconds to receive gradients, of a GPU that holds (part of) a shard."""
     return _vectors_seconds(question, x, links, links.all_gather, links.node_gather)
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) of every GPU: gradients of copied rows are summed, of all tables together, which share the start-up."""
+    """(O,) seconds on every GPU to all-reduce gradients of copied rows; all tables share one start-up."""
     element = question.training.exchange_bytes
     every = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
     gpus = question.cluster.num_gpus
@@ -153,7 +153,7 @@ def _vectors_seconds(
     sums = x.outputs * x.whole_width * element
     rows = sums * scatter.each_byte
     if question.facts.rows_send == "vectors":
-        vectors = x.asked / x.sharers * x.whole_width * element * links.all_to_all.each_byte
+        vectors = x.exchanged / x.sharers * x.whole_width * element * links.all_to_all.each_byte
         rows = np.minimum(rows, vectors)
     in_node = (
         sums * node_scatter.each_byte + sums / question.cluster.gpus_per_node * links.between_nodes.each_byte

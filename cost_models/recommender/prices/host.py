@@ -1,7 +1,7 @@
 """Seconds in which the host launches the operations of a step one after another: what small batches wait for.
 
 Each takes `kernel_seconds` of the hardware profile, the least that any operation takes, its launch included. Stacks
-whose operations nobody counted have none.
+whose operations were not counted have none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
-    """(K,) seconds that no table changes."""
+    """(K,) launch seconds that do not depend on the sharding."""
     counted, network = question.facts.operations, DenseNetwork(question.model)
     if counted is None:
         return np.zeros(len(STAGES))
@@ -60,7 +60,7 @@ def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
 
 
 class _Counter:
-    """Operations among the question's GPUs, (K,), and what one takes."""
+    """Counts of host operations by stage, (K,), and the seconds of one."""
 
     def __init__(self, question: RecommenderQuestion) -> None:
         facts = question.facts

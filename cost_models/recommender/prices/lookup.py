@@ -30,25 +30,25 @@ ID_BYTES, _FP32 = 8.0, 4.0
 
 
 def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.ArrayLike) -> Array:
-    """Of reading a row for each id, the ids, and writing vectors."""
+    """Bytes of reading a row for each id, reading the ids, and writing vectors."""
     return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
 
 
 def sum_bytes(
     ids: npt.ArrayLike, gradient_bytes: npt.ArrayLike, distinct: npt.ArrayLike, width: npt.ArrayLike
 ) -> Array:
-    """Of a gradient for each id, the ids, and the sums of the rows met."""
+    """Bytes of reading a gradient for each id and the ids, and writing the sum of each distinct row."""
     read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
     return np.asarray(read + np.asarray(distinct) * np.asarray(width) * _FP32)
 
 
 def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
-    """Of reading and writing rows with their states."""
+    """Bytes of reading and writing distinct rows with their states."""
     return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
 
 
 def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.ArrayLike = 1.0) -> Array:
-    """Of rows of so many bytes; beyond the measured sizes that of the nearest."""
+    """Share of bandwidth at rows of `row_bytes`, interpolated; beyond the measured sizes that of the nearest."""
     rows = np.array(sorted({one.row_bytes for one in points}))
     poolings = np.array(sorted({one.pooling for one in points}))
     known = {(one.row_bytes, one.pooling): one.efficiency for one in points}
@@ -84,7 +84,7 @@ def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
 
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
+    """(O,) lookup seconds of a GPU that holds (part of) a shard, and of every GPU for copied rows."""
     gpus = question.cluster.num_gpus
     ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
     shard = _read_seconds(question, x.width, ids, bags * _sent(question, x), x.distinct / x.sharers, x.hit)
@@ -95,8 +95,8 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows, whose gradients are added up
-    by then."""
+    """(O,) update seconds of a GPU that holds (part of) a shard, and of every GPU for copied rows, whose gradients are
+    already summed."""
     copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
@@ -116,7 +116,7 @@ def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
 
 
 def host_rate(question: RecommenderQuestion) -> float:
-    """Bytes/s that a GPU has of the link to host memory, while all GPUs of its node use theirs."""
+    """Bytes/s of a GPU's share of the link to host memory, while all GPUs of its node use theirs."""
     cluster = question.cluster
     link = (cluster.gpu.host_bandwidth or np.inf) / cluster.gpus_per_host_link
     memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
@@ -126,7 +126,7 @@ def host_rate(question: RecommenderQuestion) -> float:
 def _read_seconds(
     question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
 ) -> Array:
-    """Of reading a row for each id, the ids, and writing vectors of samples."""
+    """Seconds to read a row for each id, read the ids, and write vectors of samples."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
     row_bytes, written = width * question.training.table_bytes, bags * width * _exchange(question)
     met = np.minimum(distinct, ids)
@@ -146,14 +146,14 @@ def _read_seconds(
 
 
 def _sent(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """Of the vectors of samples, those that a GPU makes: all, or where vectors of ids are sent those of its ids."""
+    """Share of the samples' vectors that a GPU computes: all, or where vectors of ids are sent those of its ids."""
     if question.facts.rows_send == "sums":
         return np.ones(len(x))
     return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
 
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
-    """Of sorting ids and adding up the gradients of each row."""
+    """Seconds to sort ids and sum the gradients of each row."""
     measured, gradient = question.hardware.tables, width * _exchange(question)
     if measured is not None:
         rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * _FP32)
@@ -163,7 +163,7 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
-    """Of reading and writing the rows that a batch meets, with their states; or all in order, where all are."""
+    """Seconds to read and write the rows of a batch with their states; or all rows in order, where all change."""
     kept, measured = _kept_bytes(question, width), question.hardware.tables
     if question.facts.updates_whole_tables:
         return rows * 2 * kept / _update_rate(question)
@@ -185,12 +185,12 @@ def _update_rate(question: RecommenderQuestion) -> float:
 
 
 def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
-    """Of bytes that are read or written in order."""
+    """Seconds to read or write bytes in order."""
     return amount / (question.cluster.gpu.memory_bandwidth * question.embedding.lookup_efficiency)
 
 
 def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
-    """Of the bandwidth of long rows, what rows of so many bytes leave."""
+    """Share of the bandwidth of long rows that rows of `row_bytes` reach."""
     return row_bytes / (row_bytes + question.embedding.half_row_bytes)
 
 

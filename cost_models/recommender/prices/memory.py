@@ -75,7 +75,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
 
 
 def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Filled, Filled]:
-    """Everything that a step holds of a batch: on GPUs that hold shards, and everywhere."""
+    """All bytes that a step holds of a batch: on GPUs that hold shards, and on every GPU."""
     facts, gpus = question.facts, question.cluster.num_gpus
     vectors = 2 * facts.output_buffers * question.training.exchange_bytes
     holders = 1.0 if facts.ids_everywhere else x.sharers
@@ -93,12 +93,12 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
 
 
 def _slices(x: OptionColumns) -> Array:
-    """Slices of rows, each with a GPU or a node of its own."""
+    """Number of row slices, each on a GPU or node of its own."""
     return np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
 
 
 def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> OptionBytes:
-    """What shards of their own hold, apart from what is alike everywhere."""
+    """Bytes of shards with a place of their own, apart from bytes that are equal on all GPUs."""
     placed = (x.shards > 0)[:, None]
     spread = ((x.shards == 0) & (x.ids > 0))[:, None]
     return OptionBytes(
@@ -110,7 +110,8 @@ def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> 
 
 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
-    """(M,) device memory of every GPU that no table changes; a CPU has no context and no communicator's buffers."""
+    """(M,) device memory of every GPU that does not depend on the sharding; a CPU has no context and no communicator
+    buffers."""
     facts, apart = question.facts, not is_own_host(question.cluster)
     if facts.eager_buffers is not None:
         states, activations = np.array(list(dense_bytes(question).values())).T

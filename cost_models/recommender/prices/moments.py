@@ -53,7 +53,7 @@ class Filled(NamedTuple):
 def filled(
     question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers
 ) -> dict[str, tuple[Filled, Filled]]:
-    """By moment: on each GPU that holds (part of) a shard, and on every GPU."""
+    """Bytes by moment: on each GPU that holds (part of) a shard, and on every GPU."""
     gpus, sent, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
     placed, row_bytes = x.ids > 0, _FP32 * x.width + buffers.touched_row_bytes
     held, own = _ids(question, x)
@@ -81,14 +81,14 @@ def filled(
 
 
 def _ids(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Those that come to a GPU that holds (part of) a shard, and those of a GPU's own samples."""
+    """Bytes of the ids received by a GPU that holds (part of) a shard, and of the ids of a GPU's own samples."""
     lengths = question.facts.length_bytes * x.lengths
     held = np.where(x.ids > 0, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
     return held, ((x.ids + x.hot_ids) * ID_BYTES + lengths) / question.cluster.num_gpus
 
 
 def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers) -> tuple[Array, Array]:
-    """At most while gradients of copied rows are added up, and when they are: (O,) each.
+    """(O,) peak bytes while gradients of copied rows are summed, and bytes once they are.
 
     A GPU's own, the rows of all, and piece by piece their gradients: a message, what comes, then sums in its place.
     """
@@ -105,7 +105,7 @@ def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffe
 
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:
-    """By moment: states of the dense network, and what its samples fill."""
+    """Bytes by moment: states of the dense network, and activations of its samples."""
     facts, network = question.facts, DenseNetwork(question.model)
     assert facts.eager_buffers is not None
     gpus = question.cluster.num_gpus

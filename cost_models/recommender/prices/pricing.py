@@ -86,15 +86,15 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """(K,) seconds of each stage that no table changes, and (K,) of what runs behind it."""
+    """(K,) seconds of each stage that do not depend on the sharding, and (K,) of what runs behind it."""
     facts, dense, kernel = question.facts, dense_seconds(question), question.kernel_seconds
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
     fixed = dict.fromkeys(STAGES, 0.0)
     beside = dict.fromkeys(STAGES, 0.0)
-    asked = facts.exchanges_ids and not facts.hides_ids
-    fixed[STAGES.index_exchange] = facts.index_collectives * start if asked else 0.0
+    waits_for_ids = facts.exchanges_ids and not facts.hides_ids
+    fixed[STAGES.index_exchange] = facts.index_collectives * start if waits_for_ids else 0.0
     fixed[STAGES.lookup] = kernel
     fixed[STAGES.forward_exchange] = start
     fixed[STAGES.backward_exchange] = start
@@ -109,19 +109,19 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
 
 
 def host_seconds(question: RecommenderQuestion) -> float:
-    """Of handing over a batch, each host its own samples."""
+    """Seconds in which each host hands over its samples of a batch."""
     samples = question.training.global_batch / question.cluster.nodes
     return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
 def _bottom(where: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
-    """The bottom network: forward before the interaction, backward after it."""
+    """Add the bottom network: its forward pass before the interaction, its backward pass after it."""
     where[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
     where[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
 
 
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
-    """Of the all-reduce of the dense network's gradients."""
+    """Seconds of the all-reduce of the dense network's gradients."""
     if question.cluster.num_gpus == 1:
         return 0.0
     element = 4.0 if question.training.precision == "fp32" else 2.0

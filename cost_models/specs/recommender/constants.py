@@ -61,7 +61,7 @@ class StageOperations(Spec):
     update: OfRanks = (0, 0)
 
     def of(self, ranks: int) -> tuple[float, ...]:
-        """Among so many ranks, in the order of the stages."""
+        """(K,) operations by stage for `ranks` ranks."""
         stages = (
             self.index_exchange,
             self.lookup,
@@ -91,7 +91,7 @@ class HostOperations(Spec):
     dot_table: StageOperations = NONE
     """Of every table that meets in `dot`."""
     table: StageOperations = NONE
-    """Of every table on every rank, whoever holds it."""
+    """Of every table on every rank, whichever rank holds it."""
     placed: StageOperations = NONE
     """The same of tables that are not copied."""
     shard: StageOperations = NONE
@@ -171,7 +171,7 @@ class EagerBuffers(Spec):
     @model_validator(mode="before")
     @classmethod
     def _of_releases_before(cls, given: Any) -> Any:
-        """Plans that were written when there was one moment name two further copies, which are no longer made."""
+        """Accept plan files of earlier releases, which list two copies that are no longer made."""
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if name not in ("gathered", "alone")}
@@ -203,13 +203,13 @@ class RecommenderStack(Spec):
     (all-gather), or whatever moves less."""
     rows_send: Literal["sums", "vectors"] = "sums"
     """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
-    of the ids that they were asked for (all-to-all)."""
+    of the ids that they received (all-to-all)."""
     hierarchical: bool = False
     """Whether exchanges between nodes go in two steps, inside nodes and between GPUs of one place in all nodes."""
     hides_ids: bool = False
     """Whether the ids of the next step travel behind this one."""
     unique_ids: bool = False
-    """Whether each GPU asks for a row once, however many of its samples have its id, and so gets it once."""
+    """Whether each GPU requests and receives a row once, however many of its samples have its id."""
     hides_bottom: bool = True
     """Whether the bottom network runs behind the exchanges."""
     hides_reduction: bool = True

@@ -117,8 +117,8 @@ _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class SaidOfTables:
-    """One word of a sharding: of tables `first` to `last`, their option, and the places that it names."""
+class TableWord:
+    """One word of a sharding: the option of tables `first` to `last`, and its places."""
 
     first: int
     last: int
@@ -126,7 +126,7 @@ class SaidOfTables:
     at: tuple[int, ...] = ()
 
 
-def parse_words(text: str, num_tables: int) -> tuple[SaidOfTables, ...]:
+def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
     """The words of a sharding, or of a part of one.
 
     Raises:
@@ -137,8 +137,8 @@ def parse_words(text: str, num_tables: int) -> tuple[SaidOfTables, ...]:
     return words
 
 
-def _read_words(text: str, num_tables: int) -> tuple[tuple[SaidOfTables, ...], list[str]]:
-    """The words that can be read, and what is wrong with the others."""
+def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list[str]]:
+    """The words of a sharding that are valid, and an error for each of the others."""
     words, wrong = [], []
     for word in text.split():
         try:
@@ -149,7 +149,7 @@ def _read_words(text: str, num_tables: int) -> tuple[tuple[SaidOfTables, ...], l
 
 
 def _require(wrong: Sequence[str]) -> None:
-    """Raises InputError with all that is wrong."""
+    """Raise InputError with all errors, where there are any."""
     if len(wrong) == 1:
         raise InputError(wrong[0])
     if wrong:
@@ -160,7 +160,7 @@ def _require(wrong: Sequence[str]) -> None:
 
 
 def parse_sharding(text: str, num_tables: int) -> Sharding:
-    """The sharding of so many tables.
+    """The sharding of `num_tables` tables from its notation.
 
     Raises:
         InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
@@ -192,7 +192,7 @@ def parse_option(text: str) -> Option:
     return option
 
 
-def _parse_word(word: str, num_tables: int) -> SaidOfTables:
+def _parse_word(word: str, num_tables: int) -> TableWord:
     match = _WORD.fullmatch(word)
     if match is None:
         raise ValueError(
@@ -205,7 +205,7 @@ def _parse_word(word: str, num_tables: int) -> SaidOfTables:
     places = (last - first + 1) * option.shards if option.placed else 0
     if at and len(at) != places:
         raise ValueError(f"`{printable(word)}` names {len(at)} places and has {places} shards")
-    return SaidOfTables(first, last, option, at)
+    return TableWord(first, last, option, at)
 
 
 def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:

@@ -42,7 +42,7 @@ class RecommenderTraining(Spec):
 
     @property
     def dense_state_bytes(self) -> float:
-        """Of each parameter of the dense network what its optimizer keeps: nothing, a sum of squares, two moments."""
+        """Optimizer bytes of a parameter of the dense network: 0, one sum of squares, or two moments."""
         return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[self.dense_optimizer]
 
     @property

@@ -129,7 +129,7 @@ def run_records(refinement: Refinement, reports: Sequence[RunReport]) -> list[di
 def factor_records(refinement: Refinement) -> list[dict[str, Any]]:
     """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
     return [
-        {"kind": kind, "factor": one.factor, "low": one.low, "high": one.high, "told": one.told}
+        {"kind": kind, "factor": one.factor, "low": one.low, "high": one.high, "told": one.determined}
         for kind, one in refinement.factors.items()
     ]
 

@@ -104,7 +104,7 @@ def constant_records(refit: Refit) -> list[dict[str, Any]]:
             "after": getattr(refit.profile, name),
             "low": interval.low,
             "high": interval.high,
-            "told": interval.told,
+            "told": interval.determined,
             "moved_by": list(interval.moved_by),
         }
         for name, interval in refit.fit.constants.items()
@@ -194,21 +194,21 @@ def _cells(refit: Refit, name: str) -> list[str]:
         _value(name, getattr(refit.start, name)),
         _value(name, getattr(refit.profile, name)),
         _span(name, interval),
-        f"{interval.told:.0%}".replace("%", " %"),
+        f"{interval.determined:.0%}".replace("%", " %"),
     ]
 
 
 def _movers(refit: Refit) -> Iterator[str]:
     """For each constant that the rows know and moved, by how much, and the rows that moved it most."""
     for name, interval in refit.fit.constants.items():
-        if interval.told >= _SILENT and _has_moved(refit, name):
+        if interval.determined >= _SILENT and _has_moved(refit, name):
             before, after = getattr(refit.start, name), getattr(refit.profile, name)
             movers = ", ".join(printable(run, _ID) for run in interval.moved_by)
             yield wrapped(f"  {name} {change(before, after)}: most by {movers}", indent="    ")
 
 
 def _is_spoken_of(refit: Refit, name: str) -> bool:
-    return refit.fit.constants[name].told >= _SILENT or _has_moved(refit, name)
+    return refit.fit.constants[name].determined >= _SILENT or _has_moved(refit, name)
 
 
 def _has_moved(refit: Refit, name: str) -> bool:

@@ -29,7 +29,7 @@ FEWER, FEWER_PLACED = 0.98, 0.95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """Rows of the whole problem that units may take here, and what any placement in them costs at least."""
+    """Rows of the whole problem that remain open, and a lower bound on any placement in them."""
 
     rows: Ints
     bound: float
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Makes cases of a problem, against the value of the best placement known."""
+    """Splits a problem into cases, against the value of the best known placement."""
 
     problem: Problem
     solver: SolverName
@@ -107,7 +107,7 @@ class Cases:
 
 
 def does_most(problem: Problem) -> int | None:
-    """The class of one unit whose shards load a GPU most, in the row where they do least."""
+    """The class of one unit with the largest minimum load of its shards."""
     least = [
         float(problem.shard_load[rows].sum(axis=1).min()) if count == 1 else 0.0
         for count, rows in (

@@ -37,7 +37,7 @@ def improve(
     target: float,
     stop: Callable[[], bool],
 ) -> Placement:
-    """The best placement met in so many rounds from the one in `state`.
+    """The best placement found in at most `rounds` rounds from the one in `state`.
 
     Ends early at `target` (in `scale`), or after as many rounds as `patience` without a better one.
     """
@@ -69,7 +69,7 @@ def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]
 
 
 def _busiest(state: State) -> list[int]:
-    """GPUs that end stages, of the longest first, and one that is overfull."""
+    """GPUs that determine a stage's length, of the longest stage first, after one that is overfull."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.stage_seconds, kind="stable")
     ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.beside[k]]
@@ -199,7 +199,7 @@ WORTH = 1e-9
 
 
 def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Deal out what this GPU and another hold, if that helps."""
+    """Redistribute the shards of this GPU and another, where that improves the score."""
     problem = state.problem
     others = [other for other in range(problem.gpus) if other != gpu]
     if state.hosts:
@@ -247,7 +247,8 @@ def _apart(units: list[int], there: list[int] | None) -> list[int]:
 
 
 def _ways(here: Ints, away: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rows that may move, and (W, rows) how many shards of each the first GPU gains, first of all none of any."""
+    """Rows that may move, and (W, rows) numbers of shards of each that the first GPU gains; the first way moves
+    nothing."""
     room, spans = WAYS, {}
     for one in random.permutation(len(here)).tolist():
         reach = max((room - 1) // 2, 1)

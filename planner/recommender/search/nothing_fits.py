@@ -136,7 +136,8 @@ def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
 
 
 def _needed(problem: PosedProblem, why: TablesTooLarge, moment: int) -> str:
-    """What all tables need at the least beside what there is: of GPUs, or where these would do, of hosts as well."""
+    """Least memory of all tables beside the memory there is, in words: of GPUs, or where these suffice, of hosts as
+    well."""
     held = format_bytes(why.held_bytes)
     if why.least_bytes > why.held_bytes or not problem.priced.host_memory:
         return f"{format_bytes(why.least_bytes)} or more; GPUs have {held}"
@@ -152,7 +153,7 @@ def _needed(problem: PosedProblem, why: TablesTooLarge, moment: int) -> str:
 
 
 def _free(priced: PricedOptions) -> float:
-    """What a GPU has for tables beside all else, at the moment when that is least."""
+    """Least memory of a GPU left for tables, over all moments."""
     return float(priced.device_memory - priced.fixed_bytes.max())
 
 
@@ -165,7 +166,7 @@ def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
 
 
 def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
-    """Bytes of the table that these are options of: of all options of its class that which holds it whole, if any."""
+    """Bytes of the table that `rows` are options of, held whole where it has such an option."""
     own = np.flatnonzero(priced.table_class == priced.table_class[rows[0]])
     whole = [at for at in own.tolist() if priced.options[at] == Option("whole")]
     held = (whole or rows.tolist())[:1]

@@ -55,7 +55,7 @@ class _Rows:
         return self.kept(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
 
     def fitting(self, filled: Array) -> _Rows:
-        """Rows that fit on a GPU of a node where so much of (M + 1) memories is filled already."""
+        """Rows that fit beside `filled`, the (M + 1) shares of memories filled already."""
         memories = slice(self.moments.start, None)
         shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
         shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly
@@ -75,11 +75,11 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
     rows = _rows(priced, objective)
     table_class = np.repeat(np.arange(len(priced.counts)), priced.counts)
     allowed = np.array([restrictions.allows(option) for option in priced.options])
-    said = _said(priced, table_class, restrictions)
-    base = _base(priced, rows, said)
+    given = _fixed(priced, table_class, restrictions)
+    base = _base(priced, rows, given)
     least = base[:, rows.moments.start :].min(axis=0)
     built: list[tuple[list[Unit], _Rows]] = []
-    for (one, fixed), units in _alike(table_class, said, restrictions).items():
+    for (one, fixed), units in _alike(table_class, given, restrictions).items():
         mine = np.flatnonzero((priced.table_class == one) & allowed) if fixed < 0 else np.array([fixed])
         if not len(mine):
             raise nothing_left(priced, units[0])
@@ -90,7 +90,7 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
     built += [
         ([group], _whole(priced, rows, table_class, allowed, group, least)) for group in restrictions.together
     ]
-    return _problem(priced, objective, built, said, base, rows.moments)
+    return _problem(priced, objective, built, given, base, rows.moments)
 
 
 def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
@@ -133,7 +133,7 @@ def _share(filled: Array, limit: float) -> Array:
     return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
 
 
-def _said(
+def _fixed(
     priced: PricedOptions, table_class: Ints, restrictions: ShardingRestrictions
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
     """Row of `priced` and places (() where they are free) of every table that restrictions fix."""
@@ -173,12 +173,12 @@ def _checked(priced: PricedOptions, table: int, row: int, at: tuple[int, ...]) -
     return at
 
 
-def _base(priced: PricedOptions, rows: _Rows, said: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
+def _base(priced: PricedOptions, rows: _Rows, given: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
     """(G, K + M + 1) loads and shares filled before any unit is placed; host shares are those of the GPU's node."""
     per_node = priced.gpus_per_node
     base = np.zeros((priced.gpus, rows.shard.shape[1]))
     base[:, rows.moments] = _share(priced.fixed_bytes, priced.device_memory)
-    for row, at in said.values():
+    for row, at in given.values():
         if not at:
             continue
         base += rows.everywhere[row]
@@ -192,13 +192,13 @@ def _base(priced: PricedOptions, rows: _Rows, said: dict[int, tuple[int, tuple[i
 
 
 def _alike(
-    table_class: Ints, said: dict[int, tuple[int, tuple[int, ...]]], restrictions: ShardingRestrictions
+    table_class: Ints, given: dict[int, tuple[int, tuple[int, ...]]], restrictions: ShardingRestrictions
 ) -> dict[tuple[int, int], list[Unit]]:
-    """Free tables by their class and the row that is said of them (−1: none)."""
+    """Free tables by their class and fixed row (−1: none)."""
     grouped = {table for group in restrictions.together for table in group}
     alike: dict[tuple[int, int], list[Unit]] = defaultdict(list)
     for table, one in enumerate(table_class.tolist()):
-        row, at = said.get(table, (-1, ()))
+        row, at = given.get(table, (-1, ()))
         if table not in grouped and not at:
             alike[one, row].append((table,))
     return alike
@@ -254,7 +254,7 @@ def _problem(
     priced: PricedOptions,
     objective: Objective,
     built: list[tuple[list[Unit], _Rows]],
-    said: dict[int, tuple[int, tuple[int, ...]]],
+    given: dict[int, tuple[int, tuple[int, ...]]],
     base: Array,
     moments: slice,
 ) -> Problem:
@@ -282,7 +282,7 @@ def _problem(
         base_load=base[:, loads],
         base_full=base[:, moments],
         base_host=base[:: priced.gpus_per_node, -1],
-        given={table: one for table, one in said.items() if one[1]},
+        given={table: one for table, one in given.items() if one[1]},
         beside=priced.beside if step else np.zeros(1),
         fixed=float(priced.fixed.sum()) if step else 0.0,
     )

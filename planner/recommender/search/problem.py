@@ -30,7 +30,7 @@ FULL = 1 + 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Units to place, the rows of each class, and loads that are there before."""
+    """Units to place, the rows of each class, and loads of tables with fixed places."""
 
     priced: PricedOptions
     objective: Objective

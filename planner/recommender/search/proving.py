@@ -63,12 +63,12 @@ class Search:
         return self.left_open
 
     def say(self, doing: str) -> None:
-        """Tell whoever watches."""
+        """Report progress."""
         if self.progress is not None:
             self.progress(self.value, self.bound, doing)
 
     def offer(self, placement: Placement) -> bool:
-        """Keep a placement if it fits and is the best so far; whether it fits."""
+        """Keep a placement that fits and is the best so far; returns whether it fits."""
         use = use_of(self.problem, placement)
         if not use.fits:
             return False
@@ -77,14 +77,14 @@ class Search:
         return True
 
     def prove(self, bound: float) -> None:
-        """Take note of a bound; no bound is above what was found."""
+        """Raise the proven lower bound, at most to the best value."""
         self.bound = max(self.bound, min(bound, self.value))
 
 
 def over_places(search: Search, kept: Ints, again: Callable[[Ints], None]) -> None:
     """The program of record over rows that are left, case by case, the one of the lowest bound first.
 
-    Once cases have raised the bound, `again` searches further in their rows, before the solver is asked.
+    Once cases have raised the bound, `again` searches further in their rows, before the solver runs.
     """
     problem = search.problem
     if _places(problem, kept) > FLAT_PLACES:

@@ -110,7 +110,7 @@ class State:
         self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
 
     def remove(self, unit: int) -> tuple[int, tuple[int, ...]]:
-        """Take a unit away; where it was."""
+        """Take a unit away; returns its row and places."""
         was = int(self.row[unit]), self.places[unit]
         self.add(unit, *was, sign=-1)
         return was

@@ -10,7 +10,7 @@ from shardings import random_prices
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from cost_models.specs.recommender.sharding import Option, SaidOfTables
+from cost_models.specs.recommender.sharding import Option, TableWord
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
 from planner.recommender.search.nothing_fits import ShardingDoesNotFitError, TablesTooLarge, TableTooLarge
@@ -22,13 +22,11 @@ def test_a_fixed_table_is_held_and_lies_as_fixed() -> None:
     row = int(np.flatnonzero(PRICES.shards == 1)[0])
     option = PRICES.options[row]
     table = int(PRICES.counts[: PRICES.table_class[row]].sum())
-    limits = ShardingRestrictions(fixed=(SaidOfTables(table, table, option, (1,)),))
+    limits = ShardingRestrictions(fixed=(TableWord(table, table, option, (1,)),))
     found = plan_sharding(PRICES, restrictions=limits)
     assert (found.sharding.tables[table].option, found.sharding.tables[table].at) == (option, (1,))
     assert found.certificate.value >= plan_sharding(PRICES).certificate.value * (1 - 1e-9)
-    free = plan_sharding(
-        PRICES, restrictions=ShardingRestrictions(fixed=(SaidOfTables(table, table, option),))
-    )
+    free = plan_sharding(PRICES, restrictions=ShardingRestrictions(fixed=(TableWord(table, table, option),)))
     assert free.sharding.tables[table].option == option
     assert free.certificate.value <= found.certificate.value * (1 + 1e-9)
 
@@ -73,7 +71,7 @@ def test_restrictions_as_users_write_them() -> None:
     found = read_restrictions(
         model, fix=["table:0=row"], together=["user,item.1"], forbid=["copy,hot"], max_memory=1e9
     )
-    assert found.fixed == (SaidOfTables(0, 0, Option("row")),)
+    assert found.fixed == (TableWord(0, 0, Option("row")),)
     assert found.together == ((0, 2),)
     assert not found.allows(Option("row", hot=0.1))
     assert not found.allows(Option("copy"))
@@ -86,14 +84,14 @@ def test_restrictions_as_users_write_them() -> None:
 
 
 def test_contradictions_are_named() -> None:
-    said = SaidOfTables(0, 0, Option("column", shards=7))
+    said = TableWord(0, 0, Option("column", shards=7))
     with pytest.raises(InputError, match="cannot be held as `column7`"):
         plan_sharding(PRICES, restrictions=ShardingRestrictions(fixed=(said,)))
     row = next(one for one in PRICES.options if one.placed)
-    fixed = SaidOfTables(0, 0, row, (9,) * row.shards)
+    fixed = TableWord(0, 0, row, (9,) * row.shards)
     with pytest.raises(InputError):
         plan_sharding(PRICES, restrictions=ShardingRestrictions(fixed=(fixed,)))
-    both = ShardingRestrictions(fixed=(SaidOfTables(0, 0, row),), forbidden=frozenset({row.form}))
+    both = ShardingRestrictions(fixed=(TableWord(0, 0, row),), forbidden=frozenset({row.form}))
     with pytest.raises(InputError, match="also forbidden"):
         plan_sharding(PRICES, restrictions=both)
 

@@ -69,7 +69,7 @@ class OptionsProgram:
         return weighted(zip(self.x, coefficients.tolist(), strict=True))
 
     def nothing_slower(self, seconds: float) -> None:
-        """Σ T[k] ≤ what is left of so many seconds."""
+        """Σ T[k] ≤ `seconds` less the fixed part."""
         limit = (seconds - self.of.fixed) / self.scale
         self.problem += pulp.lpSum(self.T) <= limit, "no_worse_than_known"
 

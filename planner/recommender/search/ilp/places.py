@@ -20,7 +20,7 @@ from planner.recommender.search.problem import Placement, Problem
 
 
 class PlacesProgram(OptionsProgram):
-    """The program over options and places, kept to what is no worse than `scale` seconds."""
+    """The program over options and places, limited to solutions of at most `scale` seconds."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PlacesProgram(OptionsProgram):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def _at(self, gpu: int) -> list[tuple[int, pulp.LpVariable]]:
-        """Rows and the variables that say how many of their shards load a GPU."""
+        """Rows, and variables that count the shards of each that load a GPU."""
         node = gpu // self.of.gpus_per_node
         return [(row, self.y[row][node if self.of.on_nodes[row] else gpu]) for row in self.placed]
 
