@@ -1,0 +1,201 @@
+"""A third family of models, made here alone, passes through the verbs: they know no family by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import pandas as pd
+import pytest
+from command_line import Answer
+from matplotlib.figure import Figure
+
+from cost_models.base import Spec
+from cost_models.errors import InputError, Problem
+from cost_models.families import FAMILIES, Family
+from cost_models.files.parsing import validate
+from cost_models.files.reading import read_document
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from meshwright.inputs.options import Request
+from meshwright.inputs.questions import cluster_of, single_count
+from meshwright.plots.drawn import Drawing
+from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.estimate import EstimateOptions
+from meshwright.verbs.family import Verbs
+from meshwright.verbs.plan import PlanOptions
+from meshwright.verbs.plot.requests import PictureRequest
+from planner.any_plan import AnyPlan, own_version
+from planner.plan_files import save_plan
+from planner.search.budget import Budget
+
+
+class Matrix(Spec):
+    """A square matrix, multiplied with itself; `split` GPUs share its rows, and each has all of its columns."""
+
+    kind: Literal["toy"] = "toy"
+    name: str
+    size: int
+
+
+class MatrixPlan(AnyPlan):
+    """A matrix on a cluster, split over so many of its GPUs."""
+
+    kind: Literal["toy-plan"] = "toy-plan"
+    model: Matrix
+    cluster: ClusterSpec
+    split: int
+
+    searched = property(lambda self: True)
+    num_ranks = property(lambda self: self.split)
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.cluster.gpu
+
+    @property
+    def seconds(self) -> float:
+        """Products at the GPU's rate, and one gather of the result."""
+        flops = 2.0 * self.model.size**3 / self.split
+        gathered = 2.0 * self.model.size**2 * (self.split - 1) / self.split
+        return flops / self.gpu.peak["bf16"] + gathered / self.cluster.links.intra_node.bandwidth
+
+    @property
+    def bytes(self) -> float:
+        """Both factors, and its rows of the result."""
+        return 2.0 * self.model.size**2 * (2 + 1 / self.split)
+
+    def require_readable(self) -> None:
+        """Nothing restricts it."""
+
+    def problems(self) -> list[Problem]:
+        return []
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Products(AnswerBase):
+    """Plans, best first: the answer of every verb of this family."""
+
+    plans: tuple[MatrixPlan, ...]
+
+    @property
+    def plan(self) -> MatrixPlan:
+        return self.plans[0]
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.bytes <= self.plan.gpu.memory
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"split": one.split, "seconds": one.seconds, "bytes": one.bytes} for one in self.plans]
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        return tuple(f"split{one.split}: {one.seconds:.6f} s" for one in self.plans)
+
+    def record(self) -> dict[str, Any]:
+        return {"products": self.rows}
+
+    def save(self, path: str | Path) -> None:
+        save_plan(self.plan, path)
+
+    def remarks(self, *, interrupted: bool) -> Sequence[str]:
+        return ()
+
+    def next_commands(self, path: Path) -> str:
+        return f"meshwright explain {path}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Splits to price."""
+
+    plans: tuple[MatrixPlan, ...]
+    assumptions: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def answer(self, top: int | None = None, budget: Budget | None = None) -> Products:
+        return Products(plans=tuple(sorted(self.plans, key=lambda plan: plan.seconds)[: top or 5]))
+
+
+def read(request: Request) -> MatrixPlan:
+    """The matrix on all GPUs of the cluster."""
+    model = validate(read_document(str(request.model)), Matrix)
+    cluster = cluster_of(request.cluster, single_count(request.gpus))
+    assert isinstance(cluster, ClusterSpec)
+    return MatrixPlan(meshwright_version=own_version(), model=model, cluster=cluster, split=cluster.num_gpus)
+
+
+def splits(plan: MatrixPlan) -> tuple[MatrixPlan, ...]:
+    return tuple(plan.model_copy(update={"split": split}) for split in range(1, plan.cluster.num_gpus + 1))
+
+
+def frontier(request: PictureRequest) -> Drawing:
+    frame = pd.DataFrame(Products(plans=splits(request.only("frontier", MatrixPlan))).rows)
+    figure = Figure()
+    figure.suptitle("More GPUs are faster, and each holds less")
+    figure.subplots().plot(frame["bytes"], frame["seconds"])
+    return Drawing(frame=frame, figure=figure)
+
+
+class ToyVerbs(Verbs[MatrixPlan]):
+    """What the family answers; what it does not take is refused for it."""
+
+    noun = "a matrix"
+    takes = MappingProxyType({verb: frozenset({"gpus"}) for verb in ("plan", "estimate", "explain")})
+    pictures = MappingProxyType({"frontier": frontier})
+
+    def ask(self, options: PlanOptions) -> Asked:
+        return Asked(splits(read(options)))
+
+    def ask_estimate(self, options: EstimateOptions) -> Asked:
+        split = options.layout.removeprefix("split")
+        if not split.isdecimal():
+            raise InputError(f"`{options.layout}` is no split", hint="write it like `split4`")
+        return Asked((read(options).model_copy(update={"split": int(split)}),))
+
+    def notes(self, plan: MatrixPlan) -> Sequence[str]:
+        return ()
+
+    def drift(self, plan: MatrixPlan, name: object) -> str:
+        return ""
+
+    def explain(self, plan: MatrixPlan) -> Products:
+        return Products(plans=splits(plan))
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    here = __name__
+    toy = Family(kind="toy", plan_kind="toy-plan", plan=f"{here}:MatrixPlan", verbs=f"{here}:ToyVerbs")
+    monkeypatch.setitem(FAMILIES, "toy", toy)
+    file = tmp_path / "matrix.yaml"
+    file.write_text("kind: toy\nname: square\nsize: 16384\n")
+    return str(file)
+
+
+def test_a_family_passes_through_the_verbs(
+    meshwright: Callable[..., Answer], matrix: str, tmp_path: Path
+) -> None:
+    plan, estimated = str(tmp_path / "plan.yaml"), str(tmp_path / "split2.yaml")
+    answer = meshwright("plan", matrix, "dgx-h100", "--gpus", "8", "--top", "2", "-o", plan)
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("split8: ")
+    assert f"Wrote {plan}. Next: meshwright explain {plan}" in answer.err
+    record = json.loads(meshwright("explain", plan, "--json").out)
+    assert [one["split"] for one in record["products"]] == [*range(1, 9)]
+    one = meshwright("estimate", matrix, "dgx-h100", "--gpus", "8", "--layout", "split2", "-o", estimated)
+    assert one.out.startswith("split2: ")
+    drawn = json.loads(meshwright("plot", "frontier", plan, "-o", str(tmp_path / "f.svg"), "--json").out)
+    assert drawn["title"] == "More GPUs are faster, and each holds less"
+    assert len(drawn["points"]) == 8
+    refused = meshwright("plan", matrix, "dgx-h100", "--fix", "tp=8")
+    assert "--fix does not go with a matrix" in refused.err
