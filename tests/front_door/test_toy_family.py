@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import pandas as pd
 import pytest
-from command_line import Answer
 from matplotlib.figure import Figure
 
 from cost_models.base import Spec
@@ -183,9 +182,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(file)
 
 
-def test_a_family_passes_through_the_verbs(
-    meshwright: Callable[..., Answer], matrix: str, tmp_path: Path
-) -> None:
+def test_a_family_passes_through_the_verbs(meshwright, matrix: str, tmp_path: Path) -> None:
     plan, estimated = str(tmp_path / "plan.yaml"), str(tmp_path / "split2.yaml")
     answer = meshwright("plan", matrix, "dgx-h100", "--gpus", "8", "--top", "2", "-o", plan)
     assert answer.out.startswith("split8: ")
