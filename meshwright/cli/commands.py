@@ -12,7 +12,7 @@ import typer
 from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, in_order
 from meshwright.cli import completion
 from meshwright.terminal.output import Output
-from meshwright.verbs.command import Command
+from meshwright.verbs.contract.command import Command
 
 
 def typer_function(command: Command[Any]) -> Callable[..., None]:

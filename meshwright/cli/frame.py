@@ -20,8 +20,8 @@ from meshwright.verbs.advise import advise_command
 from meshwright.verbs.calibrate import calibrate_command
 from meshwright.verbs.catalog import catalog_command
 from meshwright.verbs.cluster import cluster_command
-from meshwright.verbs.command import Command
 from meshwright.verbs.compare import compare_command
+from meshwright.verbs.contract.command import Command
 from meshwright.verbs.doctor import doctor_command
 from meshwright.verbs.emulate import emulate_command
 from meshwright.verbs.estimate import estimate_command

@@ -18,7 +18,8 @@ from meshwright.families.transformer.planning.question import TOP, PlanQuestion
 from meshwright.inputs.limits import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
-from meshwright.plots.drawing import Tradeoff, draw_frontier, draw_memory, draw_timeline
+from meshwright.plots.curves.drawing import Tradeoff, draw_frontier
+from meshwright.plots.drawing import draw_memory, draw_timeline
 from meshwright.plots.drawn import Drawing
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.ranked import optimum_table, plans_rows

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError
 from cost_models.flags import argument, flag, said
 from meshwright.inputs.options import Limits, Request
-from meshwright.verbs.command import command
-from meshwright.verbs.family import option_word, require_verb, verbs_of_model
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import option_word, require_verb, verbs_of_model
 
 if TYPE_CHECKING:
     from meshwright.explorer.starting import Start

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from meshwright.explorer.starting import Start
 
 _ANSWERS = "meshwright.explorer.answers"
-_PICTURES = ("matplotlib.backends.backend_svg", "meshwright.plots.tradeoff", "meshwright.plots.timeline")
+_PICTURES = (
+    "matplotlib.backends.backend_svg",
+    "meshwright.plots.curves.tradeoff",
+    "meshwright.plots.timeline",
+)
 
 
 class Workers:

@@ -1,140 +1,23 @@
-"""What can be drawn of a question and its answers: each kind as a figure with the data it shows."""
+"""What can be drawn of a question and one layout: each kind as a figure with the data it shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from cost_models.communication.levels import met_levels
-from cost_models.errors import InfeasibleError, InputError, UnknownNameError
+from cost_models.errors import InputError
 from cost_models.estimate import Estimate, fullest_pool
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.link_use import link_use
-from cost_models.question import MixedQuestion, Question, parts_of
+from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.units import counted, format_seconds
+from meshwright.plots.curves.forecast import forecast_frame
 from meshwright.plots.drawn import Drawing
-from meshwright.plots.forecast import forecast_frame
+from meshwright.plots.subjects import require_one_kind, several_kinds, subject_of
 from meshwright.records import frames
-from meshwright.render.goals import gpus_in_words, sizes_text
-from planner.answers.frontier import frontier_frame, pareto_frame
-from planner.answers.pareto import POINTS, exact_frontier
-from planner.answers.scaling import scaling_frame
-from planner.objectives import Objective
-from planner.search.budget import Budget
-from planner.search.scaling import KINDS, doublings
-from planner.space.restrictions import Restrictions
-
-if TYPE_CHECKING:
-    pass
-
-_MOST_NAMED = 2000
-"""Layouts of a cloud that are named where it is to be drawn at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tradeoff:
-    """What a frontier is drawn between."""
-
-    objectives: tuple[Objective, Objective] = (Objective(name="time"), Objective(name="memory"))
-    sizes: tuple[int, ...] = ()
-    """Numbers of GPUs; empty: the plan's own."""
-    points: int | None = POINTS
-    exact: bool = True
-    """Over layouts: proved for as many points; else the best of all layouts with even stages, at once."""
-    restrictions: Restrictions | None = None
-
-    @property
-    def over_layouts(self) -> bool:
-        """Time against memory on the plan's own GPUs, drawn over the cloud of all layouts."""
-        return {one.name for one in self.objectives} == {"time", "memory"} and not self.sizes
-
-
-def draw_frontier(
-    question: Question, chosen: Estimate, tradeoff: Tradeoff | None = None, budget: Budget | None = None
-) -> Drawing:
-    """The exact frontier of two objectives; that of time and memory over the cloud of every legal layout.
-
-    Raises:
-        InputError: an objective lacks what it needs.
-        InfeasibleError: nothing fits.
-    """
-    _require_one_kind(question, "frontier")
-    what, spending = tradeoff or Tradeoff(), budget or Budget()
-    if what.over_layouts:
-        from meshwright.plots.tradeoff import frontier
-
-        frame = frontier_frame(
-            question,
-            chosen,
-            exact=what.exact,
-            points=what.points,
-            most_named=None if what.exact else _MOST_NAMED,
-            restrictions=what.restrictions,
-            budget=spending,
-        )
-        return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
-    from meshwright.plots.pareto import pareto
-
-    found = exact_frontier(
-        question,
-        what.objectives,
-        sizes=what.sizes,
-        points=what.points,
-        restrictions=what.restrictions,
-        budget=spending,
-    )
-    frame = pareto_frame(found)
-    first, second = (one.measure for one in what.objectives)
-    names = (what.objectives[0].name, what.objectives[1].name)
-    sizes = {point.question.cluster.num_gpus for point in found.points}
-    subject = _subject(found.points[0].question, sized=len(sizes) == 1)
-    figure = pareto(frame, names, (first, second), subject, complete=found.complete)
-    return Drawing(frame=frame, figure=figure)
-
-
-def draw_scaling(
-    question: Question,
-    gpu_counts: Sequence[int] | None,
-    kinds: Sequence[str] = KINDS,
-    budget: Budget | None = None,
-) -> Drawing:
-    """The best layout at each number of GPUs, with the same batch and with one that grows.
-
-    Raises:
-        InfeasibleError: nothing fits on any of them.
-    """
-    from meshwright.plots.scaling import scaling
-
-    _require_one_kind(question, "scaling")
-    counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
-    if frame.empty:
-        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
-    gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
-    subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
-    return Drawing(frame=frame, figure=scaling(frame, subject))
-
-
-def draw_stacked_scaling(
-    question: Question, gpu_counts: Sequence[int] | None, budget: Budget | None = None
-) -> Drawing:
-    """What GPU time of a step more GPUs waste, and on what, the batch the same.
-
-    Raises:
-        InfeasibleError: nothing fits on any of them.
-    """
-    from meshwright.plots.stacked_scaling import stacked_scaling
-
-    _require_one_kind(question, "scaling")
-    counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds=("strong",), budget=budget)
-    if frame.empty:
-        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
-    return Drawing(frame=frame, figure=stacked_scaling(frame, _subject(question, sized=False)))
+from meshwright.render.goals import gpus_in_words
 
 
 def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
@@ -142,7 +25,7 @@ def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> D
     from meshwright.plots.step_time import time_breakdown
 
     frame = frames.time_frame(estimates)
-    subjects = [_subject(question) for question in questions]
+    subjects = [subject_of(question) for question in questions]
     same = len(set(subjects)) == 1
     if not same:
         frame.insert(0, "name", subjects)
@@ -156,7 +39,7 @@ def draw_memory(question: Question, estimate: Estimate) -> Drawing:
     from meshwright.plots.parts.pools import pool_spans
 
     frame = frames.memory_frame(estimate)
-    subject = _subject(question, estimate)
+    subject = subject_of(question, estimate)
     if estimate.replicas:
         subject += f"; in {fullest_pool(estimate.replicas).pool}, where devices are fullest"
     figure = memory_by_rank(
@@ -176,7 +59,7 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
 
     layout = estimate.layout
     frame = frames.timeline_frame(question, layout)
-    subject = _subject(question, estimate)
+    subject = subject_of(question, estimate)
     if estimate.replicas:
         slowest = max(estimate.replicas, key=lambda own: own.step_seconds)
         subject += f"; a replica in {slowest.pool}, which ends last"
@@ -192,7 +75,7 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
     """
     from meshwright.plots.window import window
 
-    _require_one_kind(question, "window")
+    require_one_kind(question, "window")
     frame = frames.window_frame(question, estimate)
     if frame.empty:
         raise InputError(
@@ -200,90 +83,17 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
             hint="plan with another --stack, like meshwright or deepspeed",
         )
     usable = usable_host_memory(question.cluster) or None
-    figure = window(frame, estimate.memory_limit, usable, _subject(question, estimate))
+    figure = window(frame, estimate.memory_limit, usable, subject_of(question, estimate))
     return Drawing(frame=frame, figure=figure)
 
 
 def draw_forecast(question: Question, found: Forecast) -> Drawing:
     """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
-    from meshwright.plots.forecast import forecast
+    from meshwright.plots.curves.forecast import forecast
 
     frame = forecast_frame(found)
     subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"
     return Drawing(frame=frame, figure=forecast(frame, found, subject))
-
-
-def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = ()) -> Drawing:
-    """What each technique adds to a plan's MFU, from a bare trainer up.
-
-    Raises:
-        InputError: a cluster of several pools, or words of `allow` that mean nothing here.
-    """
-    from meshwright.plots.ladder import ladder
-    from planner.answers.ladder import ladder_frame
-
-    _require_one_kind(question, "ladder")
-    frame = ladder_frame(question, estimate, allow)
-    return Drawing(frame=frame, figure=ladder(frame, _subject(question, estimate)))
-
-
-def draw_heatmap(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
-) -> Drawing:
-    """The best layout for each tensor and pipeline degree, and why there is none.
-
-    Raises:
-        InputError: a cluster of several pools.
-    """
-    from meshwright.plots.heatmap import heatmap
-    from planner.answers.heatmap import heatmap_frame
-
-    _require_one_kind(question, "heatmap")
-    frame = heatmap_frame(question, estimate, restrictions, budget)
-    return Drawing(frame=frame, figure=heatmap(frame, _subject(question)))
-
-
-def draw_tornado(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
-) -> Drawing:
-    """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
-    from meshwright.plots.tornado import tornado
-    from planner.explaining.tornado import tornado_frame
-
-    frame = tornado_frame(question, estimate, restrictions, budget)
-    return Drawing(frame=frame, figure=tornado(frame, _subject(question, estimate)))
-
-
-def draw_far_links(
-    question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
-) -> Drawing:
-    """The best layout over the bandwidth of the farthest links, with the axes that cross them.
-
-    Raises:
-        InputError: a cluster of several pools, or one whose nodes are all on one network.
-        InfeasibleError: nothing fits.
-    """
-    from meshwright.plots.far_links import far_links
-    from planner.answers.far_links import far_links_frame
-
-    _require_one_kind(question, "far-links")
-    levels = met_levels(question.cluster)
-    if sum(level.network for level in levels) < 2:
-        raise InputError(
-            f"`far-links` has nothing to draw: all nodes of `{question.cluster.name}` are on one network",
-            hint="describe `buildings`, or links level by level, in the cluster's file",
-        )
-    frame = far_links_frame(question, restrictions, budget)
-    if frame[frame["domains"] != 1].empty:
-        raise InfeasibleError(f"nothing fits on {counted(question.cluster.num_gpus, 'GPU')}")
-    figure = far_links(frame, levels[-1].bandwidth, levels[-2].name, _subject(question))
-    return Drawing(frame=frame, figure=figure)
 
 
 def draw_topology(
@@ -298,69 +108,15 @@ def draw_topology(
     from meshwright.render.links import links_finding, links_frame, links_table
 
     if isinstance(cluster, MixedCluster):
-        raise _several_kinds("topology", cluster.name)
+        raise several_kinds("topology", cluster.name)
     use = None
     subject = f"{cluster.name}: {counted(cluster.num_gpus, 'GPU')}, {counted(cluster.nodes, 'node')}"
     if question is not None and estimate is not None:
         use = link_use(question, estimate)
         step = format_seconds(estimate.step_seconds)
-        subject = f"{_subject(question, estimate)}; bars: share of {step}"
+        subject = f"{subject_of(question, estimate)}; bars: share of {step}"
     return Drawing(
         frame=links_frame(cluster, use),
         figure=topology(cluster, links_finding(cluster, use), subject, use),
         table=links_table(cluster, use),
     )
-
-
-def draw(
-    kind: str,
-    question: Question,
-    estimates: Sequence[Estimate],
-    gpu_counts: Sequence[int] | None = None,
-    restrictions: Restrictions | None = None,
-) -> Drawing:
-    """One kind of picture of a question and its ranked layouts, best first; a frontier keeps to the restrictions.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-    """
-    best = estimates[0]
-    kinds: dict[str, Callable[[], Drawing]] = {
-        "frontier": lambda: draw_frontier(
-            question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
-        ),
-        "scaling": lambda: draw_scaling(question, gpu_counts),
-        "time": lambda: draw_time([question] * len(estimates), estimates),
-        "memory": lambda: draw_memory(question, best),
-        "timeline": lambda: draw_timeline(question, best),
-        "window": lambda: draw_window(question, best),
-        "topology": lambda: draw_topology(parts_of(question)[0], question, best),
-    }
-    if kind not in kinds:
-        raise UnknownNameError("plot", kind, tuple(kinds))
-    return kinds[kind]()
-
-
-def _require_one_kind(question: Question, kind: str) -> None:
-    """Raises InputError for a question on several pools."""
-    if isinstance(question, MixedQuestion):
-        raise _several_kinds(kind, question.cluster.name)
-
-
-def _several_kinds(kind: str, cluster: str) -> InputError:
-    """What to say of a cluster of several pools."""
-    return InputError(
-        f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
-        hint="time, memory and timeline are drawn for any plan",
-    )
-
-
-def _subject(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
-    """What a picture is about."""
-    training = question.training
-    gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
-    words = (
-        f"{question.model.name} on {gpus}, "
-        f"global batch {training.global_batch}, sequence {training.sequence_length}"
-    )
-    return words if estimate is None else f"{words}: {estimate.layout.brief}"

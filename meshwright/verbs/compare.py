@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument, flag
-from meshwright.verbs.command import command
-from meshwright.verbs.family import Answer, require_options, verbs_of_plan
+from meshwright.verbs.contract.answers import Answer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

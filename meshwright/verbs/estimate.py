@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, out, said
 from meshwright.inputs.options import Request
-from meshwright.verbs.command import command
-from meshwright.verbs.family import EstimateAnswer, EstimateAsked, require_options, verbs_of_model
+from meshwright.verbs.contract.answers import EstimateAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import EstimateAsked, require_options, verbs_of_model
 
 if TYPE_CHECKING:
     from cost_models.specs.recommender.training import RecommenderTraining

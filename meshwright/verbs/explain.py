@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
-from meshwright.verbs.command import command
-from meshwright.verbs.family import Answer, require_options, verbs_of_plan
+from meshwright.verbs.contract.answers import Answer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan

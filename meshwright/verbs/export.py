@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError
 from cost_models.flags import argument, as_keywords, flag, out, plan_file, switch
 from meshwright.inputs.options import Request, Searching
-from meshwright.verbs.command import command
-from meshwright.verbs.family import ImportAnswer, ImportAsked, verbs_that_read
+from meshwright.verbs.contract.answers import ImportAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import ImportAsked, verbs_that_read
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, part_of, switch
 from meshwright.inputs.options import Limits, Request, Searching
-from meshwright.verbs.family import (
+from meshwright.verbs.contract.answers import LargestAnswer
+from meshwright.verbs.contract.family import (
     FindsLargest,
-    LargestAnswer,
     option_word,
     require_options,
     verbs_of_model,
-    verbs_that_take,
+    verbs_with,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def largest(options: LargestOptions) -> LargestAnswer:
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
     """
-    family: FindsLargest = verbs_that_take("largest")
+    family: FindsLargest = verbs_with("largest")
     return family.largest(options).answer(options.spending)
 
 
@@ -64,7 +64,7 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     from meshwright.terminal.progress import searching
 
     require_options(verbs_of_model(options.model), "plan", ("largest",))
-    family: FindsLargest = verbs_that_take("largest")
+    family: FindsLargest = verbs_with("largest")
     problems = Problems()
     problems.read(lambda: _require_meant(options))
     question = problems.read(lambda: family.largest(part_of(options, LargestOptions)))

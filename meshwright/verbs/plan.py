@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError
 from cost_models.flags import argument, as_keywords, flag, out, said
 from meshwright.inputs.options import Goal, Limits, Request, Searching
-from meshwright.verbs.command import command
-from meshwright.verbs.family import (
-    PlanAnswer,
+from meshwright.verbs.contract.answers import PlanAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import (
     PlanAsked,
     option_word,
     require_options,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from cost_models.errors import InputError
 from cost_models.flags import flag, plan_file, switch
 from executor.run_config import RunConfig
-from meshwright.verbs.command import command
-from meshwright.verbs.family import RunAnswer, require_options, verbs_of_plan
+from meshwright.verbs.contract.answers import RunAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.specs.operations import OperationsSpec

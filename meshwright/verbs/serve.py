@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import as_keywords, flag, flags_of, part_of, said, switch
-from meshwright.verbs.family import ServedAnswer, ServesCaches, option_word, verbs_that_take
+from meshwright.verbs.contract.answers import ServedAnswer
+from meshwright.verbs.contract.family import ServesCaches, option_word, verbs_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ def serve(options: ServeOptions) -> ServedAnswer:
         InputError: what was asked is wrong; everything that is, at once.
         InfeasibleError: the cache does not fit the GPU, or the tables the host.
     """
-    family: ServesCaches = verbs_that_take("serve")
+    family: ServesCaches = verbs_with("serve")
     return family.serve(options)
 
 
@@ -83,7 +84,7 @@ def answer_serving(options: PlanFlags, output: Output) -> None:
     count = single_count(options.gpus)
     if options.gpus is not None and count is None:
         raise InputError(f"--gpus: `{options.gpus}` is not one number of GPUs", hint="--serve asks about one")
-    family: ServesCaches = verbs_that_take("serve")
+    family: ServesCaches = verbs_with("serve")
     answer = family.serve(replace(part_of(options, ServeOptions), gpus=count))
     output.assumed(answer.assumptions)
     output.show(answer, options.out)

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from meshwright.plots.clusters import cost_and_days
-from meshwright.plots.pareto import pareto
-from meshwright.plots.tradeoff import frontier
+from meshwright.plots.curves.pareto import pareto
+from meshwright.plots.curves.tradeoff import frontier
 from planner.objectives import MEASURES, ObjectiveName
 
 GIB = 2.0**30

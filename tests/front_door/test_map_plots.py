@@ -12,11 +12,11 @@ from matplotlib.patches import Rectangle
 
 import meshwright as mw
 from meshwright.families.transformer.pictures import PICTURES
+from meshwright.plots.curves.heatmap import finding, heatmap
+from meshwright.plots.curves.tornado import finding as tornado_finding
+from meshwright.plots.curves.tornado import tornado
 from meshwright.plots.drawn import Drawing
-from meshwright.plots.heatmap import finding, heatmap
 from meshwright.plots.parts.style import TIME_COLOURS
-from meshwright.plots.tornado import finding as tornado_finding
-from meshwright.plots.tornado import tornado
 from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.answers.heatmap import heatmap_frame

@@ -13,7 +13,7 @@ from executor.families import Training
 from executor.measure.any_report import AnyReport
 from meshwright.cli.commands import typer_function
 from meshwright.cli.frame import VERBS
-from meshwright.verbs.family import Verbs, require_options, require_verb, verbs_of_plan
+from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan
 

@@ -16,13 +16,15 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.memory_terms import MEMORY_PARTS
 from cost_models.pipeline.time_pieces import TIME_PARTS
 from meshwright.plots.accuracy import accuracy
+from cost_models.pipeline.time_parts import TIME_PARTS
+from meshwright.plots.curves.scaling import scaling
+from meshwright.plots.curves.tradeoff import frontier
+from meshwright.plots.measured.accuracy import accuracy
 from meshwright.plots.memory import memory_by_rank
 from meshwright.plots.parts import style
 from meshwright.plots.parts.text import fitted
-from meshwright.plots.scaling import scaling
 from meshwright.plots.step_time import time_breakdown
 from meshwright.plots.timeline import timeline
-from meshwright.plots.tradeoff import frontier
 from meshwright.records.frames import memory_frame, time_frame
 
 

@@ -22,9 +22,9 @@ from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
 from meshwright.plots.drawn import Drawing
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.family import Verbs
 from meshwright.verbs.estimate import EstimateOptions
-from meshwright.verbs.family import Verbs
 from meshwright.verbs.plan import PlanOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.any_plan import AnyPlan, own_version

@@ -14,7 +14,7 @@ from meshwright.families.recommender.text import precise, proof_text, question_t
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, sentence_list, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.plan_files import save_plan
 from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange

@@ -26,7 +26,7 @@ from meshwright.families.recommender.text import (
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.plan_files import save_plan
 from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate

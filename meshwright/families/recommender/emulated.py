@@ -16,7 +16,7 @@ from meshwright.records.shardings import while_
 from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.recommender.plan import RecommenderPlan
 
 _SECONDS = "compute"

@@ -18,7 +18,7 @@ from meshwright.families.recommender.text import precise
 from meshwright.inputs.options import TIME_LIMIT
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions

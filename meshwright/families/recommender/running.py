@@ -15,9 +15,9 @@ from executor.requirements import require_torch
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.answer import AnswerBase
-from meshwright.verbs.any_run import AnyRan
-from meshwright.verbs.family import Running
+from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.any_run import AnyRan
+from meshwright.verbs.contract.family import Running
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:

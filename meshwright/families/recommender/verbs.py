@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from meshwright.verbs.family import Running, Verbs
+from meshwright.verbs.contract.family import Running, Verbs
 from planner.any_plan import AnyPlan
 from planner.recommender.plan import RecommenderPlan
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
 
 TAKES: Mapping[str, frozenset[str]] = {
-    "serve": frozenset(),
     "plan": _JOB | {"fix", "forbid", "together", "max_memory", "objective"},
     "estimate": _JOB,
     "compare": frozenset(),

@@ -14,7 +14,7 @@ from meshwright.families.recommender.text import precise
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.recommender.alternatives import Alternative, alternative
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.plan import RecommenderPlan

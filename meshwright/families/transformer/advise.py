@@ -15,7 +15,7 @@ from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, as_html, change, percent, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.explaining.advice import Advice
 from planner.explaining.whatif import NEXT_TO_NOTHING

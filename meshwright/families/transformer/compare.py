@@ -18,7 +18,7 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, question_record
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, part_label, percent, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.any_plan import AnyPlan
 from planner.explaining.compare import Line
 from planner.explaining.compare import compare as lines_of

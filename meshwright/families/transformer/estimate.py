@@ -14,7 +14,7 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
-from meshwright.plots.drawing import draw
+from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record

@@ -9,20 +9,17 @@ from cost_models.errors import InputError
 from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
-from meshwright.plots.drawing import (
+from meshwright.plots.curves.drawing import (
     Tradeoff,
     draw_far_links,
     draw_frontier,
     draw_heatmap,
     draw_ladder,
-    draw_memory,
     draw_scaling,
     draw_stacked_scaling,
-    draw_time,
-    draw_timeline,
     draw_tornado,
-    draw_window,
 )
+from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_window
 from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions

@@ -27,9 +27,9 @@ from meshwright.render.measured import (
 )
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
-from meshwright.verbs.any_run import AnyRan
-from meshwright.verbs.family import Running
+from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.any_run import AnyRan
+from meshwright.verbs.contract.family import Running
 from planner.plan import Plan
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshwright.verbs.family import Verbs
+from meshwright.verbs.contract.family import Verbs
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
 
@@ -39,7 +39,6 @@ _GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pi
 _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
-    "largest": _NONE,
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "by"},
     "estimate": _JOB | _FITTING,
     "compare": frozenset({"trainer"}),

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import counted, format_count, grouped
+from meshwright.plots.curves.scaling import batch_words, curve, ideal
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.stacks import legend
 from meshwright.plots.parts.style import Frame
-from meshwright.plots.scaling import batch_words, curve, ideal
 from meshwright.plots.shardings.stages import STAGE_COLOURS
 from meshwright.render.words import in_unit, percent, time_unit
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import argument, flag, switch
-from meshwright.verbs.command import command
-from meshwright.verbs.family import RunAnswer
+from meshwright.verbs.contract.answers import RunAnswer
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile

@@ -19,7 +19,7 @@ from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

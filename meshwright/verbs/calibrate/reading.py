@@ -26,7 +26,7 @@ from meshwright.records.runs import read_report
 from meshwright.render.words import percent
 from meshwright.verbs.calibrate.calibrated import Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted
-from meshwright.verbs.family import RunAnswer
+from meshwright.verbs.contract.answers import RunAnswer
 
 OnStatus = Callable[[str], None]
 """Told what is being done now."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument
-from meshwright.verbs.command import command
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from meshwright.render.tables import Table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import as_keywords, flag, out, switch
-from meshwright.verbs.command import command
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from cost_models.discovery.machine import Machine

@@ -18,8 +18,8 @@ from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.cluster import DiscoverOptions
+from meshwright.verbs.contract.answer import AnswerBase
 
 
 def discover_machine(options: DiscoverOptions) -> Discovered:

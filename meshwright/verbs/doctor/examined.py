@@ -17,7 +17,7 @@ from meshwright.inputs.plans import any_plan_of
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.doctor import DoctorOptions
 from planner.any_plan import AnyPlan
 from planner.plan import Plan

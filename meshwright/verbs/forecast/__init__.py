@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.inputs.options import Operations
-from meshwright.verbs.command import command
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -48,8 +48,9 @@ def forecast(options: ForecastOptions) -> Forecasted:
 def forecast_command(options: ForecastOptions, output: Output) -> None:
     """Say when training ends with failures, and how often to save."""
     from meshwright.verbs.forecast.reading import ask
+    from planner.plan_files import load_plan
 
     output.check_places()
-    question = ask(options)
+    question = ask(replace(options, plan=load_plan(str(options.plan))))
     output.assumed(question.assumptions)
     output.show(question.answer())

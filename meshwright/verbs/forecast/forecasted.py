@@ -17,8 +17,8 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.answer import AnswerBase
-from meshwright.verbs.any_run import PART_WORDS
+from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.any_run import PART_WORDS
 
 if TYPE_CHECKING:
     pass

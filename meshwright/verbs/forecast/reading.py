@@ -16,7 +16,7 @@ from meshwright.inputs.options import Operations
 from meshwright.inputs.plans import plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records.runs import read_report
-from meshwright.verbs.any_run import operations_spec
+from meshwright.verbs.contract.any_run import operations_spec
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import Forecasted
 from planner.any_plan import AnyPlan

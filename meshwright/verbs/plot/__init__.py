@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.documents import printable
 from cost_models.errors import UnknownNameError
 from cost_models.flags import argument, flag, out, part_of
-from meshwright.verbs.command import command
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

@@ -18,7 +18,7 @@ from meshwright.plots.drawing import draw_topology
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA, frames
 from meshwright.render.words import sentence_list, wrapped
-from meshwright.verbs.family import verbs_of_plan
+from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
@@ -145,7 +145,7 @@ def _topology(request: PlotRequest) -> Drawing:
 
 
 def _accuracy(request: PlotRequest) -> Drawing:
-    from meshwright.plots.accuracy import accuracy
+    from meshwright.plots.measured.accuracy import accuracy
 
     frame = frames.accuracy_frame(request.files)
     figure = accuracy(frame, sentence_list([str(path) for path in request.files]))

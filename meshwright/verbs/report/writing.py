@@ -16,7 +16,7 @@ from meshwright.pages.html import page
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import lines_of_any_length
-from meshwright.verbs.family import require_options, verbs_of_plan
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from meshwright.verbs.report.requests import USUAL_NAME, PageRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import flag, out, switch
-from meshwright.verbs.command import command
+from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile

@@ -18,7 +18,7 @@ from cost_models.measured.validation.recommenders import (
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 
 if TYPE_CHECKING:
     pass

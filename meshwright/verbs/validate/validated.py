@@ -24,7 +24,7 @@ from meshwright.inputs.problems import Problems
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.validate import ValidateOptions
 from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 from meshwright.verbs.validate.records import (
@@ -136,7 +136,7 @@ class Validated(AnswerBase):
             UnknownNameError: there is no such kind.
             ValueError: no run was both timed and predicted.
         """
-        from meshwright.plots.validation import errors_by_axis, predicted_against_measured
+        from meshwright.plots.measured.validation import errors_by_axis, predicted_against_measured
 
         if kind not in _KINDS:
             raise UnknownNameError("plot", kind, _KINDS)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.inputs.options import Searching
-from meshwright.verbs.command import command
-from meshwright.verbs.family import require_verb, verbs_of_plan
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_verb, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

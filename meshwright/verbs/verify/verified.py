@@ -10,7 +10,7 @@ from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.proof.checks import Check
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}

@@ -17,7 +17,7 @@ from meshwright.records.estimates import estimate_record, estimate_row, question
 from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.largest import LargestSize
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan

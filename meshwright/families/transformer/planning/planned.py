@@ -20,7 +20,7 @@ from meshwright.families.transformer.planning.recommendation import (
 )
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
-from meshwright.plots.drawing import draw
+from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame

@@ -14,7 +14,7 @@ from meshwright.records.estimates import estimate_record, estimate_row, question
 from meshwright.render.goals import changes_sentence, value_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, as_html, money, percent, sentence_list, wrapped
-from meshwright.verbs.answer import AnswerBase
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meshwright.plots.one_run import one_run
+from meshwright.plots.measured.one_run import one_run
 from meshwright.plots.parts import style
 from meshwright.plots.parts.diagonal import BAND, draw_band, draw_diagonal, finding
 from meshwright.plots.parts.labels import Label, put_labels

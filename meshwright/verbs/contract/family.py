@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.families import FAMILIES, Family, family_of_plan_kind, part
+from meshwright.verbs.contract.answers import (
+    AdviceAnswer,
+    Answer,
+    EstimateAnswer,
+    ImportAnswer,
+    LargestAnswer,
+    PlanAnswer,
+    RunAnswer,
+    SavedAnswer,
+    ServedAnswer,
+)
 
 if TYPE_CHECKING:
     from cost_models.base import Spec
@@ -15,7 +26,6 @@ if TYPE_CHECKING:
     from executor.measure.any_report import AnyReport
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
-    from meshwright.render.tables import Table
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.largest import LargestOptions
@@ -28,62 +38,6 @@ if TYPE_CHECKING:
     from planner.search.budget import Budget
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
-
-
-class Answer(Protocol):
-    """What a verb found."""
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Flat rows, for `--csv`."""
-
-    @property
-    def text(self) -> Sequence[str | Table]:
-        """What is printed."""
-
-    def record(self) -> Mapping[str, Any]:
-        """The JSON document."""
-
-
-class SavedAnswer(Answer, Protocol):
-    """An answer that can be kept."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it."""
-
-
-class PlanAnswer(Answer, Protocol):
-    """The best plans, of which one can be saved."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to run."""
-
-    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """What is said below the answer."""
-
-    def next_commands(self, path: Path) -> str:
-        """What to do with the plan in this file."""
-
-
-class AdviceAnswer(SavedAnswer, Protocol):
-    """Changes of what is run today, and the best plan, which can be saved."""
-
-    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """What is said below the answer."""
-
-
-class EstimateAnswer(Answer, Protocol):
-    """The price of one layout, which can be saved as a plan."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits in memory."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it as a plan."""
-
-    def next_commands(self, path: Path) -> str:
-        """What to do with the plan in this file."""
 
 
 class Asked(Protocol):
@@ -112,30 +66,6 @@ class EstimateAsked(Asked, Protocol):
         """Price it. Raises InputError where it cannot run."""
 
 
-class LargestAnswer(SavedAnswer, Protocol):
-    """The largest sizes that fit, of which the largest can be saved as a plan."""
-
-    @property
-    def plan(self) -> AnyPlan | None:
-        """The plan of the largest; None where nothing fits."""
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """What is said below the answer."""
-
-
-class ServedAnswer(SavedAnswer, Protocol):
-    """A cache of every GPU."""
-
-    @property
-    def assumptions(self) -> Sequence[str]:
-        """What had to be assumed to read the question."""
-
-
-class ImportAnswer(EstimateAnswer, Protocol):
-    """The price of what another trainer runs."""
-
-
 class ImportAsked(Asked, Protocol):
     """What another trainer runs, read."""
 
@@ -148,14 +78,6 @@ class LargestAsked(Asked, Protocol):
 
     def answer(self, budget: Budget) -> LargestAnswer:
         """Search sizes within the budget."""
-
-
-class RunAnswer(Answer, Protocol):
-    """Predicted beside measured, of a run."""
-
-    @property
-    def report(self) -> AnyReport:
-        """What was measured."""
 
 
 class Running(Protocol):
@@ -277,9 +199,9 @@ def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
     return _verbs(family_of_plan_kind(plan.kind))
 
 
-def verbs_that_take(verb: str) -> Any:
-    """The verbs of the one family that answers a verb of its own."""
-    return next(one for one in map(_verbs, FAMILIES.values()) if verb in one.takes)
+def verbs_with(method: str) -> Any:
+    """The verbs of the one family that answers a question of its own."""
+    return next(one for one in map(_verbs, FAMILIES.values()) if hasattr(one, method))
 
 
 def verbs_that_read(trainer: str) -> Verbs[Any]:

@@ -193,7 +193,7 @@ PART_WORDS = {
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    """Where the time of a run went; `rows` are of `meshwright.verbs.any_run`."""
+    """Where the time of a run went; `rows` are of `meshwright.verbs.contract.any_run`."""
     yield ""
     cells = [
         (

@@ -1,0 +1,1 @@
+"""What verbs and families agree on: commands, answers, and the protocol of a family."""
