@@ -119,6 +119,10 @@ class Limits:
     )
     max_memory: str | None = flag("SIZE", "Device memory to fill, e.g. 70GiB.", panel="limits")
 
+    def __post_init__(self) -> None:
+        for name in ("fix", "forbid", "allow", "together"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
     @property
     def changes(self) -> tuple[str, ...]:
         """What `--allow` changes of the mathematics."""
