@@ -15,8 +15,6 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.memory_terms import MEMORY_PARTS
 from cost_models.pipeline.time_pieces import TIME_PARTS
-from meshwright.plots.accuracy import accuracy
-from cost_models.pipeline.time_parts import TIME_PARTS
 from meshwright.plots.curves.scaling import scaling
 from meshwright.plots.curves.tradeoff import frontier
 from meshwright.plots.measured.accuracy import accuracy
