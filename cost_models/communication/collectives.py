@@ -79,9 +79,10 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
     pair_bytes = _float(message_bytes) / groups.size**2
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
-        latency = latency + (at.held - at.together) * at.level.latency
+        latency = latency + (at.held - at.together) * at.latency
         domain_bytes = at.together * (at.reached - at.together) * pair_bytes
-        slowest = np.maximum(slowest, domain_bytes / (at.bandwidth * _efficiency(at, profile)))
+        bandwidth = np.float64(at.level.bandwidth) * at.together * at.share.exchange
+        slowest = np.maximum(slowest, domain_bytes / (bandwidth * _efficiency(at, profile)))
     return _seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
 
@@ -97,8 +98,9 @@ def fan_out_seconds(
     for at in groups.reach:
         message = _float(node_bytes if at.level.network else rank_bytes)
         leaving = message * (at.reached - at.together) / at.reached
-        latency = latency + np.where(at.held > at.together, at.level.latency, 0.0)
-        slowest = np.maximum(slowest, leaving / (at.level.bandwidth * _efficiency(at, profile)))
+        latency = latency + np.where(at.held > at.together, at.latency, 0.0)
+        bandwidth = at.level.bandwidth * at.share.exchange
+        slowest = np.maximum(slowest, leaving / (bandwidth * _efficiency(at, profile)))
     seconds = latency + slowest + profile.collective_seconds
     return np.where((groups.size > 1) & (_float(rank_bytes) > 0), seconds, 0.0)
 
@@ -112,9 +114,9 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     message = _float(message_bytes)
     slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
     for at in groups.reach:
-        own = at.bandwidth / at.together * at.behind
+        own = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
         share = own if at.level.opens else np.minimum(share, own)
-        seconds = at.level.latency + message / (share * _efficiency(at, profile))
+        seconds = at.latency + message / (share * _efficiency(at, profile))
         slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
     return _seconds("p2p", message_bytes, slowest, groups, profile)
 
@@ -145,7 +147,7 @@ def _tree_seconds(groups: Groups) -> Array:
 
 def _latency(reach: Sequence[Reach], leaving: Sequence[npt.NDArray[Any]]) -> Array:
     """Latency of the hops that leave so many domains of the level inside each."""
-    return _hops_seconds(leaving, [at.level.latency for at in reach])
+    return _hops_seconds(leaving, [at.latency for at in reach])
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:

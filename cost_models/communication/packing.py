@@ -16,18 +16,27 @@ from cost_models.axes.columns import Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks apart."""
+    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks apart.
+
+    `step`, `piece` and `stages` say exactly where members are: `step` apart as a stage counts its ranks, of which it
+    owns runs of `piece`, one in every `stages` of them.
+    """
 
     length: Ints
     stride: Ints
     pieces: Ints
     outer: Ints
+    step: Ints
+    piece: Ints
+    stages: Ints
 
     @classmethod
-    def single(cls, length: Ints, stride: Ints) -> Runs:
-        """One run."""
+    def single(cls, length: Ints, stride: Ints, world: Ints) -> Runs:
+        """One run among `world` ranks."""
         ones = np.ones_like(length)
-        return cls(length=length, stride=stride, pieces=ones, outer=ones)
+        return cls(
+            length=length, stride=stride, pieces=ones, outer=ones, step=stride, piece=world, stages=ones
+        )
 
     @property
     def size(self) -> Ints:
@@ -52,6 +61,9 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
         stride=np.where(beyond, stride * stages, stride),
         pieces=size // part,
         outer=np.where(across, piece * stages, world),
+        step=stride,
+        piece=piece,
+        stages=stages,
     )
 
 

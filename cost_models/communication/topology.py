@@ -24,7 +24,9 @@ from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
+from cost_models.communication.odd_links import link_shares
 from cost_models.communication.packing import Runs, crosses, packing, runs_of_stage
+from cost_models.fabric.shares import AS_USUAL, Share
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec
 
@@ -48,11 +50,18 @@ class Reach:
     """Members behind one link, of which one at a time hands on to a neighbour elsewhere."""
     meets: npt.NDArray[np.bool_]
     """Neighbours in the group may share a domain of this level, and none of the level inside."""
+    share: Share = AS_USUAL
+    """What the slowest group gets of the level on a graph of links."""
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s of the members in one inner domain together: their share while all groups send."""
-        return np.float64(self.level.bandwidth) * self.together
+        """(N,) bytes/s of the members in one inner domain together in a ring: their share while all groups send."""
+        return np.float64(self.level.bandwidth) * self.together * self.share.ring
+
+    @property
+    def latency(self) -> Array | float:
+        """(N,) or one for all: seconds of one hop of a ring, on average."""
+        return self.level.latency * self.share.delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +157,7 @@ def _axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
     def axis(name: str, degree: Ints) -> Groups:
         stride = ranks_inside(name, x.order, x.tp, x.cp, x.dp, x.pp)
-        return _groups(cluster, Runs.single(degree, stride), world)
+        return _groups(cluster, Runs.single(degree, stride, world), world)
 
     return AxisGroups(
         tp=tp,
@@ -194,6 +203,8 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     packed = [
         (runs.size, ones) if level.gpus is None else packing(runs, level.gpus, world) for level in levels
     ]
+    placed = link_shares(cluster, runs, world) if cluster.graph else [None] * len(levels)
+    packed = [pair if at is None else at.packing(pair) for pair, at in zip(packed, placed, strict=True)]
     ranks_per_node, nodes = packed[sum(not level.network for level in levels) - 1]
     assert levels[-1].network or (nodes == 1).all(), (
         f"a layout has more ranks than the node of {cluster.name}"
@@ -203,6 +214,7 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     for index, (level, (held, spanned)) in enumerate(zip(levels, packed, strict=True)):
         inner = levels[index - 1].gpus if index else 1
         meets = (spanned == 1) | (crosses(runs, inner, level.gpus, world) if level.gpus and inner else False)
+        at = placed[index]
         reach.append(
             Reach(
                 level=level,
@@ -211,7 +223,8 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
                 held=held,
                 reached=packed[_outermost(levels, index)][0],
                 behind=_behind(level, runs, together, world),
-                meets=meets & (domains > 1) if index else meets,
+                meets=(meets if at is None else at.meeting(meets)) & (domains > 1) if index else meets,
+                share=AS_USUAL if at is None else at,
             )
         )
         together, domains = held, spanned
@@ -235,7 +248,7 @@ def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
     """Groups of `size` ranks that are `stride` apart, of all GPUs of the cluster: columns of one row."""
     length, apart, world = (np.array([number], dtype=np.int64) for number in (size, stride, cluster.num_gpus))
-    return _groups(cluster, Runs.single(length, apart), world)
+    return _groups(cluster, Runs.single(length, apart, world), world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:

@@ -54,8 +54,12 @@ class Topology:
 
 def read_topology(machine: Machine) -> Topology:
     """The matrix as the driver prints it; empty where it prints none."""
-    said = _COLOURS.sub("", machine.run("nvidia-smi", "topo", "-m") or "")
-    lines = said.splitlines()
+    return parse_topology(machine.run("nvidia-smi", "topo", "-m") or "")
+
+
+def parse_topology(said: str) -> Topology:
+    """The matrix in what `nvidia-smi topo -m` printed; empty where there is none."""
+    lines = _COLOURS.sub("", said).splitlines()
     real = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
     columns: list[str] = []
     ways = {}

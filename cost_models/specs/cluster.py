@@ -9,12 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
+from cost_models.errors import first_of
 from cost_models.specs.drives import DriveSpec
+from cost_models.specs.graph import MOST_LINES, device_kind, node_of, read_lines
 from cost_models.specs.links import AnyLinks, BuildingsSpec, LinkLevels, Links, LinkSpec, Rate
 from cost_models.units import (
     MIB,
     Bytes,
     FlopRate,
+    counted,
     format_bandwidth,
     grouped,
     parse_bytes,
@@ -125,6 +128,9 @@ class ClusterSpec(Spec):
     """Oversubscription of leaf to spine: 2.0 means half the bandwidth for a group that leaves its leaf switch."""
     nodes_per_leaf: PositiveInt | None = None
     """Nodes under one leaf switch; a group within it does not use the spine."""
+    graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES)
+    """Every link, a line for one or several alike, as `meshwright cluster --from-links` writes them: groups that meet
+    odd ones get that share of `links`. Empty: all links of a level are alike."""
     buildings: BuildingsSpec | None = None
     """Buildings that the nodes stand in, in order; None: all in one."""
     host_memory: Bytes | None = None
@@ -147,6 +153,8 @@ class ClusterSpec(Spec):
 
     @model_validator(mode="after")
     def _nodes_reach_one_another(self) -> ClusterSpec:
+        if self.graph and (problems := list(self._unlike_graph())):
+            raise ValueError("; ".join(problems))
         if isinstance(self.links, LinkLevels):
             if problems := list(self._unlike(self.links)):
                 raise ValueError("; ".join(problems))
@@ -172,6 +180,20 @@ class ClusterSpec(Spec):
             yield (
                 f"`buildings.link` has more bandwidth a GPU, {format_bandwidth(buildings.link.bandwidth)}, than the "
                 f"network of a building, {format_bandwidth(inside)}, which its bytes pass"
+            )
+
+    def _unlike_graph(self) -> Iterator[str]:
+        """What the graph of links contradicts in the rest of the cluster, or cannot be read."""
+        links, problems = read_lines(self.graph)
+        yield from map(str, first_of(problems))
+        if self.buildings is not None:
+            yield "`buildings` and `graph` do not go together: a graph has a level for the links between buildings"
+        gpus = {name for link in links for name in link[:2] if device_kind(name) == "gpu"}
+        nodes = len({node_of(name) for name in gpus})
+        if not problems and (nodes, len(gpus)) != (self.nodes, self.num_gpus):
+            yield (
+                f"`graph` has {counted(nodes, 'node')} and {counted(len(gpus), 'GPU')}, `nodes` x `gpus_per_node` says "
+                f"{grouped(self.nodes)} and {grouped(self.num_gpus)}"
             )
 
     def odd_buildings(self, nodes: int) -> str:

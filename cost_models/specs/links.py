@@ -19,10 +19,13 @@ MOST_LEVELS = 16
 _NVLINK = ("nvlink", "nvswitch")
 
 
+LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
+
+
 class LinkSpec(Spec):
     """One kind of link."""
 
-    kind: Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
+    kind: LinkKind
     bandwidth: Rate
     """Bandwidth per GPU, bytes/s, one direction."""
     latency: Latency

@@ -44,6 +44,8 @@ class MixedCluster(Spec):
             raise ValueError(f"two pools are called `{repeated[0]}`; give each a `name` of its own")
         if odd := [name for name in names if not re.fullmatch(POOL_NAME, name)]:
             raise ValueError(f"`{odd[0]}` is no name of a pool: letters, digits and `._-`, 50 at most")
+        if drawn := [pool.name for pool in self.pools if pool.graph]:
+            raise ValueError(f"pool `{drawn[0]}` has a `graph`; links of pools are levels, so leave it out")
         if self.num_gpus > MAX_GPUS:
             raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
         if self.between is None and any(pool.links.inter_node is None for pool in self.pools):

@@ -1,0 +1,360 @@
+"""From links to a fabric: the levels inside the nodes, of one medium after another, and those between the nodes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.discovery.links import USUAL_LATENCY
+from cost_models.errors import InputError, Problem, first_of
+from cost_models.fabric.fabric import Fabric, FabricLevel, Ints, usual
+from cost_models.fabric.odd import odd_links
+from cost_models.fabric.tiers import Bundle, Tier, tiers_of
+from cost_models.specs.graph import Link, device_kind, natural, node_of, read_lines
+from cost_models.units import counted, parse_seconds
+
+if TYPE_CHECKING:
+    import networkx
+
+    Links = networkx.Graph[str]
+
+_INSIDE = (("nvlink", "nvswitch", "xgmi"), ("pcie", "shared-memory"))
+"""Media inside a node, from the GPUs outwards."""
+_MOST_GPUS = 50_000
+
+
+@lru_cache(maxsize=8)
+def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
+    """The fabric of a cluster file's `graph`. Raises InputError with whatever is wrong with it."""
+    links, problems = read_lines(lines)
+    if problems:
+        raise InputError("the graph of links cannot be read", problems=first_of(problems))
+    return fabric_of_links(links, "graph")
+
+
+def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
+    """The fabric of some links; `source` is the file's name.
+
+    Raises:
+        InputError: a link is said twice, nodes have different numbers of GPUs, or GPUs are not connected.
+    """
+    gpus = sorted({name for link in links for name in link[:2] if device_kind(name) == "gpu"}, key=natural)
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for name in gpus:
+        by_node[node_of(name)].append(name)
+    fabric = _Assembly(links=links, source=source, gpus=gpus, nodes=list(by_node))
+    if not gpus or len(gpus) > _MOST_GPUS:
+        what = (
+            f"it has {len(gpus):,} GPUs; {_MOST_GPUS:,} are the most" if gpus else "no device of it is a GPU"
+        )
+        raise fabric.wrong([what], "GPUs are named like `node0.gpu0`")
+    if repeated := list(_said_twice(links)):
+        raise fabric.wrong(
+            repeated, "parallel cables are one line with their number (`x2`, or a column `count`)"
+        )
+    count = usual(map(len, by_node.values()))
+    uneven = [
+        f"{node} has {counted(len(some), 'GPU')}, other nodes have {count}"
+        for node, some in by_node.items()
+        if len(some) != count
+    ]
+    if uneven:
+        raise fabric.wrong(uneven, "every node of a cluster has as many GPUs; leave the others out")
+    return fabric.assembled()
+
+
+def _said_twice(links: Sequence[Link]) -> Iterator[Problem]:
+    seen: dict[tuple[frozenset[str], float], Link] = {}
+    for link in links:
+        before = seen.setdefault((frozenset(link[:2]), link.bandwidth), link)
+        if before is not link:
+            yield Problem(
+                link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {before.where}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assembly:
+    """Links on their way to a fabric."""
+
+    links: Sequence[Link]
+    source: str
+    gpus: Sequence[str]
+    nodes: Sequence[str]
+
+    def wrong(self, problems: Iterable[str | Problem], hint: str) -> InputError:
+        """The error of a file that is no cluster; a text that begins with a node gets the line of its first link."""
+        first = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
+        told = [
+            one if isinstance(one, Problem) else Problem(first.get(one.partition(" ")[0], self.source), one)
+            for one in problems
+        ]
+        return InputError(f"{self.source} is no graph of a cluster", problems=first_of(told), hint=hint)
+
+    def assembled(self) -> Fabric:
+        """Levels inside the nodes, then those between them."""
+        inside, cables = self._inside(), [link for link in self.links if not _within(link)]
+        network = self._between(cables) if len(self.nodes) > 1 else []
+        levels = [*inside, *network]
+        hosts = {node_of(name) for link in cables for name in link[:2]} - {"", *self.nodes}
+        others = len(
+            {
+                name
+                for link in cables
+                for name in link[:2]
+                if node_of(name) in hosts and device_kind(name) == "nic"
+            }
+        )
+        return Fabric(
+            nodes=tuple(self.nodes),
+            gpus=tuple(self.gpus),
+            levels=tuple(levels),
+            odd=tuple(odd_links(self.links, levels, self.nodes)),
+            notes=(f"{counted(others, 'adapter')} of hosts without GPUs left out",) if others else (),
+        )
+
+    @property
+    def _per_node(self) -> int:
+        return len(self.gpus) // len(self.nodes)
+
+    def _inside(self) -> list[FabricLevel]:
+        """The levels of the nodes, of one medium after another until all GPUs of each are joined."""
+        themselves = np.arange(len(self.gpus))
+        node, inner = themselves // self._per_node * self._per_node, themselves
+        levels: list[FabricLevel] = []
+        for kinds in _INSIDE:
+            if levels and levels[-1].name == "node":
+                break
+            links = [link for link in self.links if link.kind in kinds and _within(link)]
+            medium = _Medium(links=links, ends=self.gpus, end=themselves, network=False)
+            tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
+            names = [
+                "node" if (np.array(tier.own) == node).all() else f"group{at or ''}"
+                for at, tier in enumerate(tiers)
+            ]
+            levels += medium.levels(tiers, names, inner, themselves)
+            inner = levels[-1].own if levels else inner
+        if self._per_node == 1:
+            levels = [self._alone(themselves)]
+        elif not levels or levels[-1].name != "node":
+            some = sorted(
+                {self.nodes[at // self._per_node] for at in np.flatnonzero(inner != node).tolist()},
+                key=natural,
+            )
+            hint = "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`"
+            raise self.wrong([f"{one} has GPUs that are not connected inside it" for one in some], hint)
+        return levels
+
+    def _alone(self, each: Ints) -> FabricLevel:
+        """The level of nodes of one GPU: its widest link, which it shares with nobody."""
+        rate = max(link.bandwidth for link in self.links if "gpu" in map(device_kind, link[:2]))
+        seconds, none = parse_seconds(USUAL_LATENCY["pcie"]), np.full(len(each), -1)
+        return FabricLevel(
+            name="node", kind="pcie", network=False, opens=True, bandwidth=rate, latency=seconds, sharers=1,
+            inner=each, own=each, top=each, end=each, bundle=none, capacity=np.zeros(0), cables=(),
+            seconds=np.full(len(each), seconds),
+        )  # fmt: skip
+
+    def _between(self, cables: Sequence[Link]) -> list[FabricLevel]:
+        """The levels of the network, whose ends are adapters with a cable, or GPUs that have one themselves."""
+        network = graph_of(cables)
+        by_node: dict[str, list[str]] = {node: [] for node in self.nodes}
+        for name in sorted(network, key=natural):
+            if node_of(name) in by_node:
+                by_node[node_of(name)].append(name)
+            elif device_kind(name) != "switch":
+                network.remove_node(name)
+        if lonely := [node for node, found in by_node.items() if not found]:
+            problems = (f"{node} has no cable to a switch or another node" for node in lonely)
+            raise self.wrong(problems, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
+        chosen, arriving, beside = _nearest(graph_of(filter(_within, self.links)), self.gpus, by_node)
+        cables = [
+            link._replace(one=beside.get(link.one, link.one), other=beside.get(link.other, link.other))
+            for link in cables
+        ]
+        network = graph_of(cables).subgraph(
+            {*arriving, *(name for name in network if node_of(name) not in by_node)}
+        )
+        number = {name: at for at, name in enumerate(arriving)}
+        end = np.array([number[name] for name in chosen])
+        units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
+        tiers = tiers_of(network, units, arriving)
+        if len(parts := set(tiers[-1].own) if tiers else set(range(len(self.nodes)))) > 1:
+            first = " and ".join(f"`{self.nodes[at]}`" for at in sorted(parts)[:8])
+            what = f"{self.nodes[max(parts)]} is not connected with all others: {len(parts)} parts, those of {first}"
+            raise self.wrong([what], "a cable or a switch between them is missing")
+        medium = _Medium(links=cables, ends=list(arriving), end=end, network=True)
+        names = [_name(tier.switches) for tier in tiers]
+        names = [name if name not in names[:at] else f"{name}{at + 1}" for at, name in enumerate(names)]
+        node = np.arange(len(self.gpus)) // self._per_node
+        return medium.levels(tiers, names, node, node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Medium:
+    """Links of one medium, and the end by which each GPU is plugged into it."""
+
+    links: Sequence[Link]
+    ends: Sequence[str]
+    end: Ints
+    network: bool
+
+    def levels(
+        self, tiers: Sequence[Tier], names: Sequence[str], inner: Ints, unit: Ints
+    ) -> list[FabricLevel]:
+        """The levels of a medium that leads out of domains `inner` of another; `unit` is the unit of each GPU."""
+        levels: list[FabricLevel] = []
+        for tier, name in zip(tiers, names, strict=True):
+            own = np.array(tier.own)[unit]
+            domains, nested = len(np.unique(inner)), len(np.unique(inner * len(inner) + own))
+            if nested == domains > len(np.unique(own)):  # else it joins nothing that another medium has not
+                levels.append(self._level(tier, name, inner, unit, levels))
+                inner = own
+        return [replace(level, top=inner) for level in levels]
+
+    def _level(
+        self, tier: Tier, name: str, inner: Ints, unit: Ints, before: Sequence[FabricLevel]
+    ) -> FabricLevel:
+        found = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
+        number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(found)}
+        bundle = np.array([number[tier.bundles[end]] for end in self.ends], dtype=np.int64)
+        capacity = np.array([one.capacity for one in found])
+        seconds = 2 * np.array([tier.seconds[end] for end in self.ends])
+        own = np.array(tier.own)[unit]
+        ways = np.bincount(inner, minlength=len(inner)).astype(np.float64)
+        rates: list[float] = []
+        out: dict[int, float] = defaultdict(float)
+        for at, domain in {
+            int(tier.inner[at]): int(domain) for at, domain in zip(unit, inner, strict=True)
+        }.items():
+            out[domain] += tier.cuts[at]
+        used = np.unique(inner * len(self.ends) + self.end)
+        through = np.unique(used // len(self.ends) * (len(found) + 1) + bundle[used % len(self.ends)] + 1)
+        carried = np.bincount(
+            through // (len(found) + 1), np.append(0.0, capacity)[through % (len(found) + 1)], len(inner)
+        )
+        for domain, most in out.items():
+            rate = min(most, carried[domain]) / ways[domain]
+            if rate:  # else it is there already
+                rates += [_rounded(min(rate, before[-1].bandwidth) if before else rate)] * int(ways[domain])
+        per_end = usual(np.unique(self.end, return_counts=True)[1].tolist())
+        return FabricLevel(
+            name=name,
+            kind=Counter(link.kind for link in self.links).most_common(1)[0][0],
+            network=self.network,
+            opens=not before,
+            bandwidth=usual(rates),
+            latency=usual(_rounded(one) for one in seconds.tolist()),
+            sharers=per_end if self.network and not before else 1,
+            inner=inner,
+            own=own,
+            top=own,
+            end=self.end,
+            bundle=bundle,
+            capacity=capacity,
+            cables=tuple(one.cables for one in found),
+            seconds=seconds,
+        )
+
+
+def graph_of(links: Iterable[Link]) -> Links:
+    """Links as a graph, parallel cables as one edge: `capacity` of all, `cables`, `rate` of the slowest, `latency`."""
+    import networkx
+
+    graph: Links = networkx.Graph()
+    new = {"capacity": 0.0, "cables": 0, "rate": inf, "latency": 0.0}
+    for link in links:
+        edge = graph.get_edge_data(link.one, link.other, new)
+        seconds = _usual_latency(link) if link.latency is None else link.latency
+        graph.add_edge(
+            link.one,
+            link.other,
+            capacity=edge["capacity"] + link.cables * link.bandwidth,
+            cables=edge["cables"] + link.cables,
+            rate=min(edge["rate"], link.bandwidth),
+            latency=max(edge["latency"], seconds),
+        )
+    return graph
+
+
+def _nearest(
+    inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
+) -> tuple[list[str], dict[str, float], dict[str, str]]:
+    """For each GPU the end that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to
+    each end in use; and adapter → the end that it stands beside, where a GPU has several of its own.
+
+    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
+    """
+    chosen: list[str] = []
+    taken, width = Counter[str](), dict[str, float]()
+    nearest: dict[str, dict[str, float]] = {}
+    for at, gpu in enumerate(gpus):
+        some = ends[node_of(gpu)]
+        each = len(gpus) // len(ends)
+        first, last = (turn * len(some) // each for turn in (at % each, at % each + 1))
+        dealt = some[first : max(last, first + 1)]
+        nearest[gpu] = _reached(inside, gpu, set(some)) or dict.fromkeys(dealt, inf)
+        end = min(nearest[gpu], key=lambda one: (taken[one], natural(one)))
+        taken[end] += 1
+        width[end] = width.get(end, 0.0) + nearest[gpu][end]
+        chosen.append(end)
+    idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for gpu, end in zip(gpus, chosen, strict=True):
+        for other, rate in nearest[gpu].items():
+            if other not in taken:
+                idle[other].append((end, rate))
+    beside, helped = dict[str, str](), Counter[str]()
+    for other, near in idle.items():
+        end, rate = min(near, key=lambda one: helped[one[0]])
+        helped[end] += 1
+        width[end] += rate
+        beside[other] = end
+    return chosen, width, beside
+
+
+def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
+    """The nearest of some ends, and the bandwidth of the widest of the shortest ways to each."""
+    border, seen = {gpu: inf}, {gpu}
+    while border:
+        if found := {end: rate for end, rate in border.items() if end in ends}:
+            return found
+        farther: dict[str, float] = {}
+        for vertex, rate in border.items():
+            for other, edge in (
+                graph[vertex].items() if vertex in graph and device_kind(vertex) != "nic" else ()
+            ):
+                if other not in seen:
+                    farther[other] = max(farther.get(other, 0.0), min(rate, edge["capacity"]))
+        seen |= farther.keys()
+        border = farther
+    return {}
+
+
+def _within(link: Link) -> bool:
+    """Whether a link is inside a node."""
+    return node_of(link.one) == node_of(link.other) != ""
+
+
+def _rounded(rate: float) -> float:
+    """A rate without what rounding left."""
+    return float(f"{rate:.12g}")
+
+
+def _name(switches: Sequence[str]) -> str:
+    """What the switches of a level are called without their numbers; `network` where they are called differently."""
+    stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in switches}
+    return stems.pop() if len(stems) == 1 else "network"
+
+
+def _usual_latency(link: Link) -> float:
+    """Half of what is usual from GPU to GPU for a link from an end to a switch, all of it between two ends, else 0."""
+    kinds = [device_kind(name) for name in link[:2]]
+    if kinds.count("switch") == 2 or (_within(link) and "nic" in kinds):
+        return 0.0
+    return parse_seconds(USUAL_LATENCY[link.kind]) / (2 if "switch" in kinds else 1)

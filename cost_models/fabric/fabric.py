@@ -1,0 +1,104 @@
+"""A cluster's graph of links taken apart: GPUs in order of rank, levels as they are and as they usually are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.links import LinkKind
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float64]
+Number = TypeVar("Number", int, float)
+
+CLOSE = 1e-9
+"""Relative difference up to which two rates are one."""
+
+
+def usual(values: Iterable[Number]) -> Number:
+    """The value that most have; of several the greatest."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: (counts[value], value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricLevel:
+    """One level of links: what is usual of it, and what is there."""
+
+    name: str
+    kind: LinkKind
+    network: bool
+    opens: bool
+    """GPUs or their adapters are plugged into it, not the switches of the level inside it."""
+    bandwidth: float
+    """Usual bytes/s of a GPU on the way out of a domain of the level inside while all of that send."""
+    latency: float
+    """Usual seconds from a GPU over the switches of this level to another."""
+    sharers: int
+    """GPUs behind one adapter, where the level opens a network."""
+    inner: Ints
+    """(GPUs,) domain of the level inside."""
+    own: Ints
+    """(GPUs,) domain of this level."""
+    top: Ints
+    """(GPUs,) domain of the outermost level of its medium."""
+    end: Ints
+    """(GPUs,) the end by which a GPU's data leaves: its adapter, inside a node the GPU itself."""
+    bundle: Ints
+    """(E,) for each end the cables that it passes; -1: none, it is there already."""
+    capacity: Array
+    """(B,) bytes/s of each bundle of cables."""
+    cables: tuple[tuple[tuple[str, str], ...], ...]
+    """(B,) the pairs of devices in each bundle, the lower first."""
+    seconds: Array
+    """(E,) seconds from a GPU by this end up to the switches of the level, and down again at an equal one."""
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs of its domains, each size once, the largest first."""
+        return tuple(sorted(set(np.unique(self.own, return_counts=True)[1].tolist()), reverse=True))
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether domains are runs of equally many neighbouring ranks."""
+        size = int(np.argmax(self.own != self.own[0])) or len(self.own)
+        return self.sizes == (size,) and bool(
+            (self.own == self.own[np.arange(len(self.own)) // size * size]).all()
+        )
+
+    @cached_property
+    def odd(self) -> bool:
+        """Whether some bundle carries another rate for each GPU than is usual, or takes another time."""
+        bundle = self.bundle[self.end]
+        rates = np.bincount(bundle[bundle >= 0], minlength=len(self.capacity)) * self.bandwidth
+        slow = np.ptp(self.seconds) > CLOSE * self.latency
+        return bool(slow or (np.abs(self.capacity - rates) > CLOSE * self.capacity).any())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The links of a cluster."""
+
+    nodes: tuple[str, ...]
+    """In order of rank."""
+    gpus: tuple[str, ...]
+    """Those of the first node, then of the second ..."""
+    levels: tuple[FabricLevel, ...]
+    """From the GPUs outwards."""
+    odd: tuple[str, ...]
+    """What is not as it usually is, in words."""
+    notes: tuple[str, ...]
+    """What was left out."""
+    known: dict[Any, Any] = field(default_factory=dict, compare=False)
+    """What `shares` counted before."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of each node."""
+        return len(self.gpus) // len(self.nodes)

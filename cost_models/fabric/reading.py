@@ -1,0 +1,160 @@
+"""Files that say the links of a cluster one by one: a table (CSV), JSON, or what a tool printed (`tools`)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, did_you_mean, first_of
+from cost_models.files.reading import read_text
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.specs.graph import MOST_LINKS, Link, read_link
+from cost_models.units import counted
+
+MAX_BYTES = 32_000_000
+"""Largest file that is read; `ibnetdiscover` prints some megabytes of 5,000 GPUs."""
+_COLUMNS = ("from", "to", "bandwidth", "latency", "count", "kind")
+_REQUIRED = _COLUMNS[:3]
+_SAID = re.compile(r"#\s*(gpu|name)\s*[:=]\s*(\S[^,]*?)\s*,*$", re.ASCII)
+_HINT = "from,to,bandwidth and, where you know, latency,count,kind: `node0.nic0,leaf0,400 Gb/s,2.5 us,1,infiniband`"
+Row = tuple[str, Mapping[str, str] | Problem]
+"""Place, and the values of a link or what is wrong with them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkFile:
+    """What a file says."""
+
+    links: list[Link] = field(default_factory=list)
+    said: dict[str, str] = field(default_factory=dict)
+    """`gpu` and `name`, where the file has them."""
+    assumed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a person says beside the file."""
+
+    nodes: int = 1
+    """Nodes alike, where the file shows one."""
+    intra_node: Mapping[str, str] | None = None
+    """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
+
+
+def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
+    """The links of a file.
+
+    Raises:
+        InputError: it cannot be read; all problems at once, with their lines.
+    """
+    from cost_models.fabric.tools import from_ibnetdiscover, from_topo
+
+    name, beside, found = str(path), beside or Beside(), LinkFile()
+    text = read_text(path, most_bytes=MAX_BYTES)
+    if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
+        return from_ibnetdiscover(text, name, beside)
+    if re.search(r"^\s*GPU0\s+X\s", plain := re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
+        return from_topo(plain, name, beside)
+    rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
+    problems: list[Problem] = []
+    for where, row in rows(text, name, found):
+        if isinstance(row, Problem):
+            problems.append(row)
+            continue
+        problems += [Problem(where, f"it has no `{key}`") for key in _REQUIRED[:2] if not row.get(key)]
+        if all(row.get(key) for key in _REQUIRED[:2]):
+            links, wrong = read_link(*(row.get(column, "") for column in _COLUMNS), place=where)
+            found.links += links
+            problems += wrong
+        if len(found.links) > MOST_LINKS:
+            raise unreadable(name, [Problem(where, f"these are more than {MOST_LINKS:,} links")], _HINT)
+    if not found.links and not problems:
+        problems = [Problem(name, "it lists no link")]
+    if problems:
+        raise unreadable(name, problems, f"a link has {_HINT}")
+    return found
+
+
+def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
+    """The error of a file of links."""
+    return InputError(
+        f"{counted(len(problems), 'problem')} in {source}", problems=first_of(problems), hint=hint
+    )
+
+
+def _unknown(names: Sequence[str], where: str, what: str) -> list[Problem]:
+    told = [
+        f"`{printable(name, 40)}` is no {what} of a link{did_you_mean(name, _COLUMNS)}"
+        for name in names
+        if name not in _COLUMNS
+    ]
+    return [Problem(where, one) for one in told]
+
+
+def _table_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
+    """Lines of a table with a heading; those that begin with `#` are comments, `# gpu: h100-sxm` says the GPU."""
+    heading: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"{source}:{number}"
+        if match := _SAID.match(line):
+            found.said[match[1]] = match[2]
+        if not line.strip(" ,;\t") or line.lstrip().startswith("#"):
+            continue
+        whole = re.sub(
+            r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line
+        )  # commas of `[0,2]` part none
+        try:
+            cells = [
+                cell.strip().replace("\0", ",") for cell in next(csv.reader(io.StringIO(whole), strict=True))
+            ]
+        except (csv.Error, StopIteration) as error:
+            yield where, Problem(where, f"cannot be read: {error}")
+            continue
+        if heading and len(_REQUIRED) <= len(cells) <= len(heading):
+            yield where, dict(zip(heading, cells, strict=False))
+        elif heading:
+            yield where, Problem(where, f"it has {counted(len(cells), 'value')}, its heading {len(heading)}")
+        else:
+            heading = [cell.lower() for cell in cells]
+            wrong = _unknown(heading, where, "column")
+            wrong += [
+                Problem(where, f"it has no column `{name}`") for name in _REQUIRED if name not in heading
+            ]
+            wrong += [Problem(where, "a column is there twice")] * (len(set(heading)) < len(heading))
+            yield from ((where, problem) for problem in wrong)
+            if wrong:
+                return
+
+
+def _document_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
+    """`{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
+    document = parse_yaml(text, source=source)
+    value = document.value if isinstance(document.value, dict) else {}
+    if not isinstance(value.get("links"), list):
+        yield (
+            source,
+            Problem(
+                source, 'it has no list `links`: {"links": [{"from": "node0.nic0", "to": "leaf0", ...}]}'
+            ),
+        )
+        return
+    found.said |= {key: value[key] for key in ("gpu", "name") if isinstance(value.get(key), str)}
+    yield from ((source, problem) for problem in document.problems.values())
+    yield from (
+        (source, Problem(document.where((key,)), "unknown field"))
+        for key in value
+        if key not in ("gpu", "name", "links")
+    )
+    for number, row in enumerate(value["links"]):
+        where = document.where(("links", number))
+        if not isinstance(row, dict):
+            yield where, Problem(where, "a link is a group of `field: value` pairs")
+            continue
+        yield from ((where, problem) for problem in _unknown(list(row), where, "field"))
+        yield where, {key: str(given) for key, given in row.items() if given is not None}

@@ -1,0 +1,225 @@
+"""Links as tools print them: `nvidia-smi topo -m` of one node, and `ibnetdiscover` of an InfiniBand network."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from cost_models.discovery.topology import NEAR, Topology, parse_topology
+from cost_models.errors import Problem
+from cost_models.fabric.fabric import usual
+from cost_models.fabric.reading import Beside, LinkFile, unreadable
+from cost_models.specs.graph import natural, node_of, read_link
+from cost_models.units import counted, parse_seconds
+
+_RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_RATE = re.compile(
+    r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s*[A-Za-z]+/s)\s*", re.IGNORECASE | re.ASCII
+)
+_GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+_EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
+_FAR = ("PHB", "NODE", "SYS")
+_MOST_NVLINKS = 18
+"""NVLinks of a GPU: more of them in one row of the matrix are those of a switch, each shown towards every GPU."""
+
+
+def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
+    """The matrix of `nvidia-smi topo -m` with a line of bandwidths: one node, of which there are as many as asked for.
+
+    NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
+    (PIX, PXB) are on a switch, these on the host at the rate of its farthest way (PHB, NODE, SYS). Every adapter has a
+    cable to one network that carries all at once, which no node shows.
+    """
+    topology = parse_topology(text)
+    devices = sorted({name for pair in topology.ways for name in pair}, key=natural)
+    gpus = [name for name in devices if name.startswith("GPU")]
+    nics = [name for name in devices if name not in gpus]
+    beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
+    nics = [name for name in nics if name in beside_gpus] or nics  # others serve storage
+    rates, problems = _said_rates(text, source)
+    nodes = f"node[0-{beside.nodes - 1}]" if beside.nodes > 1 else "node0"
+    found = LinkFile(said={"gpu": match[1]} if (match := _GPU.search(text)) else {})
+    short = {
+        name: f"{nodes}.{'gpu' if name in gpus else 'nic'}{at}"
+        for some in (gpus, nics)
+        for at, name in enumerate(some)
+    }
+    for one, other, cell in _wires(topology, gpus, nics):
+        if cell == "NIC" and beside.nodes == 1:
+            continue
+        if cell not in rates:
+            problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
+            continue
+        ends = [short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (one, other)]
+        links, wrong = read_link(ends[0], ends[1], rates[cell], place=source)
+        found.links += links
+        problems += wrong
+    if problems:
+        raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
+    if beside.nodes > 1:
+        found.assumed.append("one network carries all adapters at once (a node does not show its switches)")
+    return found
+
+
+def _said_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
+    """Cell of the matrix → bandwidth."""
+    match = _RATES.search(text)
+    if match is None:
+        return {}, [
+            Problem(
+                source, "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
+            )
+        ]
+    line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
+    rates, problems = {}, []
+    for part in match[1].split(","):
+        if said := _RATE.fullmatch(part):
+            rates[said[1].upper()] = said[2]
+        else:
+            problems.append(Problem(line, f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix"))
+    return rates, problems
+
+
+def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """(device, device, cell of the matrix) for every link of a node."""
+    cells = {(one, other): topology.between(one, other) for one, other in combinations(gpus, 2)}
+    if (
+        len(set(cells.values())) == 1
+        and sum(topology.nvlinks(gpus[0], other) for other in gpus[1:]) > _MOST_NVLINKS
+    ):
+        yield from ((gpu, "nvswitch", topology.between(*gpus[:2])) for gpu in gpus)
+    else:
+        yield from ((one, other, cell) for (one, other), cell in cells.items() if cell.startswith("NV"))
+    yield from ((nic, "network", "NIC") for nic in nics)
+    if not nics and all(cell.startswith("NV") for cell in cells.values()):
+        return  # NVLinks hide what else joins two GPUs
+    devices = [*gpus, *nics]
+    bridges = topology.groups(
+        devices, {(a, b): topology.between(a, b) in NEAR for a in devices for b in devices}
+    )
+    for at, some in enumerate(bridges):
+        ways = [{topology.between(one, other) for other in devices} for one in some]
+        yield from (
+            (one, f"pcie{at}", _first(way, *NEAR, *_FAR)) for one, way in zip(some, ways, strict=True)
+        )
+        if len(bridges) > 1:
+            yield f"pcie{at}", "host", _first(set().union(*ways), *_FAR[::-1])
+
+
+def _first(ways: set[str], *cells: str) -> str:
+    """The first of some cells that is among the ways of a device; `SYS` where none is."""
+    return next((cell for cell in cells if cell in ways), "SYS")
+
+
+_BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASCII)
+_PORT = re.compile(r'^\[(\d+)\]\S*\s+"([^"]+)"\[(\d+)\].*?\s(\d+)x([A-Z]{3}\d*)\s*(?:,.*)?$', re.ASCII)
+_LANE_GBITS: Mapping[str, float] = {
+    "SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200,
+}  # fmt: skip
+"""Gb/s of data of one lane: SDR to QDR spend a fifth on their code (InfiniBand Trade Association)."""
+
+
+def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
+    """Switches, adapters and the active width and speed of every cable; GPUs are assumed one to an adapter.
+
+    The links inside nodes are what a person says, or missing, since the network does not show them.
+    """
+    kinds, names, cables, problems = _ports(text, source)
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for guid, kind in kinds.items():
+        if kind == "Ca" and "Aggregation Node" not in names[guid]:
+            hosts[_safe(names[guid].split(" ")[0])].append(guid)
+    found = LinkFile()
+    if not hosts:
+        problems.append(Problem(source, "it lists no adapter of a host"))
+    if beside.intra_node is None:
+        problems.append(Problem(source, "a network does not show the links between GPUs of a node"))
+    if problems:
+        raise unreadable(
+            source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
+        )
+    count = usual(len(some) for some in hosts.values())
+    if small := [host for host, some in hosts.items() if 2 * len(some) <= count and count > 1]:
+        found.notes.append(
+            f"{counted(len(small), 'host')} with half the adapters or fewer left out: {', '.join(small[:5])}"
+        )
+    known = _known_names(kinds, names, {host: some for host, some in hosts.items() if host not in small})
+    found.assumed.append(
+        f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them)"
+    )
+    for (one, other, rate), number in cables.items():
+        if one in known and other in known:
+            links, wrong = read_link(
+                known[one], known[other], f"{rate} Gb/s", count=str(number), kind="infiniband", place=source
+            )
+            found.links += links
+            problems += wrong
+    link = beside.intra_node or {}
+    seconds = link.get("latency", "")
+    for host in sorted({node_of(name) for name in known.values()} - {""}, key=natural):
+        end = f"{host}.nvswitch" if link["kind"] == "nvswitch" else f"{host}.pcie"
+        latency = f"{parse_seconds(seconds) / 2 * 1e6:.9g} us" if seconds else ""
+        gpus = f"{host}.gpu[0-{count - 1}]" if count > 1 else f"{host}.gpu0"
+        links, wrong = read_link(gpus, end, link["bandwidth"], latency, kind=link["kind"], place="--link")
+        found.links += links
+        problems += wrong
+    if problems:
+        raise unreadable(source, problems, "names of hosts and switches come from their descriptions")
+    return found
+
+
+def _ports(
+    text: str, source: str
+) -> tuple[dict[str, str], dict[str, str], dict[tuple[str, str, float], int], list[Problem]]:
+    """GUID → Switch, Ca or Rt; GUID → description; cables between two GUIDs by rate; what cannot be read."""
+    kinds: dict[str, str] = {}
+    names: dict[str, str] = {}
+    ends: dict[tuple[str, int], tuple[str, int, float]] = {}
+    problems: list[Problem] = []
+    here = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := _BLOCK.match(line):
+            here = match[2]
+            kinds[here], names[here] = match[1], match[3]
+        elif line.startswith("["):
+            port = _PORT.match(line)
+            lane = port and _LANE_GBITS.get(port[5])
+            if port is None or lane is None or not here:
+                what = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
+                problems.append(Problem(f"{source}:{number}", what))
+            else:
+                ends[here, int(port[1])] = (port[2], int(port[3]), int(port[4]) * lane)
+    cables: dict[tuple[str, str, float], int] = defaultdict(int)
+    for (one, port_of_one), (other, port_of_other, rate) in ends.items():
+        if other in kinds and (
+            (one, port_of_one) < (other, port_of_other) or (other, port_of_other) not in ends
+        ):
+            first, second = sorted((one, other), key=lambda guid: kinds[guid] == "Switch")
+            cables[first, second, rate] += 1
+    return kinds, names, cables, problems
+
+
+def _known_names(
+    kinds: Mapping[str, str], names: Mapping[str, str], hosts: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """GUID → name of a device: `host.nic0` in order of descriptions, switches by theirs."""
+    known: dict[str, str] = {}
+    for host, guids in hosts.items():
+        for at, guid in enumerate(sorted(guids, key=lambda one: (natural(names[one]), one))):
+            known[guid] = f"{host}.nic{at}"
+    taken: dict[str, int] = defaultdict(int)
+    for guid in sorted(
+        (one for one in kinds if kinds[one] != "Ca"), key=lambda one: (natural(names[one]), one)
+    ):
+        name = _safe(names[guid].removeprefix("MF0;").partition(":")[0]).replace(".", "-")
+        name = name if re.search("switch|leaf|spine|core|tor|sw", name.lower()) else f"switch-{name}"
+        taken[name] += 1
+        known[guid] = name if taken[name] == 1 else f"{name}-{taken[name]}"
+    return known
+
+
+def _safe(text: str) -> str:
+    """A description as a name."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:60] or "unnamed"

@@ -1,0 +1,281 @@
+"""The links of a cluster one by one, as text: which device is linked with which, at what bandwidth.
+
+    node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s 1.5 us
+    node[0-3].nic0 -- leaf0 400 Gb/s 2.5 us infiniband
+    leaf[0-7] -- *spine[0-3] 400 Gb/s x2
+
+`[0-3,6]` stands for several names. Lists of one length are linked pair by pair; of a longer and a shorter one each name
+of the shorter has as many neighbours of the longer; `*` links every name on the left with every one on the right. `x2`
+are parallel cables. Names say what a device is (`gpu`, `nic`, else a word for a switch) and, before the last dot, the
+node it is in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, product
+from math import prod
+from typing import Literal, NamedTuple, TypeVar, get_args
+
+from cost_models.documents import printable
+from cost_models.errors import Problem, did_you_mean
+from cost_models.specs.links import LinkKind
+from cost_models.units import parse_bandwidth, parse_seconds
+
+T = TypeVar("T")
+DeviceKind = Literal["gpu", "nic", "switch"]
+MOST_DEVICES = 50_000
+"""Most devices that one line may name, and most GPUs of a graph; the largest known clusters have a few times more."""
+MOST_LINKS, MOST_LINES = 400_000, 100_000
+"""Most links of a graph, and lines of a file that say them."""
+_LONGEST = 10.0
+"""Seconds of latency above which it is a slip of the pen."""
+_NAME = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9._:/+-]|\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]){0,99}", re.A
+)
+_RANGE = re.compile(r"\[([\d,-]+)\]", re.A)
+_DIGITS = re.compile(r"(\d+)", re.A)
+_LINE = re.compile(
+    r"(?P<one>\S+)\s+--\s+(?P<other>\S+)\s+(?P<bandwidth>\S+?\s*[A-Za-z]+/s)"
+    r"(?:\s+(?P<latency>[\d.]\S*?\s*[a-zµ]+))?(?:\s+x(?P<count>\d+))?(?:\s+(?P<kind>[a-z]\S*))?",
+    re.A,
+)
+_SWITCHES = "switch|nvsw|^sw|pcie|pxb|plx|cpu|socket|numa|host|bridge|leaf|spine|core|tor|agg|rail|network|router|xbar"
+_DEVICES: dict[DeviceKind, re.Pattern[str]] = {
+    "switch": re.compile(_SWITCHES),
+    "gpu": re.compile("^(gpu|gcd|accelerator)"),
+    "nic": re.compile("^(nic|hca|mlx|ib|roce|bnxt|rdmap|irdma|hfi|cxi|eth|hsn)"),
+}
+
+
+class Link(NamedTuple):
+    """Parallel cables between two devices."""
+
+    one: str
+    other: str
+    bandwidth: float
+    """Bytes/s of one cable, one direction."""
+    latency: float | None
+    """Seconds; None: what is usual."""
+    cables: int
+    kind: LinkKind
+    where: str = ""
+    """Place that says so: `file:line`."""
+
+
+@lru_cache(maxsize=2**17)
+def device_kind(name: str) -> DeviceKind | None:
+    """What a device is by the last part of its name; None where that does not say."""
+    last = name.rpartition(".")[2].lower()
+    return next((kind for kind, words in _DEVICES.items() if words.search(last)), None)
+
+
+def node_of(name: str) -> str:
+    """The node that a device is in; empty for a switch of the network."""
+    return name.rpartition(".")[0]
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key by which `node2` comes before `node10`."""
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in _DIGITS.split(name) if part)
+
+
+def expand(text: str) -> list[str]:
+    """ "n[0-1].gpu[0-3]" → eight names, the first range slowest. Raises ValueError for what is no name, or too many."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"`{printable(text, 60)}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`"
+        )
+    parts = _RANGE.split(text)
+    if len(parts) == 1:
+        return [text]
+    spans = [[_span(one) for one in part.split(",")] for part in parts[1::2]]
+    if (size := prod(sum(last - first + 1 for first, last, _ in span) for span in spans)) > MOST_DEVICES:
+        raise ValueError(
+            f"`{printable(text, 60)}` stands for {size:,} devices; {MOST_DEVICES:,} are the most"
+        )
+    lists = [
+        [f"{at:0{wide}}" for first, last, wide in span for at in range(first, last + 1)] for span in spans
+    ]
+    return [
+        "".join(part for pair in zip(parts[::2], (*numbers, ""), strict=True) for part in pair)
+        for numbers in product(*lists)
+    ]
+
+
+def _span(text: str) -> tuple[int, int, int]:
+    """First and last number of `08-31`, and how many digits they are written with."""
+    first, _, last = text.partition("-")
+    if int(last or first) < int(first):
+        raise ValueError(f"`[{text}]` ends before it begins")
+    return int(first), int(last or first), len(first) if first.startswith("0") else 1
+
+
+def read_link(
+    one: str, other: str, bandwidth: str, latency: str = "", count: str = "", kind: str = "", *, place: str
+) -> tuple[list[Link], list[Problem]]:
+    """The links of one line of a file, and whatever is wrong with it."""
+    problems: list[str] = []
+
+    def said(parse: Callable[[str], T], text: str) -> T | None:
+        try:
+            return parse(text)
+        except ValueError as error:
+            problems.append(str(error))
+            return None
+
+    ends = [said(expand, name) or [] for name in (one, other.removeprefix("*"))]
+    if not bandwidth:
+        problems.append(
+            f"`{printable(one, 60)}` -- `{printable(other, 60)}` has no bandwidth; write it like `400 Gb/s`"
+        )
+    rate = said(parse_bandwidth, bandwidth) if bandwidth else None
+    seconds = said(parse_seconds, latency) if latency else None
+    if seconds is not None and seconds > _LONGEST:
+        problems.append(f"a latency of `{printable(latency, 30)}` is no link's")
+    if count and not re.fullmatch(r"[1-9]\d{0,4}", count, re.A):
+        problems.append(f"`{printable(count, 30)}` is no number of parallel cables")
+    if kind and kind not in get_args(LinkKind):
+        known = get_args(LinkKind)
+        problems.append(
+            f"`{printable(kind, 30)}` is no kind of link{did_you_mean(kind, known)}; kinds: {', '.join(known)}"
+        )
+    problems += [problem for end in ends if end for problem in _odd_device(end[0])]
+    if all(ends) and len(ends[0]) * (len(ends[1]) if other.startswith("*") else 1) > MOST_LINKS:
+        problems.append(f"these are more than {MOST_LINKS:,} links")
+    pairs = _pairs(one, other) if all(ends) and not problems else []
+    if not pairs and not problems:
+        problems.append(f"{len(ends[0]):,} devices cannot be shared out evenly among {len(ends[1]):,}")
+    problems += [f"`{a}` is linked with itself" for a, b in pairs if a == b][:1]
+    if problems or rate is None:
+        return [], [Problem(place, problem) for problem in problems]
+    number = int(count or 1)
+    return [Link(a, b, rate, seconds, number, kind or _usual_kind(a, b), place) for a, b in pairs], []  # type: ignore[arg-type]
+
+
+def _odd_device(name: str) -> Iterator[str]:
+    """What is wrong with the name of a device."""
+    kind = device_kind(name)
+    if kind is None:
+        yield (
+            f"unknown device `{name}`: the last part of its name says what it is, like `gpu0`, `nic0`, `nvswitch`, "
+            "`pcie0`, `leaf0`, `spine0`, `switch0`"
+        )
+    elif kind != "switch" and not node_of(name):
+        yield f"`{name}` is in no node; the node stands before the last dot of its name, like `node0.gpu0`"
+
+
+def _usual_kind(one: str, other: str) -> LinkKind:
+    """The kind of a link by what it joins."""
+    kinds, (here, _, first), (there, _, second) = (
+        {device_kind(one), device_kind(other)},
+        one.rpartition("."),
+        other.rpartition("."),
+    )
+    if here != there or not here:
+        return "infiniband"
+    if kinds == {"gpu"}:
+        return "nvlink"
+    return "pcie" if "nic" in kinds or not {first[:2], second[:2]} & {"nv", "xb"} else "nvswitch"
+
+
+def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], list[Problem]]:
+    """The links of a cluster file's `graph`."""
+    links: list[Link] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(lines):
+        place = f"{where}[{number}]"
+        if match := _LINE.fullmatch(line.strip()):
+            more, wrong = read_link(*(match[name] or "" for name in _LINE.groupindex), place=place)
+            links += more
+            problems += wrong
+        else:
+            text = printable(line, 80)
+            problems.append(
+                Problem(place, f"`{text}` is no link; write it like `node0.nic0 -- leaf0 400 Gb/s 2.5 us`")
+            )
+        if len(links) > MOST_LINKS:
+            return [], [*problems, Problem(place, f"these are more than {MOST_LINKS:,} links")]
+    return links, problems
+
+
+def write_lines(links: Iterable[Link]) -> list[str]:
+    """The fewest lines that `read_lines` reads as these links."""
+    alike: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    for link in links:
+        told = [
+            exact_rate(link.bandwidth, link.kind),
+            *([] if link.latency is None else [f"{link.latency * 1e6:.12g} us"]),
+        ]
+        told += [f"x{link.cables}"] * (link.cables > 1)
+        told += [link.kind] * (link.kind != _usual_kind(link.one, link.other))
+        key = _DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), " ".join(told)
+        alike[key].append((link.one, link.other))
+    return [line for (_, _, told), pairs in alike.items() for line in _folded_pairs(pairs, told)]
+
+
+_NETWORKS = ("infiniband", "roce", "ethernet")
+
+
+def exact_rate(bandwidth: float, kind: str) -> str:
+    """Bytes/s as a text that reads back as exactly that; networks in bits."""
+    network = kind in _NETWORKS
+    text = f"{bandwidth * 8 / 1e9:.12g} Gb/s" if network else f"{bandwidth / 1e9:.12g} GB/s"
+    return text if parse_bandwidth(text) == bandwidth else f"{bandwidth!r} B/s"
+
+
+def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
+    """Lines of pairs of one shape: one where the notation has it, else one for all names with the same neighbours."""
+    pairs = sorted(pairs, key=lambda pair: (natural(pair[1]), natural(pair[0])))
+    left, right = fold([one for one, _ in pairs]), fold(dict.fromkeys(other for _, other in pairs))
+    if left and right and _pairs(left, right) == pairs:
+        yield f"{left} -- {right} {told}"
+        return
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for other, some in groupby(pairs, key=lambda pair: pair[1]):
+        alike[tuple(one for one, _ in some)].append(other)
+    for neighbours, others in alike.items():
+        left, right = fold(neighbours), fold(others)
+        star = "*" * (len(neighbours) > 1 and len(others) > 1)
+        if left and right and (star or len(others) == 1 or len(neighbours) == 1):
+            yield f"{left} -- {star}{right} {told}"
+        else:
+            yield from (f"{one} -- {other} {told}" for one in neighbours for other in others)
+
+
+def _pairs(left: str, right: str) -> list[tuple[str, str]]:
+    """The devices that a line links; none where they cannot be shared out evenly. Raises ValueError for no names."""
+    ones, others = expand(left), expand(right.removeprefix("*"))
+    if right.startswith("*"):
+        return list(product(ones, others))
+    size = max(len(ones), len(others))
+    if size % len(ones) or size % len(others):
+        return []
+    spread = ([name for name in end for _ in range(size // len(end))] for end in (ones, others))
+    return list(zip(*spread, strict=True))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names as one text that `expand` reads; empty where there is none."""
+    listed = list(names)
+    parts = [_DIGITS.split(name) for name in listed]
+    if len({tuple(part[::2]) for part in parts}) != 1:
+        return ""
+    columns = [list(dict.fromkeys(column)) for column in zip(*(part[1::2] for part in parts), strict=True)]
+    texts = [column[0] if len(column) == 1 else f"[{_runs(column)}]" for column in columns]
+    told = "".join(part for pair in zip(parts[0][::2], (*texts, ""), strict=True) for part in pair)
+    return told if prod(map(len, columns)) == len(listed) and expand(told) == listed else ""
+
+
+def _runs(numbers: list[str]) -> str:
+    """ "0", "1", "2", "5" → "0-2,5"."""
+    runs: list[list[str]] = []
+    for number in numbers:
+        if runs and int(number) == int(runs[-1][-1]) + 1 and len(number) >= len(runs[-1][0]):
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(run) for run in runs)

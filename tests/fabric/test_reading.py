@@ -1,0 +1,292 @@
+"""Files of links: tables, JSON, `nvidia-smi topo -m` and `ibnetdiscover` become cluster files that are planned for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ib import ibnetdiscover
+
+import meshwright as mw
+from cost_models.communication.odd_links import fabric_of
+from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.graph import expand, fold, read_lines, write_lines
+from meshwright.cli.frame import main
+from meshwright.verbs.cluster import cluster_from_links
+from tests.fabric.fabrics import leaves, pod
+
+TABLE = """# gpu: h100-sxm
+from,to,bandwidth,latency
+n[0-31].gpu[0-7],n[0-31].nvswitch,450 GB/s,1.5 us
+n[0-31].gpu[0-7],n[0-31].nic[0-7],64 GB/s
+n[0-31].nic[0-7],leaf[0-3],400 Gb/s,2.5 us
+leaf[0-3],*spine[1-31],400 Gb/s
+leaf[0-2],spine0,400 Gb/s
+leaf3,spine0,100 Gb/s
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problems(folder: Path, text: str, name: str = "links.csv", **said: object) -> list[str]:
+    (folder / name).write_text(text)
+    with pytest.raises(InputError) as error:
+        cluster_from_links(name, **{"gpu": "h100-sxm"} | said)
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_a_table_is_a_cluster_with_its_odd_link(folder: Path) -> None:
+    (folder / "links.csv").write_text(TABLE)
+    answer = cluster_from_links("links.csv")
+    assert [(row["level"], row["gpus"], row["oversubscription"]) for row in answer.rows] == [
+        ("node", [8], 1.0),
+        ("leaf", [64], 1.0),
+        ("spine", [256], 2.0),
+    ]
+    assert answer.record()["odd"] == ["leaf3-spine0 has 100 Gb/s where its 31 siblings have 400 Gb/s"]
+    assert {row["group"]: (row["ring"], row["usual"]) for row in answer.groups}["one GPU of each leaf"] == (
+        6.25e9,
+        25e9,
+    )
+    assert max(map(len, repr(answer).splitlines())) <= 80
+    answer.save("cluster.yaml")
+    read = resolve_cluster("cluster.yaml")
+    assert read == answer.cluster
+    assert fabric_of(read).levels[2].bandwidth == 25e9  # type: ignore[arg-type]
+
+
+def test_plans_are_made_for_what_is_there(folder: Path) -> None:
+    """Four stages under four leaves hand on over the slow cable; one node has nothing to do with it."""
+    (folder / "links.csv").write_text(TABLE)
+    odd = cluster_from_links("links.csv").cluster
+    regular = odd.model_copy(update={"graph": ()})
+
+    def step(of: ClusterSpec, nodes: int, layout: str) -> float:
+        some = of.model_copy(update={"nodes": nodes})
+        answer = mw.estimate("llama3-8b", some, None, layout, global_batch=256, sequence=8192)
+        return answer.estimate.step_seconds
+
+    assert step(odd, 32, "tp8 pp4 dp8 mbs1 zero1") > step(regular, 32, "tp8 pp4 dp8 mbs1 zero1")
+    assert step(odd, 1, "tp8 pp1 dp1 mbs1") == step(regular, 1, "tp8 pp1 dp1 mbs1")
+
+
+def test_the_verb_prints_and_writes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "links.csv").write_text(TABLE)
+    with pytest.raises(SystemExit) as done:
+        main(["cluster", "--from-links", "links.csv", "-o", "cluster.yaml"])
+    said = capsys.readouterr()
+    assert done.value.code in (0, None)
+    assert "spine   infiniband    256    25 GB/s              2:1      5 us" in said.out
+    assert "leaf3-spine0 has 100 Gb/s where its 31 siblings have 400 Gb/s" in said.out
+    assert "- leaf[0-3] -- *spine[1-31] 400 Gb/s" in (folder / "cluster.yaml").read_text()
+    with pytest.raises(SystemExit) as done:
+        main(["cluster", "--from-links", "links.csv", "--discover"])
+    assert done.value.code == 2
+
+
+def test_all_problems_of_a_table_are_told_at_once_with_their_lines(folder: Path) -> None:
+    text = """from,to,bandwidth,latency
+n0.gpu0,foo7,5 GB/s
+n0.gpu0,n0.nvswitch,,3 us
+n0.gpu0,n0.nvswitch
+n0.gpu0,n0.nvswitch,400 Gb,3
+n0.gpu[0-99999999],n0.nvswitch,3 GB/s
+gpu0,leaf0,3 GB/s
+n0.nic[0-2],leaf[0-1],3 GB/s
+n0.nic0,n0.nic0,3 GB/s
+a,b,c,d,e,f
+n[0,2].gpu0,n[0,2].nvswitch,3 GB/s,"unterminated
+"""
+    found = problems(folder, text)
+    assert [one.partition(": ")[0] for one in found] == [
+        f"links.csv:{line}" for line in (2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 11)
+    ]
+    assert "unknown device `foo7`" in found[0]
+    assert "has no bandwidth" in found[1]
+    assert found[2].endswith("it has 2 values, its heading 4")
+    assert "`400 Gb` is not a bandwidth; write it like `400 Gb/s` (bits) or `50 GB/s` (bytes)" in found[3]
+    assert "stands for 100,000,000 devices; 50,000 are the most" in found[5]
+    assert "`gpu0` is in no node" in found[6]
+    assert "3 devices cannot be shared out evenly among 2" in found[7]
+
+
+def test_a_heading_that_is_not_one(folder: Path) -> None:
+    assert problems(folder, "from,to,bandwith\nn0.gpu0,n0.nvswitch,5 GB/s\n") == [
+        "links.csv:1: `bandwith` is no column of a link; did you mean `bandwidth`?",
+        "links.csv:1: it has no column `bandwidth`",
+    ]
+
+
+INSIDE = "from,to,bandwidth\nn[0-3].gpu[0-7],n[0-3].nvswitch,450 GB/s\n"
+NOT_CLUSTERS = {
+    "parts": (
+        INSIDE + "n[0-1].nic[0-7],leaf0,400 Gb/s\nn[2-3].nic[0-7],leaf1,400 Gb/s\n",
+        "2 parts, those of `n0` and `n2`",
+    ),
+    "no cable": (
+        INSIDE + "n[0-2].nic[0-7],leaf0,400 Gb/s\n",
+        "links.csv:2: n3 has no cable to a switch or another node",
+    ),
+    "not joined": (
+        INSIDE.replace("[0-7]", "[0-6]") + "n[0-3].gpu7,n[0-3].nic7,5 GB/s\n",
+        "GPUs that are not connected inside",
+    ),
+    "uneven": (
+        INSIDE + "n4.gpu[0-6],n4.nvswitch,450 GB/s\n",
+        "links.csv:3: n4 has 7 GPUs, other nodes have 8",
+    ),
+    "twice": (INSIDE + INSIDE.splitlines()[1], "is said twice, first at links.csv:2"),
+    "no GPU": ("from,to,bandwidth\nleaf0,spine0,5 GB/s\n", "no device of it is a GPU"),
+    "empty": ("from,to,bandwidth\n", "it lists no link"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CLUSTERS)
+def test_what_is_no_cluster_says_why(folder: Path, name: str) -> None:
+    text, why = NOT_CLUSTERS[name]
+    assert any(why in one for one in problems(folder, text))
+
+
+def test_json_has_lines_too(folder: Path) -> None:
+    text = '{"links": [\n{"from": "n0.gpu0", "to": "n0.nvswitch", "bandwith": "5 GB/s"},\n'
+    text += '{"from": "n0.gpu1", "bandwidth": "5 GB/s"}, 7]}'
+    assert problems(folder, text, "links.json") == [
+        "links.json:2  links[0]: `bandwith` is no field of a link; did you mean `bandwidth`?",
+        "links.json:2  links[0]: `n0.gpu0` -- `n0.nvswitch` has no bandwidth; write it like `400 Gb/s`",
+        "links.json:3  links[1]: it has no `to`",
+        "links.json:3  links[2]: a link is a group of `field: value` pairs",
+    ]
+    (folder / "good.json").write_text(
+        '{"gpu": "h100-sxm", "links": [{"from": "n0.gpu[0-3]", "to": "n0.nvswitch", "bandwidth": "450 GB/s"}]}'
+    )
+    assert cluster_from_links("good.json").cluster.num_gpus == 4
+
+
+def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
+    """Two leaves of two hosts each, two spines of four cables, one of them at HDR; a storage host is left out."""
+    cables = [
+        (f"host{node} mlx5_{rail}", f"MF0;leaf{node // 2}:MQM9700/U1", "4xNDR")
+        for node in range(4)
+        for rail in range(8)
+    ]
+    cables += [
+        (
+            f"MF0;leaf{leaf}:MQM9700/U1",
+            f"MF0;spine{spine}:MQM9700/U1",
+            "4xHDR" if (leaf, spine, cable) == (1, 1, 3) else "4xNDR",
+        )
+        for leaf in range(2)
+        for spine in range(2)
+        for cable in range(4)
+    ]
+    cables += [("store0 mlx5_0", "MF0;leaf0:MQM9700/U1", "4xNDR")]
+    (folder / "fabric.topo").write_text(ibnetdiscover(cables))
+    answer = cluster_from_links("fabric.topo", gpu="h100-sxm", links={"intra_node": "nvswitch,450GB/s,3us"})
+    assert [(row["level"], row["gpus"], row["bandwidth"]) for row in answer.rows] == [
+        ("node", [8], 450e9),
+        ("leaf", [16], 50e9),
+        ("spine", [32], 25e9),
+    ]
+    assert answer.found.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
+    assert any("store0" in note for note in answer.found.notes)
+    assert any("8 GPUs a node" in one for one in answer.found.assumed)
+    answer.save("again.yaml")
+    assert resolve_cluster("again.yaml") == answer.cluster
+
+
+def test_a_network_alone_does_not_say_what_is_inside_nodes(folder: Path) -> None:
+    text = ibnetdiscover([("a mlx5_0", "leaf0", "4xNDR"), ("b mlx5_0", "leaf0", "4xWDR")])
+    found = problems(folder, text, "fabric.topo")
+    assert sum("width and speed of a port cannot be read" in one for one in found) == 2
+    assert any("does not show the links between GPUs" in one for one in found)
+
+
+MATRIX = """        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity
+GPU0     X      NV12    SYS     SYS     PXB     SYS     0-31    0
+GPU1    NV12     X      SYS     SYS     PXB     SYS     0-31    0
+GPU2    SYS     SYS      X      NV12    SYS     PXB     32-63   1
+GPU3    SYS     SYS     NV12     X      SYS     PXB     32-63   1
+NIC0    PXB     PXB     SYS     SYS      X      SYS
+NIC1    SYS     SYS     PXB     PXB     SYS      X
+"""
+
+
+def test_the_matrix_of_a_node_with_a_line_of_bandwidths(folder: Path) -> None:
+    (folder / "topo.txt").write_text(
+        MATRIX + "gpu: a40\nbandwidths: NV12 56.25 GB/s, PXB 32 GB/s, SYS 16 GB/s, NIC 100 Gb/s\n"
+    )
+    answer = cluster_from_links("topo.txt", nodes=4)
+    assert [(row["level"], row["kind"], row["gpus"]) for row in answer.rows] == [
+        ("group", "nvlink", [2]),
+        ("node", "pcie", [4]),
+        ("network", "infiniband", [16]),
+    ]
+    assert answer.cluster.links.inter_node.bandwidth == 6.25e9  # type: ignore[union-attr]
+    assert any("one network carries all adapters" in one for one in answer.found.assumed)
+
+
+def test_cells_without_a_bandwidth_are_listed_once(folder: Path) -> None:
+    assert problems(folder, MATRIX + "bandwidths: NV12 56.25 GB/s, PXB fast\n", "topo.txt") == [
+        "topo.txt:8: `PXB fast` is no bandwidth of a cell of the matrix",
+        "topo.txt: no bandwidth of `PXB` is said",
+        "topo.txt: no bandwidth of `SYS` is said",
+    ]
+
+
+def test_a_cluster_file_whose_graph_contradicts_it_is_refused(folder: Path) -> None:
+    (folder / "links.csv").write_text(TABLE)
+    text = cluster_from_links("links.csv").yaml
+    (folder / "few.yaml").write_text(text.replace("nodes: 32", "nodes: 31"))
+    with pytest.raises(InputError, match="`graph` has 32 nodes and 256 GPUs"):
+        resolve_cluster("few.yaml")
+    (folder / "bad.yaml").write_text(text.replace("- leaf3 -- spine0 100 Gb/s", "- leaf3 -- spine0 100 Gb"))
+    with pytest.raises(InputError, match="is no link"):
+        resolve_cluster("bad.yaml")
+    lines = [line for line in text.splitlines() if "name: leaf" not in line]
+    (folder / "levels.yaml").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="are 2 levels, its `graph` has 3"):
+        fabric_of(resolve_cluster("levels.yaml"))  # type: ignore[arg-type]
+
+
+def test_which_gpu_it_is_has_to_be_said(folder: Path) -> None:
+    (folder / "links.csv").write_text(TABLE.partition("\n")[2])
+    with pytest.raises(InputError, match="does not say which GPU"):
+        cluster_from_links("links.csv")
+    with pytest.raises(InputError, match="unknown GPU"):
+        cluster_from_links("links.csv", gpu="h1000")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pod(12),
+        leaves(),
+        leaves(instead=["leaf[0-2] -- spine0 400 Gb/s x2", "leaf3 -- spine0 33.3 Gb/s roce"]),
+    ],
+)
+def test_lines_are_written_as_they_are_read(lines: list[str]) -> None:
+    links, _ = read_lines(lines)
+    again, wrong = read_lines(write_lines(links))
+    assert not wrong
+    assert {link[:-1] for link in again} == {link[:-1] for link in links}
+    assert len(write_lines(links)) <= 8
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
+def test_names_fold_and_expand(numbers: set[int], padded: bool) -> None:
+    names = [f"n{number:03}.gpu1" if padded else f"n{number}.gpu1" for number in sorted(numbers)]
+    assert expand(fold(names)) == names
+
+
+@given(st.text(max_size=60))
+def test_any_line_is_links_or_problems(text: str) -> None:
+    links, wrong = read_lines([text])
+    assert bool(links) != bool(wrong)
