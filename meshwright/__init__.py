@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from meshwright.verbs.calibrate import calibrate_from_runs as calibrate_from_runs
     from meshwright.verbs.calibrate.calibrated import Calibrated as Calibrated
     from meshwright.verbs.calibrate.fitted import Fitted as Fitted
+    from meshwright.verbs.cluster import cluster_from_links as cluster_from_links
     from meshwright.verbs.cluster import discover as discover
     from meshwright.verbs.cluster.discovered import Discovered as Discovered
+    from meshwright.verbs.cluster.linked import LinkedCluster as LinkedCluster
     from meshwright.verbs.compare import compare as compare
     from meshwright.verbs.doctor import doctor as doctor
     from meshwright.verbs.doctor.examined import Examined as Examined
@@ -105,8 +107,9 @@ _HOMES = {
     "meshwright.verbs.calibrate": "calibrate_from_run calibrate_from_runs",
     "meshwright.verbs.calibrate.calibrated": "Calibrated",
     "meshwright.verbs.calibrate.fitted": "Fitted",
-    "meshwright.verbs.cluster": "discover",
+    "meshwright.verbs.cluster": "cluster_from_links discover",
     "meshwright.verbs.cluster.discovered": "Discovered",
+    "meshwright.verbs.cluster.linked": "LinkedCluster",
     "meshwright.verbs.compare": "compare",
     "meshwright.verbs.doctor": "doctor",
     "meshwright.verbs.doctor.examined": "Examined",

@@ -1,10 +1,10 @@
-"""`cluster`: what a machine says of itself, as a cluster file."""
+"""`cluster`: what a machine says of itself, or a file of links, as a cluster file."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cost_models.discovery.machine import Machine
     from meshwright.terminal.output import Output
     from meshwright.verbs.cluster.discovered import Discovered
+    from meshwright.verbs.cluster.linked import LinkedCluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,44 @@ def discover(options: DiscoverOptions) -> Discovered:
     return discover_machine(options)
 
 
+@dataclass(frozen=True)
+class LinksOptions:
+    """What `cluster_from_links` takes."""
+
+    file: str | Path
+    """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
+    _: KW_ONLY
+    gpu: str | None = None
+    """A name of the catalogue; None: the file has it (`# gpu: h100-sxm`)."""
+    nodes: int | None = None
+    """Of the cluster, where the file shows one node; None: one."""
+    name: str | None = None
+    """Of the cluster; None: the file's."""
+    links: Mapping[str, str] | None = None
+    """What the file lacks: `{"intra_node": "nvswitch,450GB/s,3us"}`."""
+
+
+@as_keywords(LinksOptions)
+def cluster_from_links(options: LinksOptions) -> LinkedCluster:
+    """The cluster of a graph of links: its levels, what groups get, and links that are not as their siblings.
+
+    Raises:
+        InputError: the file cannot be read or is no cluster, or the GPU is not known; all problems at once.
+    """
+    from meshwright.verbs.cluster.linked import linked_cluster
+
+    return linked_cluster(options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags(DiscoverOptions):
     """What `meshwright cluster` takes."""
 
     discover: bool = switch("Ask driver, kernel and scheduler of this node.", panel="subject")
+    from_links: Path | None = flag(
+        "FILE", "Links one by one: CSV, JSON, `topo -m`, `ibnetdiscover`.", kind=Path, panel="subject"
+    )
+    gpu: str | None = flag("NAME", "GPU of the links, where their file has none.")
     link: tuple[str, ...] = flag(
         "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
@@ -56,16 +90,21 @@ class ClusterFlags(DiscoverOptions):
 
 @command(ClusterFlags, name="cluster")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
-    """Write a cluster file of this machine."""
+    """Write a cluster file of this machine, or of a file of links."""
     from cost_models.discovery.network import parse_links
 
-    if not options.discover:
+    if options.discover == (options.from_links is not None):
         raise InputError(
-            "what of a cluster?",
-            hint="meshwright cluster --discover -o here.yaml; meshwright catalog clusters",
+            "`--discover` and `--from-links` are two ways; say one"
+            if options.discover
+            else "what of a cluster?",
+            hint="meshwright cluster --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters",
         )
     output.check_places(options.out)
     parse_links(options.link)
+    if options.from_links is not None:
+        _of_links(options, options.from_links, output)
+        return
     may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
     answer = _ask(options, may_ask=may_ask)
     output.assumed(answer.seen.assumed)
@@ -79,6 +118,20 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     )
     if not answer.complete:
         output.end_with_no()
+
+
+def _of_links(options: ClusterFlags, file: Path, output: Output) -> None:
+    """The answer about a file of links, printed and written."""
+    links = dict(part.split("=", 1) for part in options.link)
+    answer = cluster_from_links(file, gpu=options.gpu, nodes=options.nodes, name=options.name, links=links)
+    output.assumed(answer.found.assumed)
+    output.remark(answer.found.notes)
+    out = options.out
+    shown = answer.text if out is not None else (*answer.text, "", answer.yaml.rstrip())
+    output.answer(
+        answer.record(), answer.rows, *shown, files=[] if out is None else [lambda: answer.save(out)]
+    )
+    output.wrote(out, f"meshwright plan MODEL {out} ...")
 
 
 def _ask(options: ClusterFlags, *, may_ask: bool) -> Discovered:
