@@ -24,7 +24,7 @@ from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.files.catalog import load_profile
 from cost_models.files.whole import write_whole
 from cost_models.specs.hardware import HardwareProfile
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 
 _BLOCKS, _REPEATS, _WARM_UP = 3, 12, 3
 

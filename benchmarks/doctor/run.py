@@ -30,7 +30,7 @@ from executor.doctor.judging import Judgement, judge
 from executor.doctor.readings import Examination
 from executor.doctor.sizes import rounds_of_pairs
 from executor.launch.environment import on_this_machine, worker_environment
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 from meshwright.verbs.doctor.examined import sentence
 
 KINDS = ("even", "process", "pair")

@@ -29,7 +29,7 @@ from cost_models.specs.training import TrainingSpec
 from executor.launch.environment import worker_environment
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 

@@ -30,7 +30,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.units import GIB
 from meshwright.render.explanation import saves_and_pays, unplaced
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 from planner.answers.recommended import recommend
 from planner.explaining.compare import difference
 from planner.rules.legality import check

@@ -30,7 +30,7 @@ from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
 from executor.steps import Watcher, follow_steps
 from executor.transformer.train import TrainedTransformer
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0

@@ -30,7 +30,7 @@ from cost_models.files.models import resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
-from meshwright.terminal.output import as_csv
+from meshwright.terminal.formats import as_csv
 from planner.plan import Plan, make_plan
 
 PAIRS = (("dp2 mbs2 zero0", "dp"), ("dp2 mbs2 zero1", "dp"), ("pp2 mbs1 zero0", "pp"))

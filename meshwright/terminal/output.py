@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +24,7 @@ from cost_models.errors import (
 from cost_models.files.whole import is_replaced, write_whole
 from cost_models.flags import flag, switch
 from meshwright.records import JSON_SCHEMA
+from meshwright.terminal.formats import Row, as_csv, as_json
 from meshwright.terminal.printing import say, say_aside
 
 if TYPE_CHECKING:
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Characters of a line about an error: what was given may be endless."""
-
-Row = Mapping[str, Any]
 
 
 class Answer(Protocol):
@@ -205,42 +199,6 @@ def word_os_error(error: OSError) -> InputError:
     return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
 
 
-def as_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON, insertion order kept; what is not a finite number becomes null, and what could write to a terminal
-    is escaped."""
-    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
-    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
-
-
-_ODD = re.compile(r"[^\n\x20-\x7e]")
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    """Rows → CSV text; columns in order of first appearance, missing cells empty."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writerow({column: _cell(column) for column in columns})
-    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value, limit=None)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def check_places(*places: tuple[str, Path | None]) -> None:
     """Say before the work what could not be written after it; `places` are flags and the files they name.
 
@@ -288,18 +246,3 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
     if error.hint:
         lines += ["", f"hint: {error.hint}"]
     say_aside("\n".join(_folded(part) for line in lines for part in line.split("\n")))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN, infinity, tuples or numpy scalars."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    if hasattr(value, "item"):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)

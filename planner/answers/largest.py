@@ -1,7 +1,7 @@
 """The largest size of a family that fits, with what of its blocks host memory may hold, each proved by the next size.
 
 Sizes are tried by doubling, then halving what is left between one that fits and one that does not. Whether a size fits
-is asked where memory is least (`remedies.where_least`): what does not fit there fits in no layout. Only the largest is
+is asked where memory is least (`least_memory.where_least`): what does not fit there fits in no layout. Only the largest is
 searched for its fastest layout.
 """
 
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from cost_models.axes.offload import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from planner.answers.least_memory import QUICK_SECONDS
-from planner.answers.remedies import where_least
+from planner.answers.least_memory import QUICK_SECONDS, where_least
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.families import Family

@@ -16,9 +16,8 @@ from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
-from planner.answers.best_plans import BestPlans, merged, ranked_plans
 from planner.answers.least_memory import least_memory
-from planner.answers.optimum import PROVEN, Optimum
+from planner.answers.optimum import PROVEN, BestPlans, Optimum, merged, ranked_plans
 from planner.certificate import Certificate
 from planner.objectives import Objective
 from planner.search.budget import Budget

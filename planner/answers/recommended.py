@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cost_models.axes.layout import axes_that_differ
 from cost_models.confidence import SURE, confident_share
 from cost_models.errors import InfeasibleError
@@ -17,12 +19,11 @@ from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
-from planner.answers.classical import classical_layout
-from planner.answers.ordinary import Step, steps
-from planner.answers.within_error import WithinError, within_error
+from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
 from planner.plan import PlanRecommendation, PlanRestrictions
 from planner.search.budget import Budget
+from planner.search.opening import UniformCandidates
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to
 
@@ -203,3 +204,49 @@ class _Judge:
             axes=axes_that_differ(chosen.layout, other.layout),
             chance=self.chance(chosen, other),
         )
+
+
+MOST_COUNTED = 100_000
+"""Layouts from which on it is enough to say that there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinError:
+    """Layouts whose steps the model cannot tell from the best."""
+
+    share: float
+    """How far above the best step they may lie: the profile's error of the ratio of two times."""
+    layouts: int
+    """No more lie within it."""
+
+
+def within_error(
+    question: Question, limits: Restrictions, best_seconds: float, budget: Budget
+) -> WithinError | None:
+    """Count them; None where there are more than are worth counting, or time has run out."""
+    share = pair_error_of(question)
+    found = 0
+    for part in limits.by_recompute(question.training) or (limits,):
+        more = _within(question, part, best_seconds * (1 + share), budget)
+        if more is None:
+            return None
+        found += more
+    return WithinError(share, found)
+
+
+def _within(question: Question, limits: Restrictions, below: float, budget: Budget) -> int | None:
+    """How many layouts have bounds below some seconds."""
+    try:
+        candidates = UniformCandidates(question, limits)
+    except InfeasibleError:  # none is legal
+        return 0
+    found = opened = 0
+    while candidates.least_closed() < below:
+        bounds = candidates.open(below)
+        opened += len(bounds)
+        if opened > MOST_COUNTED or budget.seconds_left <= 0:
+            return None
+        rows = opened - len(bounds) + np.flatnonzero(bounds < below)
+        if len(rows):
+            found += int((candidates.capacity_bounds(rows, below) < below).sum())
+    return found

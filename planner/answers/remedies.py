@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from cost_models.axes.layout import AXES
@@ -28,6 +27,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
+from planner.answers.least_memory import where_least
 from planner.rules.searched import searched
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
@@ -285,14 +285,6 @@ class _Remedies:
             low, high, best = (middle, high, found) if found is not None else (low, middle, best)
         if best is not None:
             yield best
-
-
-def where_least(limits: Restrictions) -> Restrictions:
-    """The part of the restrictions' space that needs least memory."""
-    one = np.array([1], dtype=np.int64)
-    only = limits.only | ({"mbs": frozenset({1})} if limits.permits("mbs", one)[0] else {})
-    unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
-    return replace(limits, only=only, unused=frozenset(unused))
 
 
 def _cut(model: TransformerSpec, blocks: int) -> TransformerSpec | None:

@@ -13,7 +13,8 @@ import pytest
 from command_line import ASKED, Answer
 
 from cost_models.errors import InputError
-from meshwright.terminal.output import Output, as_csv, as_json
+from meshwright.terminal.formats import as_csv, as_json
+from meshwright.terminal.output import Output
 
 RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
 

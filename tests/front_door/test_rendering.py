@@ -34,7 +34,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from meshwright.terminal.output import as_csv, as_json
+from meshwright.terminal.formats import as_csv, as_json
 from planner.certificate import Certificate, Settled
 from planner.explaining.compare import compare
 from planner.plan import make_plan

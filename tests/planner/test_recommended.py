@@ -20,10 +20,8 @@ from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from meshwright.families.transformer.planning.recommendation import recommendation_sentences
-from planner.answers.classical import classical_layout
-from planner.answers.ordinary import steps
-from planner.answers.recommended import Recommendation, recommend
-from planner.answers.within_error import within_error
+from planner.answers.ordinary import classical_layout, steps
+from planner.answers.recommended import Recommendation, recommend, within_error
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions

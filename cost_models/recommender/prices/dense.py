@@ -98,7 +98,7 @@ class DenseNetwork:
 
     @property
     def activations(self) -> float:
-        """Elements of a sample's activations: outputs of all layers, inputs of the interaction and of the top network."""
+        """Elements of a sample's activations: outputs of layers, inputs of the interaction and the top network."""
         crossed = sum(out for _, out in self.cross)
         return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
 
