@@ -33,9 +33,10 @@ def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
     ]
     first, kind = first_of_each(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
+    usual = astuple(AS_USUAL)
     found = [[astuple(share) for share in shares(fabric, *row)] for row in rows]
-    table = np.array(found, dtype=np.float64).reshape(len(found), len(fabric.levels), -1)
-    if (table == np.array(astuple(AS_USUAL))).all():
+    table = np.array(found, dtype=np.float64).reshape(len(found), len(fabric.levels), len(usual))
+    if (table == np.array(usual)).all():
         return [AS_USUAL] * len(fabric.levels)
     return [Share(*table[kind, at].T) for at in range(len(fabric.levels))]
 

@@ -78,6 +78,22 @@ def test_plans_are_made_for_what_is_there(folder: Path) -> None:
     assert step(odd, 1, "tp8 pp1 dp1 mbs1") == step(regular, 1, "tp8 pp1 dp1 mbs1")
 
 
+def test_a_search_counts_groups_on_the_graph(folder: Path) -> None:
+    """Of two nodes whose one cable is thin, the best plan is slower, and proved."""
+    lines = [
+        "from,to,bandwidth",
+        "n[0-1].gpu[0-1],n[0-1].nvswitch,450 GB/s",
+        "n[0-1].gpu[0-1],n[0-1].nic[0-1],64 GB/s",
+    ]
+    cables = ["n0.nic[0-1],network,400 Gb/s", "n1.nic0,network,400 Gb/s", "n1.nic1,network,1 Gb/s"]
+    (folder / "links.csv").write_text("\n".join([*lines, *cables]))
+    odd = cluster_from_links("links.csv", gpu="h100-sxm").cluster
+    regular = odd.model_copy(update={"graph": ()})
+    slow, quick = (mw.plan("gpt2-xl", of, global_batch=16, sequence=512) for of in (odd, regular))
+    assert slow.best.step_seconds > quick.best.step_seconds
+    assert slow.certificate.gap == 0
+
+
 def test_the_verb_prints_and_writes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "links.csv").write_text(TABLE)
     with pytest.raises(SystemExit) as done:

@@ -22,8 +22,8 @@ from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.answer import AnswerBase
 from meshwright.verbs.cluster import LinksOptions
+from meshwright.verbs.contract.answer import AnswerBase
 
 _MOST_ODD = 12
 """Odd links that are printed; the file has all."""
