@@ -19,7 +19,7 @@ from cost_models.files.loading import resolve_cluster
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.deepspeed.writing import TARGET as DEEPSPEED
 from planner.formats.deepspeed.writing import document
-from planner.formats.exporter import Job, settings_of
+from planner.formats.exporter import Job, every_field, settings_of
 from planner.formats.megatron.arguments import written
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import TARGET as MEGATRON
@@ -181,3 +181,27 @@ def test_export_of_an_import_is_what_was_imported(name: str) -> None:
 
     each()
     assert found
+
+
+@pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan"])
+def test_a_table_names_fields_of_plans(folder: str) -> None:
+    table = table_of(folder)
+    fields = set(every_field())
+    for argument in table.arguments.values():
+        field = argument.field.removeprefix("not ")
+        assert field in fields or not field, argument.name
+        assert field or not argument.written, argument.name
+        assert argument.kind in {"switch", "off", "whole", "share", "name", "list", "pattern"}, argument.name
+    spelled = [*table.arguments, *table.spelled("flag"), *table.spelled("earlier")]
+    assert len(spelled) == len(set(spelled))
+
+
+def test_a_gelu_that_is_fused_elsewhere_only_is_named() -> None:
+    """It set `bias_gelu_fusion` to both values, which ended in an assertion."""
+    first = read_megatron(launch_of(command_of({"bias_gelu_fusion": True, "global_batch_size": 16})))
+    assert first.model.activation == "gelu-tanh"
+    stack = first.stack.model_copy(update={"fused_elementwise": False})
+    cluster = resolve_cluster("dgx-h100", GPUS)
+    job = Job(complete_question(first.model, cluster, first.training, stack=stack), first.layout)
+    lacking = [one.field for one in MEGATRON.translations(job) if one.word.lacking]
+    assert lacking == ["stack.fused_elementwise"]

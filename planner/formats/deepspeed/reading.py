@@ -29,12 +29,7 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "cpuadam": "adamw", "sgd": "sg
 
 
 def read_deepspeed(
-    document: Mapping[str, Any],
-    model: TransformerSpec,
-    *,
-    gpus: int,
-    sequence: int,
-    stack: str | None = None,
+    document: Mapping[str, Any], model: TransformerSpec, *, gpus: int, sequence: int, stack: str | None = None
 ) -> Reading:
     """The run of a file, of a model on so many GPUs.
 

@@ -13,7 +13,7 @@ from typing import Any
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Word, lacks, nothing, only, otherwise, says
 from planner.formats.target import Target
 
 VERSION = "0.19.8"
@@ -113,26 +113,6 @@ def _overlap(job: Job) -> Word:
     return _set(overlap_comm=wanted) if layout.zero else NOTHING
 
 
-LAYOUT: Mapping[str, Translate] = {
-    "layout.pp": _pp,
-    "layout.vpp": nothing,  # one: its rules
-    "layout.cp": _cp,
-    "layout.ep": _ep,
-    "layout.etp": nothing,  # said with `ep`
-    "layout.mbs": _mbs,
-    "layout.shard": nothing,  # all: its rules
-    "layout.sp": only("layout.sp", "its tensor ranks have whole sequences", False),
-    "layout.schedule": nothing,  # 1f1b: its rules
-    "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
-    "layout.context": _context,
-    "layout.recompute": _recompute,
-    "layout.offload": _offload,
-    "layout.ring": nothing,  # how far it fetches ahead is in parameters
-    "layout.overlap": _overlap,
-    "layout.layers": _layers,
-}
-
-
 def _precision(job: Job) -> Word:
     match job.training.precision:
         case "bf16" | "fp16" as name:
@@ -171,20 +151,6 @@ def _moments(job: Job) -> Word:
     return NOTHING if same else lacks("its moments have the type of its master weights")
 
 
-TRAINING: Mapping[str, Translate] = {
-    "training.sequence_length": lambda job: otherwise("what the program feeds it"),
-    "training.precision": _precision,
-    "training.optimizer": _optimizer,
-    "training.gradient_dtype": _gradients,
-    "training.state_dtype": _states,
-    "training.moment_dtype": _moments,
-    "training.dropout": lambda job: otherwise("of the program's model") if job.question.dropout else NOTHING,
-    "training.tokens": lambda job: (
-        NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
-    ),
-}
-
-
 def _buckets(job: Job) -> Word:
     size = job.stack.collective_buffers
     if size is None or not job.layout.zero:
@@ -208,16 +174,6 @@ def _drive(job: Job) -> Word:
         "offload_optimizer.pipeline_write": drive.overlaps,
     }
     return _set(**settings)
-
-
-STACK: Mapping[str, Translate] = {
-    "stack.gradient_dtype": nothing,  # said with the training job's
-    "stack.overlap_gradient_reduce": nothing,  # said with the layout's `overlap`
-    "stack.collective_buffers": _buckets,
-    "stack.update_group": _group,
-    "stack.selective_drops": nothing,  # it recomputes whole blocks
-    "stack.drive": _drive,
-}
 
 
 def document(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,9 +208,40 @@ TARGET = Target(
     table="deepspeed",
     translated={
         **{f"model.{field}": nothing for field in TransformerSpec.model_fields},  # the program's
-        **LAYOUT,
-        **TRAINING,
-        **STACK,
+        "layout.pp": _pp,
+        "layout.vpp": nothing,  # one: its rules
+        "layout.cp": _cp,
+        "layout.ep": _ep,
+        "layout.etp": nothing,  # said with `ep`
+        "layout.mbs": _mbs,
+        "layout.shard": nothing,  # all: its rules
+        "layout.sp": only("layout.sp", "its tensor ranks have whole sequences", False),
+        "layout.schedule": nothing,  # 1f1b: its rules
+        "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+        "layout.context": _context,
+        "layout.recompute": _recompute,
+        "layout.offload": _offload,
+        "layout.ring": nothing,  # how far it fetches ahead is in parameters
+        "layout.overlap": _overlap,
+        "layout.layers": _layers,
+        "training.sequence_length": lambda job: otherwise("what the program feeds it"),
+        "training.precision": _precision,
+        "training.optimizer": _optimizer,
+        "training.gradient_dtype": _gradients,
+        "training.state_dtype": _states,
+        "training.moment_dtype": _moments,
+        "training.dropout": lambda job: (
+            otherwise("of the program's model") if job.question.dropout else NOTHING
+        ),
+        "training.tokens": lambda job: (
+            NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
+        ),
+        "stack.gradient_dtype": nothing,  # said with the training job's
+        "stack.overlap_gradient_reduce": nothing,  # said with the layout's `overlap`
+        "stack.collective_buffers": _buckets,
+        "stack.update_group": _group,
+        "stack.selective_drops": nothing,  # it recomputes whole blocks
+        "stack.drive": _drive,
     },
     text=lambda job, settings, name: json.dumps(document(settings), indent=2) + "\n",
     usage=_usage,

@@ -15,7 +15,7 @@ from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.schedules.registry import schedule_named
 from planner.formats import python_text as py
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Word, lacks, nothing, only, otherwise, says
 from planner.formats.launching import torchrun_by_hand
 from planner.formats.target import Target
 from planner.formats.torchtitan.flavours import MODEL
@@ -126,31 +126,11 @@ def _overlap(job: Job) -> Word:
     return says(**{"compile.enable_async_tensor_parallel": True}) if wanted else NOTHING
 
 
-LAYOUT: Mapping[str, Translate] = {
-    "layout.vpp": nothing,  # as many stages as `layers` names
-    "layout.etp": nothing,  # one where experts are shared, else tp: its rules
-    "layout.mbs": _mbs,
-    "layout.zero": _zero,
-    "layout.shard": nothing,  # said with `zero`
-    "layout.overlap": _overlap,
-    "layout.schedule": _schedule,
-    "layout.order": only("layout.order", "it seats ranks tp-cp-dp-pp", "tp-cp-dp-pp"),
-    "layout.context": _context,
-    "layout.recompute": _recompute,
-    "layout.offload": _offload,
-    "layout.ring": only("layout.ring", "it fetches one block ahead", Layout.model_fields["ring"].default),
-    "layout.layers": _layers,
-}
-
-
 def _precision(job: Job) -> Word:
     types = {"bf16": "bfloat16", "fp32": "float32"}
     if job.training.precision not in types:
         return lacks("it trains in bfloat16 or float32 unless its model is converted")
-    settings = {
-        "training.dtype": "float32",
-        "training.mixed_precision_param": types[job.training.precision],
-    }
+    settings = {"training.dtype": "float32", "training.mixed_precision_param": types[job.training.precision]}
     return says(**settings)
 
 
@@ -162,17 +142,6 @@ def _tokens(job: Job) -> Word:
     )
 
 
-TRAINING: Mapping[str, Translate] = {
-    "training.precision": _precision,
-    "training.optimizer": only("training.optimizer", "it has Adam and AdamW", "adamw"),
-    "training.gradient_dtype": only("training.gradient_dtype", "it reduces gradients in fp32", None, "fp32"),
-    "training.state_dtype": only("training.state_dtype", "it keeps weights and moments in fp32", "fp32"),
-    "training.moment_dtype": only("training.moment_dtype", "it keeps moments in fp32", None, "fp32"),
-    "training.dropout": only("question.dropout", "its models drop nothing", 0),
-    "training.tokens": _tokens,
-}
-
-
 def _attention(job: Job) -> Word:
     """Varlen calls FlashAttention; context ranks and CPUs have FlexAttention only."""
     if not job.stack.attention.startswith("flash"):
@@ -181,20 +150,6 @@ def _attention(job: Job) -> Word:
     return otherwise(
         "FlexAttention" if flex else "FlashAttention over documents", attention="flex" if flex else "varlen"
     )
-
-
-STACK: Mapping[str, Translate] = {
-    "stack.attention": _attention,
-    "stack.compiles_loss": lambda job: says(
-        **{"compile.components": ["model", "loss"] if job.stack.compiles_loss else ["model"]}
-    ),
-    "stack.captured_expert_launches": lambda job: (
-        lacks("it captures no part of a step")
-        if job.stack.captured_expert_launches
-        else says(**{"training.disable_cuda_graphs": True})
-    ),
-    "stack.overlap_tensor_parallel": nothing,  # said with the layout's `overlap`
-}
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
@@ -235,7 +190,41 @@ TARGET = Target(
     called=f"torchtitan {VERSION}",
     stack="torchtitan",
     table="torchtitan",
-    translated={**LAYOUT, **TRAINING, **MODEL, **STACK},
+    translated={
+        **MODEL,
+        "layout.vpp": nothing,  # as many stages as `layers` names
+        "layout.etp": nothing,  # one where experts are shared, else tp: its rules
+        "layout.mbs": _mbs,
+        "layout.zero": _zero,
+        "layout.shard": nothing,  # said with `zero`
+        "layout.overlap": _overlap,
+        "layout.schedule": _schedule,
+        "layout.order": only("layout.order", "it seats ranks tp-cp-dp-pp", "tp-cp-dp-pp"),
+        "layout.context": _context,
+        "layout.recompute": _recompute,
+        "layout.offload": _offload,
+        "layout.ring": only("layout.ring", "it fetches one block ahead", Layout.model_fields["ring"].default),
+        "layout.layers": _layers,
+        "training.precision": _precision,
+        "training.optimizer": only("training.optimizer", "it has Adam and AdamW", "adamw"),
+        "training.gradient_dtype": only(
+            "training.gradient_dtype", "it reduces gradients in fp32", None, "fp32"
+        ),
+        "training.state_dtype": only("training.state_dtype", "it keeps weights and moments in fp32", "fp32"),
+        "training.moment_dtype": only("training.moment_dtype", "it keeps moments in fp32", None, "fp32"),
+        "training.dropout": only("question.dropout", "its models drop nothing", 0),
+        "training.tokens": _tokens,
+        "stack.attention": _attention,
+        "stack.compiles_loss": lambda job: says(
+            **{"compile.components": ["model", "loss"] if job.stack.compiles_loss else ["model"]}
+        ),
+        "stack.captured_expert_launches": lambda job: (
+            lacks("it captures no part of a step")
+            if job.stack.captured_expert_launches
+            else says(**{"training.disable_cuda_graphs": True})
+        ),
+        "stack.overlap_tensor_parallel": nothing,  # said with the layout's `overlap`
+    },
     text=_text,
     usage=_usage,
 )
