@@ -1,4 +1,4 @@
-"""What starts processes in exported scripts: bash lines around argument lists that the library quotes."""
+"""Lines of exported scripts that start processes: bash around argument lists that `shlex` quotes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def head(comment: str) -> list[str]:
 
 
 def several_nodes(job: Job) -> str:
-    """What else `torchrun_words` want to be set, of several nodes."""
+    """Names of variables that `torchrun_words` needs on several nodes."""
     return ", NODE_RANK and MASTER_ADDR on every node" if job.question.cluster.nodes > 1 else ""
 
 
 def torchrun_by_hand(job: Job) -> str:
-    """How a person starts a module with torchrun."""
+    """Words for a person to start a module with torchrun."""
     cluster = job.question.cluster
     nodes = f"--nnodes {cluster.nodes} --node-rank .. --master-addr .. " if cluster.nodes > 1 else ""
     return f"torchrun {nodes}--nproc-per-node {cluster.gpus_per_node}"
 
 
 def torchrun_words(job: Job) -> list[str]:
-    """Lines that set `LAUNCH` to torchrun's own arguments; where there are several nodes they say who they are."""
+    """Lines that set `LAUNCH` to torchrun's arguments; on several nodes each names its rank."""
     cluster = job.question.cluster
     per_node, nodes = cluster.gpus_per_node, cluster.nodes
     words = ["--nproc-per-node", str(per_node)]

@@ -1,4 +1,4 @@
-"""torchrun and SLURM: a plan as a script that trains it with this project's own executor, which reads the plan."""
+"""torchrun and SLURM: a plan as a script that starts this project's own executor on it."""
 
 from __future__ import annotations
 

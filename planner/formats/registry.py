@@ -36,7 +36,7 @@ _SUFFIXES = {
     ".yml": "nemo",
 }
 _SEVERAL = (".json", ".py")
-"""Suffixes of several trainers' files, which their words tell apart."""
+"""Suffixes that several trainers use; the content tells their files apart."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -48,7 +48,7 @@ def exporter_named(name: str) -> Exporter:
 
 
 def reader_of(source: str, said: str | None = None) -> str:
-    """The reader of a file, or of a command line.
+    """Name of the reader of a file or a command line.
 
     Raises:
         UnknownNameError: there is no such reader.
@@ -87,5 +87,5 @@ def _is_bridge(source: str) -> bool:
 
 
 def is_command(source: str) -> bool:
-    """Whether it is a command line itself, not the name of a file."""
+    """Whether a source is a command line, not the name of a file."""
     return "\n" in source or " --" in source or source.startswith("--")

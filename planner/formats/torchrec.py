@@ -26,7 +26,7 @@ from planner.formats.exporter import Exported, Exporter
 
 VERSION = "1.8.0"
 MODULE = "embedding_bag_collection"
-"""Path of the tables' module in the wrapped model, where nobody says another."""
+"""Default path of the module of tables in the wrapped model."""
 
 _TYPES: dict[Form, str] = {
     "whole": "table_wise",
@@ -39,7 +39,7 @@ MOST_BYTES = 2**28
 
 
 class ShardedTables(Protocol):
-    """What is asked of a plan: `planner.recommender.plan.RecommenderPlan` has it."""
+    """The part of a `planner.recommender.plan.RecommenderPlan` that is exported."""
 
     @property
     def model(self) -> RecommenderSpec: ...
@@ -52,7 +52,11 @@ class ShardedTables(Protocol):
 
 
 def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -> Exported:
-    """The file, never in part. Raises InputError for tables that TorchRec cannot shard so; all of them at once."""
+    """Write a sharding as a file, whole or not at all.
+
+    Raises:
+        InputError: TorchRec cannot shard some tables so; all of them at once.
+    """
     model, cluster = plan.model, plan.cluster
     tables = list(zip(model.table_names, model.class_of_table, plan.sharding.tables, strict=True))
     problems = [

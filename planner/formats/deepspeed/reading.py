@@ -1,4 +1,4 @@
-"""DeepSpeed: what its JSON says of layout, training job and software stack; the model is the program's own.
+"""DeepSpeed: layout, training job and software stack of its JSON; the model is the program's own.
 
 Sources: DeepSpeed 0.19.8: deepspeed/runtime/config.py, runtime/constants.py, runtime/zero/config.py,
 runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py.
@@ -22,7 +22,7 @@ from planner.formats.table import table_of
 
 STACK = "deepspeed"
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
-"""Keys one of which every such file has."""
+"""Keys that tell its JSON from other files: each has one of them."""
 _ZERO = "zero_optimization"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "cpuadam": "adamw", "sgd": "sgd", "lamb": "lamb"}
@@ -149,7 +149,7 @@ def _training(
 
 
 def _facts(said: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
-    """What the file switches in the software stack; ZeRO-3 overlaps unless told otherwise (zero/config.py)."""
+    """Facts of the software stack that the file sets; ZeRO-3 overlaps by default (zero/config.py)."""
     if not layout.zero:
         return {}
     facts: dict[str, Any] = {"overlap_gradient_reduce": said.get(f"{_ZERO}.overlap_comm", layout.zero == 3)}

@@ -35,13 +35,13 @@ _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASC
 
 @dataclass(slots=True)
 class Arguments:
-    """Settings by the names of their values, with what nobody reads."""
+    """Arguments of a command: settings by name, arguments that are not known, and problems."""
 
     values: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
-    """Name → the words that said it."""
+    """Name → the words of the command that set it."""
     unread: dict[str, str] = field(default_factory=dict)
-    """Flag → its words, of those that are not known here."""
+    """Flag → its words, for arguments that the table does not have."""
     problems: list[Problem] = field(default_factory=list)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -49,11 +49,11 @@ class Arguments:
         return self.values.get(name, table_of(TABLE).arguments[name].default if default is None else default)
 
     def has(self, name: str) -> bool:
-        """Whether it is said."""
+        """Whether the command sets an argument."""
         return name in self.values
 
     def say(self, name: str, value: Any, words: str) -> None:
-        """Take a setting; one that was said otherwise before is a contradiction."""
+        """Set an argument. A different value before is a contradiction, kept as a problem."""
         if name in self.values and self.values[name] != value:
             self.problems.append(Problem(f"`{words}`", f"contradicts `{self.flags[name]}`"))
         self.values[name] = value
@@ -61,7 +61,7 @@ class Arguments:
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Arguments as settings.
+    """Read the words of a command as settings.
 
     Raises:
         InputError: values that cannot be read, arguments that contradict one another, what only the shell knows; all.

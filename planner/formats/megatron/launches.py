@@ -1,4 +1,4 @@
-"""The launch of a training in a script or a pasted command line: its arguments, and how many GPUs it starts on."""
+"""The command that starts a training, in a script or a pasted line: its arguments, and the number of GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEEPSPEED = re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A program with what starts it."""
+    """A training program with its launcher and arguments."""
 
     before: tuple[str, ...]
     """Words before the program: torchrun and its arguments, srun."""
@@ -34,7 +34,7 @@ class Launch:
 
     @property
     def tokenizer(self) -> str | None:
-        """`--tokenizer-type`; that of GPT-2 where there is no word but its file of merges."""
+        """`--tokenizer-type`; GPT-2's where the command has only a file of merges."""
         usual = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
         return _value(self.arguments, ("--tokenizer-type",)) or usual
 
@@ -85,7 +85,7 @@ def launch_of(text: str, also: str = "") -> Launch:
 
 
 def _missing(script: Script) -> str:
-    """What a script that starts nothing lacks."""
+    """Hint for a script that starts no training."""
     taken = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
     if taken:
         return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in taken)}"
@@ -93,7 +93,7 @@ def _missing(script: Script) -> str:
 
 
 def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
-    """Raises InputError where the script sets by itself, not from what it was, what it is started with."""
+    """Raise InputError where the script overwrites a variable of `--also` without using its value."""
     lost = [
         name
         for name, value in started.items()
@@ -160,7 +160,7 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
-    """What follows the first of the flags that is there."""
+    """Value of the first of some flags that a command has."""
     for flag in flags:
         for at, word in enumerate(words):
             if word == flag and at + 1 < len(words):
@@ -190,7 +190,7 @@ def _written(file: str, model: str, rest: Sequence[str], gpus: bool = True) -> s
 
 
 def _take(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
-    """The value of the first of some flags, and the words without it."""
+    """Value of the first of some flags, and the words without the flag."""
     left = list(words)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -1,8 +1,8 @@
-"""What a function of a Python file builds, read from its syntax tree and never run.
+"""The object that a function of a Python file builds, followed in its syntax tree without running it.
 
-Constants, arithmetic of numbers, functions of the same file, branches on what is known and settings by attribute count;
-every other call is an object with the arguments that it was given. What only Python would know stays marked as unknown,
-for whoever needs the value to refuse.
+Constants, arithmetic of numbers, functions of the same file, branches on known values and assignments to attributes are
+followed. Every other call is an object with its arguments. All else is marked as unknown, and refused where a reader
+needs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that only Python knows."""
+    """A value that only running the file would show."""
 
     text: str
     """As it is written."""
@@ -55,7 +55,7 @@ class Unknown:
 
 @dataclass(slots=True)
 class Built:
-    """What a call returns that is not of the file: its name, and what it was given or set to."""
+    """Result of a call to something outside the file: its name, its arguments, and attributes set since."""
 
     name: str
     arguments: list[Any] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Built:
 
 @dataclass(slots=True)
 class Module:
-    """A file: its functions, what it imports, and what its constants are."""
+    """A Python file: its functions, imports and constants."""
 
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Module:
     steps: int = 0
 
     def result(self, function: str, depth: int = 0, given: Mapping[str, Any] | None = None) -> Any:
-        """What a function of the file returns."""
+        """Result of a function of the file, given some of its arguments."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
         names = dict(given or {})
@@ -93,7 +93,7 @@ class Module:
         return None if found is _NOTHING else found
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        """Lines of a function; what they return, or nothing."""
+        """Follow lines of a function. Returns what they return, or `_NOTHING`."""
         for line in body:
             if isinstance(line, ast.Return):
                 return None if line.value is None else self.value(line.value, names, depth)
@@ -135,7 +135,7 @@ class Module:
                             self._set(held, Unknown(ast.unparse(one)[:60]), names, depth)
 
     def imports(self, line: ast.ImportFrom | ast.Import) -> None:
-        """Remember where names come from."""
+        """Keep the modules that names are imported from."""
         for one in line.names:
             source = "" if isinstance(line, ast.ImportFrom) and line.level else getattr(line, "module", "")
             self.sources[one.asname or one.name] = source or ""
@@ -156,7 +156,7 @@ class Module:
                 holder.fields[target.attr] = value
 
     def value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
-        """What an expression is."""
+        """Value of an expression."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise InputError("the file computes too much to be a recipe")
@@ -241,7 +241,7 @@ def _compared(op: ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def _chosen(is_or: bool, values: list[Any]) -> Any:
-    """The one that decides an `and` or an `or`."""
+    """Value of an `and` or an `or`: the operand that decides it."""
     for one in values:
         if isinstance(one, Unknown | Built):
             return _NOTHING
@@ -278,7 +278,7 @@ def module_of(text: str) -> Module:
 
 
 def built_by(module: Module, function: str) -> Any:
-    """What a function of the file returns. Raises InputError where it cannot be followed."""
+    """Result of a function of the file. Raises InputError where it cannot be followed."""
     try:
         return module.result(function)
     except (RecursionError, MemoryError):

@@ -1,8 +1,8 @@
-"""The command that a bash script starts, found without running it.
+"""The commands that a bash script starts, found without running it.
 
-Assignments count from where they stand, branches where the script's own words decide them; what only a shell can know
-(`$(..)`, `$1`, assignments inside loops and undecided branches) stays marked as unknown, for whoever needs it to
-refuse.
+An assignment holds from its line on, a branch is followed where the script's own words decide it. What only a shell can
+know (`$(..)`, `$1`, assignments inside loops and undecided branches) is marked as unknown; a reader that needs it
+refuses it.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ class Command:
 
     words: tuple[str, ...]
     environment: dict[str, str]
-    """What was assigned before it."""
+    """Variables with their values when it starts."""
     starter: tuple[str, ...] = ()
-    """Words of the command around it: `srun --nodes 4 sh -c`."""
+    """Words of the command that starts it: `srun --nodes 4 sh -c`."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A branch, a loop, a group or the whole, while it is open."""
+    """An open branch, loop or group, or the whole script."""
 
     kind: str
     outer: Truth
-    """Whether what is around it runs."""
+    """Whether the enclosing frame runs."""
     runs: Truth
-    """Whether the lines that are read now run."""
+    """Whether the current branch of it runs."""
     taken: Truth = False
-    """Whether a branch before ran."""
+    """Whether an earlier branch of it ran."""
     subject: str | None = None
-    """Of `case`, while its patterns are read; None: its lines."""
+    """Subject of a `case` while its patterns are read, else None."""
     patterns: list[Word] = field(default_factory=list)
     value: str = ""
     outside: dict[str, list[str]] = field(default_factory=dict)
-    """What was known before a subshell."""
+    """Variables before a subshell, which restores them."""
 
 
 @dataclass(slots=True)
 class _Script:
-    """What is known while a script is read."""
+    """State of a script that is read line by line."""
 
     values: Values = field(default_factory=Values)
     commands: list[Command] = field(default_factory=list)
@@ -75,11 +75,11 @@ class _Script:
     status: Truth = True
     """Whether the last command succeeded."""
     gate: Truth = True
-    """Whether `&&` and `||` let the next command run."""
+    """Whether `&&` and `||` in front of the next command let it run."""
     defines: bool = False
-    """Whether the next braces are a function's."""
+    """Whether the next braces are the body of a function."""
     declares: bool = False
-    """Whether `export` or its like stands before the words."""
+    """Whether the line starts with `export`, `declare` or the like."""
     starter: tuple[str, ...] = ()
     ended: bool = False
 
@@ -89,7 +89,7 @@ class _Script:
         return both(self.frames[-1].runs, self.gate)
 
     def read(self, text: str, nested: int = 0) -> None:
-        """Take the lines of a text one after the other."""
+        """Read a text line by line."""
         for line in lines_of(text):
             if self.ended:
                 return
@@ -155,7 +155,7 @@ class _Script:
         return self.frames[-1]
 
     def _keyword(self, words: list[Word]) -> bool:
-        """Take a word of the shell's own off the front; whether there was one."""
+        """Handle a reserved word at the front of a line. Returns whether further words are left to look at."""
         word = words[0].start
         frame = self.frames[-1]
         if word == "if":
@@ -202,7 +202,7 @@ class _Script:
         return bool(words)
 
     def _pattern(self, frame: _Frame, words: list[Word], end: str) -> bool:
-        """Patterns of a branch of `case`; whether the line is done with."""
+        """Read patterns of a branch of `case`. Returns whether the line held nothing else."""
         if words and words[0].start == "esac":
             return False
         frame.patterns += words
@@ -220,7 +220,7 @@ class _Script:
         return True
 
     def _command(self, words: list[Word], nested: int) -> Truth:
-        """A command or assignments; whether it succeeds."""
+        """Read assignments and a command. Returns whether the command succeeds."""
         runs = self.runs
         if words[0].start == COUNT:
             forget_counted(words[0].pieces[1].text, self.values)
@@ -270,17 +270,17 @@ class _Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a bash text says."""
+    """A bash text that was read."""
 
     commands: tuple[Command, ...]
     assumptions: tuple[str, ...]
-    """What was assumed of its surroundings."""
+    """What was assumed about the environment that it is started in."""
     environment: dict[str, str]
-    """What is assigned at its end."""
+    """Variables with their values at its end."""
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
-    """The commands of a bash text that is started in an environment, with what its own words say put in.
+    """Read a bash text that is started in an environment: its commands, with known values filled in.
 
     Raises:
         InputError: a quote or a bracket never closes.

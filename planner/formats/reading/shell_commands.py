@@ -1,6 +1,6 @@
-"""What commands of a shell say of its names, and whether tests hold: `[ .. ]`, `[[ .. ]]` and `((..))`.
+"""Results of commands: tests (`[ .. ]`, `[[ .. ]]`, `((..))`), and changes of variables by builtins.
 
-Only values that a script's own words say are known. A test is true, false, or None where only a shell knows.
+A test is true, false, or None where the script's own words do not decide it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from planner.formats.reading.shell_words import COUNT, OPEN, TEST, Word, plain
 
 Truth = bool | None
 CALLS = ("source", ".", "eval")
-"""Commands that take names from elsewhere."""
+"""Commands that take variables from elsewhere."""
 SAYS = ("echo", "printf", "[", "[[", "test")
-"""Commands whose words start nothing."""
+"""Commands that start no program."""
 _READS = ("read", "readarray", "mapfile", "getopts", "let")
-"""Commands that give names values which no text says."""
+"""Commands that set variables to values which are not in the script."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
@@ -34,22 +34,22 @@ _MOST_WORDS = 200
 
 
 def both(one: Truth, other: Truth) -> Truth:
-    """And."""
+    """Three-valued and."""
     return False if one is False or other is False else None if one is None or other is None else True
 
 
 def either(one: Truth, other: Truth) -> Truth:
-    """Or."""
+    """Three-valued or."""
     return opposite(both(opposite(one), opposite(other)))
 
 
 def opposite(one: Truth) -> Truth:
-    """Not."""
+    """Three-valued not."""
     return None if one is None else not one
 
 
 def holds(words: Sequence[Word], values: Values) -> Truth:
-    """Whether a command succeeds, as far as its words tell."""
+    """Whether a command succeeds, None where its words do not decide it."""
     start = words[0].start
     if start == COUNT:
         number = values.number(words[1].pieces[0].text) if len(words) == 2 else None
@@ -66,7 +66,7 @@ def holds(words: Sequence[Word], values: Values) -> Truth:
 
 
 class _Test:
-    """Reads a test from left to right."""
+    """Recursive descent over the words of a test."""
 
     def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
         self.words, self.values, self.patterns, self.at = words, values, patterns, 0
@@ -136,7 +136,7 @@ class _Test:
 
 
 def take_effect(said: list[str], runs: Truth, values: Values) -> None:
-    """Change what is known of names as a command does that runs, or may."""
+    """Change variables as a builtin does that runs (`runs`), or may run (None)."""
     forgotten: list[str] = []
     if said[0] in CALLS:
         text = plain(" ".join(said))[:60]
@@ -153,7 +153,7 @@ def take_effect(said: list[str], runs: Truth, values: Values) -> None:
 
 
 def forget_counted(text: str, values: Values) -> None:
-    """What `((N++))` changes is not followed."""
+    """Mark variables that `((N++))` changes as unknown."""
     if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
         for name in _NAME.findall(text):
             values.assign(name, UNKNOWN)

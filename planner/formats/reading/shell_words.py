@@ -1,4 +1,4 @@
-"""The words of a bash text, never run: quotes, comments, continued lines, arrays, and where the shell would fill in."""
+"""Words of a bash text: quotes, comments, continued lines, arrays, and expansions, marked and not evaluated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cost_models.errors import InputError
 
 OPEN, CLOSE = "\ue000", "\ue001"
-"""Around what the shell would have filled in and the text does not say."""
+"""Marks around an expansion whose value is unknown."""
 TEST = ("[[", "]]")
 COUNT = "(("
 """First piece of the word that `((..))` is."""
@@ -29,16 +29,16 @@ class Piece(NamedTuple):
     text: str
     quoted: bool
     expands: bool = False
-    """Whether the shell puts something else here: `$X`, `${X}`, `$(..)`, backticks."""
+    """Whether it is an expansion: `$X`, `${X}`, `$(..)`, backticks."""
 
 
 class Line(NamedTuple):
-    """A command's words, and what ended it: a mark like `&&` or `;;`, a new line, or nothing."""
+    """Words of a command, and the mark that ends it: `&&`, `;;`, a new line, or nothing."""
 
     words: list[Word]
     end: str
     documents: tuple[str, ...] = ()
-    """What follows `<<`: words for a command to read, perhaps a script."""
+    """Here-documents behind `<<`, which may be scripts."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Word:
 
     @property
     def start(self) -> str:
-        """Its text up to the first quote or expansion."""
+        """Its unquoted beginning, up to the first quote or expansion."""
         first = self.pieces[0] if self.pieces else Piece("", False)
         return "" if first.expands or first.quoted else first.text
 
@@ -232,15 +232,15 @@ def word_of(text: str) -> Word:
 
 
 def may_hold_arguments(word: str) -> bool:
-    """Whether it is nothing but what the shell would put in, so that it may be several words."""
+    """Whether a word is an unknown expansion alone, which may be several words."""
     return word.startswith(OPEN) and word.endswith(CLOSE)
 
 
 def is_known(word: str) -> bool:
-    """Whether the shell would put nothing unknown into it."""
+    """Whether a word has no unknown expansion."""
     return OPEN not in word
 
 
 def plain(word: str) -> str:
-    """A word as it was written."""
+    """A word as the script writes it, without marks."""
     return word.replace(OPEN, "").replace(CLOSE, "")

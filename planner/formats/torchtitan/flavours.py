@@ -1,4 +1,4 @@
-"""torchtitan's words for the shape of a transformer: one of its models, and where another differs from it.
+"""Models of torchtitan: which of them a transformer is, and where it differs.
 
 Source: torchtitan 0.3.0: torchtitan/models/{llama3,qwen3,deepseek_v3}/__init__.py.
 """
@@ -42,9 +42,9 @@ _SAME = {
     "deepseek-v2": Flavour("deepseek_v3", "236B"),
     "deepseek-v3": Flavour("deepseek_v3", "671B"),
 }
-"""Our name → theirs, of models of one shape."""
+"""Name in our catalogue → torchtitan's model of the same shape."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
-"""Ends of names that ask for a kernel, not for a shape."""
+"""Ends of names that choose a kernel, not a shape."""
 _SHAPE = (
     "num_layers",
     "hidden_size",
@@ -56,7 +56,7 @@ _SHAPE = (
     "moe_ffn_hidden_size",
     "tied_embeddings",
 )
-"""What tells models apart."""
+"""Fields that identify a model."""
 _ELSEWHERE = frozenset(
     {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
 )
@@ -80,18 +80,18 @@ def _models() -> dict[Flavour, TransformerSpec]:
 
 
 def model_of(flavour: Flavour) -> TransformerSpec | None:
-    """What we know of a model of theirs, whatever kernel its name asks for; None: we do not."""
+    """Our model for one of torchtitan's, whatever kernel its name chooses, or None."""
     plain = _KERNEL.sub("", flavour.name)
     return next((known for one, known in _models().items() if one == (flavour.family, plain)), None)
 
 
 def flavours() -> tuple[Flavour, ...]:
-    """Their models that we know."""
+    """Models of torchtitan that are known here."""
     return tuple(_models())
 
 
 def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
-    """Their model of the same shape, with what we know of it; None: they have none."""
+    """torchtitan's model of the same shape, and our model for it; None where there is none."""
     for flavour, known in _models().items():
         if all(getattr(model, name) == getattr(known, name) for name in _SHAPE):
             return flavour, known

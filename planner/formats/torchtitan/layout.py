@@ -36,7 +36,7 @@ _ROTATED = {"allgather": None, "alltoall": "ring"}
 def layout_of(
     said: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
 ) -> tuple[Layout, int]:
-    """The layout, and sequences that one rank takes before it accumulates."""
+    """The layout, and the sequences of one rank in one accumulation step."""
     tp, pp, cp, ep = (
         said.whole(f"{_MESH}.{axis}_parallel_degree") for axis in ("tensor", "pipeline", "context", "expert")
     )
@@ -76,7 +76,7 @@ def layout_of(
 
 
 def _mesh(said: Settings, world: int, inner: int) -> tuple[int, int]:
-    """Groups of replicas, and ranks that a group's weights are shared over; -1 are all that are left."""
+    """Degrees of replication and of sharding; -1 stands for all ranks that are left."""
     paths = [f"{_MESH}.data_parallel_{kind}_degree" for kind in ("replicate", "shard")]
     replicas, shard = said.whole(paths[0]), said.get(paths[1])
     if shard == -1:
@@ -93,7 +93,7 @@ def _mesh(said: Settings, world: int, inner: int) -> tuple[int, int]:
 
 
 def _microbatch(said: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
-    """Sequences of a microbatch, and those of a rank before it accumulates."""
+    """Sequences of a microbatch, and of one rank in one accumulation step."""
     if (tokens := said.whole("training.num_tokens_per_microbatch_per_dp_rank")) is not None:
         each = tokens // (length := sequence_length(said))
         if each * length != tokens:

@@ -1,4 +1,4 @@
-"""torchtitan: what a recipe trains on so many GPUs, in our words.
+"""torchtitan: the run of a recipe on so many GPUs.
 
 Sources: torchtitan 0.3.0 and its main branch of August 2026: torchtitan/config/configs.py, trainer.py,
 distributed/parallel_dims.py, distributed/pipeline_parallel.py; 0.1 and 0.2: torchtitan/config/job_config.py.
@@ -26,7 +26,7 @@ from planner.formats.torchtitan.recipes import Recipe
 
 STACK = "torchtitan"
 _HIDES_INSIDE = "megatron-core"
-"""The software stack whose products hide as much of their communication."""
+"""Software stack whose tensor-parallel overlap is taken for torchtitan's."""
 
 
 def read_torchtitan(

@@ -28,18 +28,18 @@ _FLAT = ("Config", "default_adamw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a file says."""
+    """A recipe: its settings and its model."""
 
     settings: Mapping[str, Any]
     family: str
     """Module of `torchtitan.models`."""
     flavour: str
     attention: str | None
-    """The kernel that its model is built with; None: it does not say."""
+    """Attention kernel of its model, or None where the file leaves it open."""
     converters: tuple[str, ...] = ()
-    """What replaces modules of the model, as they are called there."""
+    """Names of converters, which replace modules of the model."""
     by_operator: bool = True
-    """Whether selective recompute means operators where nobody says; earlier releases meant every other block."""
+    """Default of selective recompute: single operators, or in job files of earlier releases every other block."""
 
 
 def read_recipe(text: str, name: str, also: str = "") -> Recipe:
