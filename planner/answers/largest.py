@@ -1,8 +1,8 @@
 """The largest size of a family that fits, with what of its blocks host memory may hold, each proved by the next size.
 
 Sizes are tried by doubling, then halving what is left between one that fits and one that does not. Whether a size fits
-is asked where memory is least (`least_memory.where_least`): what does not fit there fits in no layout. Only the largest is
-searched for its fastest layout.
+is asked where memory is least (`least_memory.where_least`): what does not fit there fits in no layout. Only the
+largest is searched for its fastest layout.
 """
 
 from __future__ import annotations
