@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.errors import first_of
@@ -150,6 +150,14 @@ class ClusterSpec(Spec):
     profile: str | None = None
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
+
+    @model_serializer(mode="wrap")
+    def _graph_where_there_is_one(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields of a file, which says nothing of a graph that is not there."""
+        fields: dict[str, Any] = write(self)
+        if not self.graph:
+            fields.pop("graph", None)
+        return fields
 
     @model_validator(mode="after")
     def _nodes_reach_one_another(self) -> ClusterSpec:

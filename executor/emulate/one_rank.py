@@ -9,8 +9,10 @@ device is needed.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
@@ -50,6 +52,13 @@ _WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optim
 """Phases of a step, and the predicted parts in which this rank computes."""
 
 
+_FIRST = (
+    *("schema_version", "model", "layout", "rank", "pipeline_rank", "device", "torch"),
+    *("memory", "predicted_memory", "memory_as_run", "allocator_peak"),
+)
+"""Fields of a report in the order of its file."""
+
+
 class EmulationReport(AnyEmulation):
     """One rank of a transformer's plan; memory by part: weights, gradients, optimizer, rest."""
 
@@ -58,6 +67,12 @@ class EmulationReport(AnyEmulation):
     allocator_peak: AllocatorPeak | None = None
     """On a GPU."""
     predicted: Prediction
+
+    @model_serializer(mode="wrap")
+    def _in_order(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields of a report, the layout behind the model and the pipeline rank behind the rank."""
+        fields: dict[str, Any] = write(self)
+        return {name: fields[name] for name in (*_FIRST, *fields) if name in fields}
 
     @property
     def peak_bytes(self) -> int:
