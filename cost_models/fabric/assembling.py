@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -14,6 +14,7 @@ import numpy as np
 from cost_models.discovery.links import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import Fabric, FabricLevel, Ints, usual
+from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.odd import odd_links
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
 from cost_models.specs.graph import Link, device_kind, natural, node_of, read_lines
@@ -99,7 +100,7 @@ class _Assembly:
 
     def assembled(self) -> Fabric:
         """Levels inside the nodes, then those between them."""
-        inside, cables = self._inside(), [link for link in self.links if not _within(link)]
+        inside, cables = self._inside(), [link for link in self.links if not within_node(link)]
         network = self._between(cables) if len(self.nodes) > 1 else []
         levels = [*inside, *network]
         hosts = {node_of(name) for link in cables for name in link[:2]} - {"", *self.nodes}
@@ -131,7 +132,7 @@ class _Assembly:
         for kinds in _INSIDE:
             if levels and levels[-1].name == "node":
                 break
-            links = [link for link in self.links if link.kind in kinds and _within(link)]
+            links = [link for link in self.links if link.kind in kinds and within_node(link)]
             medium = _Medium(links=links, ends=self.gpus, end=themselves, network=False)
             tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
             names = [
@@ -173,7 +174,7 @@ class _Assembly:
         if lonely := [node for node, found in by_node.items() if not found]:
             problems = (f"{node} has no cable to a switch or another node" for node in lonely)
             raise self.wrong(problems, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
-        chosen, arriving, beside = _nearest(graph_of(filter(_within, self.links)), self.gpus, by_node)
+        chosen, arriving, beside = nearest(graph_of(filter(within_node, self.links)), self.gpus, by_node)
         cables = [
             link._replace(one=beside.get(link.one, link.one), other=beside.get(link.other, link.other))
             for link in cables
@@ -263,84 +264,6 @@ class _Medium:
         )
 
 
-def graph_of(links: Iterable[Link]) -> Links:
-    """Links as a graph, parallel cables as one edge: `capacity` of all, `cables`, `rate` of the slowest, `latency`."""
-    import networkx
-
-    graph: Links = networkx.Graph()
-    new = {"capacity": 0.0, "cables": 0, "rate": inf, "latency": 0.0}
-    for link in links:
-        edge = graph.get_edge_data(link.one, link.other, new)
-        seconds = _usual_latency(link) if link.latency is None else link.latency
-        graph.add_edge(
-            link.one,
-            link.other,
-            capacity=edge["capacity"] + link.cables * link.bandwidth,
-            cables=edge["cables"] + link.cables,
-            rate=min(edge["rate"], link.bandwidth),
-            latency=max(edge["latency"], seconds),
-        )
-    return graph
-
-
-def _nearest(
-    inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
-) -> tuple[list[str], dict[str, float], dict[str, str]]:
-    """For each GPU the end that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to
-    each end in use; and adapter → the end that it stands beside, where a GPU has several of its own.
-
-    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
-    """
-    chosen: list[str] = []
-    taken, width = Counter[str](), dict[str, float]()
-    nearest: dict[str, dict[str, float]] = {}
-    for at, gpu in enumerate(gpus):
-        some = ends[node_of(gpu)]
-        each = len(gpus) // len(ends)
-        first, last = (turn * len(some) // each for turn in (at % each, at % each + 1))
-        dealt = some[first : max(last, first + 1)]
-        nearest[gpu] = _reached(inside, gpu, set(some)) or dict.fromkeys(dealt, inf)
-        end = min(nearest[gpu], key=lambda one: (taken[one], natural(one)))
-        taken[end] += 1
-        width[end] = width.get(end, 0.0) + nearest[gpu][end]
-        chosen.append(end)
-    idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for gpu, end in zip(gpus, chosen, strict=True):
-        for other, rate in nearest[gpu].items():
-            if other not in taken:
-                idle[other].append((end, rate))
-    beside, helped = dict[str, str](), Counter[str]()
-    for other, near in idle.items():
-        end, rate = min(near, key=lambda one: helped[one[0]])
-        helped[end] += 1
-        width[end] += rate
-        beside[other] = end
-    return chosen, width, beside
-
-
-def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
-    """The nearest of some ends, and the bandwidth of the widest of the shortest ways to each."""
-    border, seen = {gpu: inf}, {gpu}
-    while border:
-        if found := {end: rate for end, rate in border.items() if end in ends}:
-            return found
-        farther: dict[str, float] = {}
-        for vertex, rate in border.items():
-            for other, edge in (
-                graph[vertex].items() if vertex in graph and device_kind(vertex) != "nic" else ()
-            ):
-                if other not in seen:
-                    farther[other] = max(farther.get(other, 0.0), min(rate, edge["capacity"]))
-        seen |= farther.keys()
-        border = farther
-    return {}
-
-
-def _within(link: Link) -> bool:
-    """Whether a link is inside a node."""
-    return node_of(link.one) == node_of(link.other) != ""
-
-
 def _rounded(rate: float) -> float:
     """A rate without what rounding left."""
     return float(f"{rate:.12g}")
@@ -350,11 +273,3 @@ def _name(switches: Sequence[str]) -> str:
     """What the switches of a level are called without their numbers; `network` where they are called differently."""
     stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in switches}
     return stems.pop() if len(stems) == 1 else "network"
-
-
-def _usual_latency(link: Link) -> float:
-    """Half of what is usual from GPU to GPU for a link from an end to a switch, all of it between two ends, else 0."""
-    kinds = [device_kind(name) for name in link[:2]]
-    if kinds.count("switch") == 2 or (_within(link) and "nic" in kinds):
-        return 0.0
-    return parse_seconds(USUAL_LATENCY[link.kind]) / (2 if "switch" in kinds else 1)

@@ -11,22 +11,32 @@ subnet manager): a bundle of cables carries as much as its slowest times their n
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import networkx
+    from networkx.utils import UnionFind
 
     Links = networkx.Graph[str]
 
 _MOST_CUTS = 600
 """Vertices of which a Gomory-Hu tree is made; larger graphs are joined at once, and domains have all their cables."""
-Joined = tuple[dict[int, int], dict[str, int]]
-"""Domain → the one it becomes part of; free switch → the domain that takes it in."""
+
+
+class Joint(NamedTuple):
+    """Which domains become one, and with which switches."""
+
+    joined: dict[int, int]
+    """Domain → the one it becomes part of."""
+    absorbed: dict[str, int]
+    """Free switch → the domain that takes it in."""
+    direct: bool = False
+    """Domains are linked with one another, not over switches that they share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,29 +77,16 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
     end, bytes/s.
     """
     climb = _Climb(graph, units, arriving)
-    inner, found = list(range(len(units))), []
-    while len(set(inner)) > 1:
-        joined, absorbed = climb.under_same_switches(inner)
-        if direct := not absorbed:
-            joined, absorbed = climb.across_greatest_cuts(inner)
-        if len(set(joined.values())) == len(joined) and not absorbed:
+    found: list[Tier] = []
+    while len(set(inner := climb.inner)) > 1:
+        joint = climb.under_same_switches()
+        joint = joint if joint.absorbed else climb.across_greatest_cuts()
+        if len(set(joint.joined.values())) == len(joint.joined) and not joint.absorbed:
             break
-        cuts = climb.cuts(joined, absorbed, direct=direct)
-        bundles = climb.rise(inner, joined, absorbed, direct=direct)
-        own = [joined[domain] for domain in inner]
-        if len(set(own)) < len(set(inner)):
-            seconds = dict(climb.seconds)
-            found.append(
-                Tier(
-                    inner=tuple(inner),
-                    own=tuple(own),
-                    bundles=bundles,
-                    seconds=seconds,
-                    cuts=cuts,
-                    switches=(*absorbed,),
-                )
-            )
-        inner = own
+        cuts, bundles = climb.cuts(joint), climb.rise(joint)
+        if len(set(climb.inner)) < len(set(inner)):
+            where = {"inner": tuple(inner), "own": tuple(climb.inner), "switches": tuple(joint.absorbed)}
+            found.append(Tier(**where, bundles=bundles, seconds=dict(climb.seconds), cuts=cuts))  # type: ignore[arg-type]
     return found
 
 
@@ -97,8 +94,11 @@ class _Climb:
     """How far the joining has come."""
 
     def __init__(self, graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> None:
+        self.inner = list(range(len(units)))
+        """Unit → domain."""
         self.unit = {end: index for index, ends in enumerate(units) for end in ends}
         self.graph = graph.copy()
+        self.graph.add_nodes_from(self.unit)
         while dead_ends := [one for one, links in self.graph.degree if links < 2 and one not in self.unit]:
             self.graph.remove_nodes_from(dead_ends)
         self.domain = dict(self.unit)
@@ -108,31 +108,31 @@ class _Climb:
         self.arriving = dict(arriving)
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
-    def under_same_switches(self, inner: Sequence[int]) -> Joined:
+    def under_same_switches(self) -> Joint:
         """Domains that share more than half of their switches, with every switch most of whose links lead into one."""
-        near: dict[int, set[str]] = {domain: set() for domain in inner}
+        from networkx.utils import UnionFind
+
+        near: dict[int, set[str]] = {domain: set() for domain in self.inner}
         below: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for vertex, domain in self.domain.items():
-            for other, edge in self.graph[vertex].items() if vertex in self.graph else ():
+            for other, edge in self.graph[vertex].items():
                 if other not in self.domain:
                     near[domain].add(other)
                     below[other][domain] += edge["capacity"]
-        alike: dict[frozenset[str], list[int]] = defaultdict(list)
+        first: dict[frozenset[str], int] = {}
+        sharing: dict[str, list[frozenset[str]]] = defaultdict(list)
+        union = UnionFind(near)
         for domain, own in near.items():
             if own:
-                alike[frozenset(own)].append(domain)
-        union = _Union([*alike, *near])
-        sharing: dict[str, list[frozenset[str]]] = defaultdict(list)
-        for switches, domains in alike.items():
-            for domain in domains:
-                union.join(switches, domain)
+                union.union(domain, first.setdefault(frozenset(own), domain))
+        for switches in first:
             for switch in switches:
                 sharing[switch].append(switches)
         for sets in sharing.values():
-            for first, second in combinations(sets, 2):
-                if 2 * len(first & second) > len(first | second):
-                    union.join(first, second)
-        joined = union.first(near)
+            for few, more in combinations(sets, 2):
+                if 2 * len(few & more) > len(few | more):
+                    union.union(first[few], first[more])
+        joined = _named(union, near)
         absorbed = {}
         for switch, weights in below.items():
             total: dict[int, float] = defaultdict(float)
@@ -141,137 +141,113 @@ class _Climb:
             most = max(total, key=lambda domain: total[domain])
             if 2 * total[most] > sum(total.values()):
                 absorbed[switch] = most
-        return joined, absorbed
+        return Joint(joined, absorbed)
 
-    def across_greatest_cuts(self, inner: Sequence[int]) -> Joined:
+    def across_greatest_cuts(self) -> Joint:
         """In each connected part the domains between which the minimum cut is greatest, by its Gomory-Hu tree."""
         import networkx
+        from networkx.utils import UnionFind
 
         quotient = _drawn_together(self.graph, self.domain)
-        union = _Union([*dict.fromkeys(inner), *quotient])
-        for part in networkx.connected_components(quotient):
-            if sum(isinstance(vertex, int) for vertex in part) < 2:
-                continue
+        union = UnionFind([*self.inner, *quotient])
+        for part in map(quotient.subgraph, networkx.connected_components(quotient)):
             few = len(part) <= _MOST_CUTS
-            tree = (
-                networkx.gomory_hu_tree(quotient.subgraph(part))
-                if few
-                else networkx.minimum_spanning_tree(quotient.subgraph(part))
-            )
+            tree = networkx.gomory_hu_tree(part) if few else networkx.minimum_spanning_tree(part)
             least = 0.0
             for one, other, cut in sorted(tree.edges(data="weight", default=1.0), key=lambda edge: -edge[2]):
                 if cut < least * (1 - 1e-9):
                     break
-                union.join(one, other)
-                if (
-                    not least
-                    and sum(isinstance(vertex, int) and union.of(vertex) == union.of(one) for vertex in part)
-                    > 1
-                ):
-                    least = cut
-        joined = union.first(dict.fromkeys(inner))
-        roots = {union.of(domain): target for domain, target in joined.items()}
+                union.union(one, other)
+                same = [vertex for vertex in part if isinstance(vertex, int) and union[vertex] == union[one]]
+                least = least or cut * (len(same) > 1)
+        joined = _named(union, dict.fromkeys(self.inner))
+        target = {union[domain]: own for domain, own in joined.items()}
         free = (vertex for vertex in quotient if isinstance(vertex, str))
-        return joined, {switch: roots[union.of(switch)] for switch in free if union.of(switch) in roots}
+        return Joint(
+            joined, {switch: target[union[switch]] for switch in free if union[switch] in target}, direct=True
+        )
 
-    def cuts(
-        self, joined: Mapping[int, int], absorbed: Mapping[str, int], *, direct: bool
-    ) -> dict[int, float]:
-        """Domain → minimum cut between it and the switches that take it in."""
+    def cuts(self, joint: Joint) -> dict[int, float]:
+        """Domain → minimum cut between it and the switches that take it in, from a Gomory-Hu tree of the classes of
+        domains that are alike; where domains are linked directly, all that a domain has."""
         import networkx
 
-        into: dict[str, Hashable] = {
-            vertex: ("beyond", 0) for vertex in self.graph if vertex not in self.domain
-        }
-        into |= {switch: ("switches", target) for switch, target in absorbed.items()}
-        quotient = _drawn_together(self.graph, {**into, **self.domain})
+        into: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
+        into |= {switch: ("switches", target) for switch, target in joint.absorbed.items()} | self.domain
+        every = _drawn_together(self.graph, into)
         found = {
-            one: sum(edge["capacity"] for edge in quotient[one].values()) if one in quotient else 0.0
-            for one in joined
+            one: sum(edge["capacity"] for edge in every[one].values()) if one in every else 0.0
+            for one in joint.joined
         }
         alike: dict[Any, list[int]] = defaultdict(list)
-        for domain, target in joined.items():
+        for domain, target in joint.joined.items():
             alike[("switches", target), found[domain]].append(domain)
-        classes = {domain: ("class", key) for key, domains in alike.items() for domain in domains}
-        quotient = _drawn_together(
-            self.graph, {**into, **{vertex: classes[own] for vertex, own in self.domain.items()}}
-        )
-        if direct or len(quotient) > _MOST_CUTS:
+        into |= {vertex: (joint.joined[domain], found[domain]) for vertex, domain in self.domain.items()}
+        classes = _drawn_together(self.graph, into)
+        if joint.direct or len(classes) > _MOST_CUTS:
             return found
         tree: networkx.Graph[Any] = networkx.Graph()
-        for part in networkx.connected_components(quotient):
-            own = (
-                networkx.gomory_hu_tree(quotient.subgraph(part)) if len(part) > 1 else quotient.subgraph(part)
-            )
-            tree.add_weighted_edges_from(own.edges(data="weight"))
-        for key, domains in alike.items():
-            if key[0] in tree and ("class", key) in tree and networkx.has_path(tree, ("class", key), key[0]):
-                path = networkx.shortest_path(tree, ("class", key), key[0])
+        tree.add_nodes_from([*classes, *(end for key in alike for end in (key[0], (key[0][1], key[1])))])
+        for part in networkx.connected_components(classes):
+            tree.add_weighted_edges_from(networkx.gomory_hu_tree(classes.subgraph(part)).edges(data="weight"))
+        for (switches, total), domains in alike.items():
+            if networkx.has_path(tree, (switches[1], total), switches):
+                path = networkx.shortest_path(tree, (switches[1], total), switches)
                 cut = min(tree.edges[edge]["weight"] for edge in pairwise(path))
                 found |= dict.fromkeys(domains, cut / len(domains))
         return found
 
-    def rise(
-        self, inner: Sequence[int], joined: Mapping[int, int], absorbed: Mapping[str, int], *, direct: bool
-    ) -> dict[str, Bundle | None]:
+    def rise(self, joint: Joint) -> dict[str, Bundle | None]:
         """The bundle of every end on its way to the domain that its own becomes part of; ends move on to switches."""
-        whole = {vertex: joined[domain] for vertex, domain in self.domain.items()} | dict(absorbed)
+        whole = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members: dict[int, list[str]] = defaultdict(list)
         for vertex, domain in self.domain.items():
             members[domain].append(vertex)
         ends: dict[tuple[int, frozenset[str]], list[str]] = defaultdict(list)
         for end, index in self.unit.items():
-            ends[inner[index], frozenset(members[inner[index]]) if direct else self.at[end]].append(end)
+            domain = self.inner[index]
+            ends[domain, frozenset(members[domain]) if joint.direct else self.at[end]].append(end)
         bundles: dict[str, Bundle | None] = {}
         best: dict[int, Bundle] = {}
         for (domain, source), some in ends.items():
-            bundle = self._bundle(source, domain, whole, direct=direct)
+            bundle = self._bundle(source, domain, whole, direct=joint.direct)
             if bundle is not None:
                 bundle.capacity = min(bundle.capacity, sum(self.arriving[end] for end in some))
                 best[domain] = max(bundle, best.get(domain, bundle), key=lambda one: one.capacity)
             bundles |= dict.fromkeys(some, bundle)
-        count: dict[Bundle, int] = defaultdict(int)
-        for (
-            end,
-            bundle,
-        ) in bundles.items():  # a switch without a way out has that of another, over the node's links
-            bundles[end] = bundle or best.get(inner[self.unit[end]])
-            if (way := bundles[end]) is not None:
-                count[way] += 1
+        # a switch without a way out has that of another, over the node's links
+        bundles = {end: bundle or best.get(self.inner[self.unit[end]]) for end, bundle in bundles.items()}
+        count = Counter(bundles.values())
         for end, bundle in bundles.items():
             if bundle is not None:
                 self.at[end] = bundle.reached
                 self.seconds[end] += bundle.latency
                 self.arriving[end] = bundle.capacity / count[bundle]
-        self.domain = whole
+        self.domain, self.inner = whole, [joint.joined[domain] for domain in self.inner]
         return bundles
 
     def _bundle(
         self, source: frozenset[str], domain: int, whole: Mapping[str, int], *, direct: bool
     ) -> Bundle | None:
         """The cables from some devices out of their domain; None where there are none."""
-        each, cables, latency, total = [], [], 0.0, 0.0
+        cables, latency, total = [], 0.0, 0.0
+        number, rate = Counter[str](), defaultdict[str, float](lambda: inf)
         for vertex in sorted(source):
-            number, rate = 0, inf
-            for other, edge in self.graph[vertex].items() if vertex in self.graph else ():
+            for other, edge in self.graph[vertex].items():
                 if self.domain.get(other) != domain and whole.get(other) == whole[vertex]:
-                    number, rate, total = (
-                        number + edge["cables"],
-                        min(rate, edge["rate"]),
-                        total + edge["capacity"],
-                    )
+                    number[vertex] += edge["cables"]
+                    rate[vertex] = min(rate[vertex], edge["rate"])
+                    total += edge["capacity"]
                     # from one domain right to another there is no switch at which a path turns
                     latency = max(latency, edge["latency"] / (2 if other in self.domain else 1))
                     cables.append((vertex, other))
-            if number:
-                each.append(number * rate)
-        if not each:
+        if not cables:
             return None
-        capacity = total if direct else len(each) * min(each)
+        capacity = total if direct else len(number) * min(number[vertex] * rate[vertex] for vertex in number)
         return Bundle(capacity, latency, tuple(cables), frozenset(other for _, other in cables))
 
 
-def _drawn_together(graph: Links, into: Mapping[str, Hashable]) -> networkx.Graph[Any]:
+def _drawn_together(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
     """The graph with some vertices drawn together; capacities of edges between the same two are added up."""
     import networkx
 
@@ -285,24 +261,7 @@ def _drawn_together(graph: Links, into: Mapping[str, Hashable]) -> networkx.Grap
     return quotient
 
 
-class _Union:
-    """Sets that are joined."""
-
-    def __init__(self, members: Sequence[Any]) -> None:
-        self._root: dict[Any, Any] = {member: member for member in members}
-
-    def of(self, member: Any) -> Any:
-        """The one that stands for its set."""
-        while self._root[member] != member:
-            self._root[member] = self._root[self._root[member]]
-            member = self._root[member]
-        return member
-
-    def join(self, one: Any, other: Any) -> None:
-        """Make two sets one."""
-        self._root[self.of(other)] = self.of(one)
-
-    def first(self, members: Mapping[int, Any]) -> dict[int, int]:
-        """Member → the first of those in its set."""
-        first: dict[Any, int] = {}
-        return {member: first.setdefault(self.of(member), member) for member in members}
+def _named(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
+    """Member → the first of those in its set."""
+    first: dict[Any, int] = {}
+    return {member: first.setdefault(union[member], member) for member in members}

@@ -1,0 +1,103 @@
+"""Links as a graph, and by which adapter the data of a GPU leaves its node: the nearest, of several the least used."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from cost_models.discovery.links import USUAL_LATENCY
+from cost_models.specs.graph import Link, device_kind, natural, node_of
+from cost_models.units import parse_seconds
+
+if TYPE_CHECKING:
+    import networkx
+
+    Links = networkx.Graph[str]
+
+
+def within_node(link: Link) -> bool:
+    """Whether a link is inside a node."""
+    return node_of(link.one) == node_of(link.other) != ""
+
+
+def graph_of(links: Iterable[Link]) -> Links:
+    """Links as a graph, parallel cables as one edge: `capacity` of all, `cables`, `rate` of the slowest, `latency`."""
+    import networkx
+
+    graph: Links = networkx.Graph()
+    new = {"capacity": 0.0, "cables": 0, "rate": inf, "latency": 0.0}
+    for link in links:
+        edge = graph.get_edge_data(link.one, link.other, new)
+        seconds = _usual_latency(link) if link.latency is None else link.latency
+        graph.add_edge(
+            link.one,
+            link.other,
+            capacity=edge["capacity"] + link.cables * link.bandwidth,
+            cables=edge["cables"] + link.cables,
+            rate=min(edge["rate"], link.bandwidth),
+            latency=max(edge["latency"], seconds),
+        )
+    return graph
+
+
+def nearest(
+    inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
+) -> tuple[list[str], dict[str, float], dict[str, str]]:
+    """For each GPU the end that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to
+    each end in use; and adapter → the end that it stands beside, where a GPU has several of its own.
+
+    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
+    """
+    chosen: list[str] = []
+    taken, width = Counter[str](), dict[str, float]()
+    nearest: dict[str, dict[str, float]] = {}
+    for at, gpu in enumerate(gpus):
+        some = ends[node_of(gpu)]
+        each = len(gpus) // len(ends)
+        first, last = (turn * len(some) // each for turn in (at % each, at % each + 1))
+        dealt = some[first : max(last, first + 1)]
+        nearest[gpu] = _reached(inside, gpu, set(some)) or dict.fromkeys(dealt, inf)
+        end = min(nearest[gpu], key=lambda one: (taken[one], natural(one)))
+        taken[end] += 1
+        width[end] = width.get(end, 0.0) + nearest[gpu][end]
+        chosen.append(end)
+    idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for gpu, end in zip(gpus, chosen, strict=True):
+        for other, rate in nearest[gpu].items():
+            if other not in taken:
+                idle[other].append((end, rate))
+    beside, helped = dict[str, str](), Counter[str]()
+    for other, near in idle.items():
+        end, rate = min(near, key=lambda one: helped[one[0]])
+        helped[end] += 1
+        width[end] += rate
+        beside[other] = end
+    return chosen, width, beside
+
+
+def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
+    """The nearest of some ends, and the bandwidth of the widest of the shortest ways to each."""
+    border, seen = {gpu: inf}, {gpu}
+    while border:
+        if found := {end: rate for end, rate in border.items() if end in ends}:
+            return found
+        farther: dict[str, float] = {}
+        for vertex, rate in border.items():
+            for other, edge in (
+                graph[vertex].items() if vertex in graph and device_kind(vertex) != "nic" else ()
+            ):
+                if other not in seen:
+                    farther[other] = max(farther.get(other, 0.0), min(rate, edge["capacity"]))
+        seen |= farther.keys()
+        border = farther
+    return {}
+
+
+def _usual_latency(link: Link) -> float:
+    """Half of what is usual from GPU to GPU for a link from an end to a switch, all of it between two ends, else 0."""
+    kinds = [device_kind(name) for name in link[:2]]
+    if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
+        return 0.0
+    return parse_seconds(USUAL_LATENCY[link.kind]) / (2 if "switch" in kinds else 1)
