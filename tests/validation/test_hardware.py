@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.runs import hardware
 from cost_models.measured.runs.hardware import cluster_of, gpu_of
-from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.rows import Notes, Row, spellings
 
 
-@pytest.mark.parametrize("gpu", sorted({name for _, name in hardware._GPUS}))
+@pytest.mark.parametrize("gpu", sorted({name for _, name in spellings()["gpus"]}))
 def test_every_gpu_that_tables_name_is_in_the_catalogue_with_a_cluster(gpu: str) -> None:
     assert gpu in catalog.names("gpus")
     small = cluster_of(Row({}), gpu, 1, Notes())

@@ -143,18 +143,23 @@ def fit_microbenchmarks(
         "validated_runs": 0,
         "source": _provenance(source, measurements, residuals, noise),
     }
-    profile = base.model_copy(update=constants)
-    profile = profile.model_copy(
+    profile = _with_host(base.model_copy(update=constants), base, rows, peak, is_cpu=gpu.kind == "cpu")
+    return MicrobenchmarkFit(profile=profile, residuals=residuals, noise=noise)
+
+
+def _with_host(
+    profile: HardwareProfile, base: HardwareProfile, rows: Sequence[Measurement], peak: float, *, is_cpu: bool
+) -> HardwareProfile:
+    """The profile with host times, which on a CPU depend on its curves; what was not measured is as in `base`."""
+    layer = host_layer_seconds(rows, profile, peak, launches_ahead=not is_cpu)
+    return profile.model_copy(
         update={
-            "host_layer_seconds": rounded(
-                host_layer_seconds(rows, profile, peak, launches_ahead=gpu.kind != "cpu")
-            ),
+            "host_layer_seconds": rounded(layer),
             **{constant: rounded(_split(rows, base, constant)) for constant in _SPLIT_HOST},
             "action_host_seconds": rounded(action_host_seconds(rows, otherwise=base.action_host_seconds)),
-            "step_seconds": rounded(update_host_seconds(rows)) if gpu.kind == "cpu" else base.step_seconds,
+            "step_seconds": rounded(update_host_seconds(rows)) if is_cpu else base.step_seconds,
         }
     )
-    return MicrobenchmarkFit(profile=profile, residuals=residuals, noise=noise)
 
 
 def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) -> float:

@@ -7,16 +7,17 @@ peak of a datasheet is the limit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from cost_models.specs.hardware import (
     AttentionCurve,
-    CollectiveCurve,
     CurvePoint,
     HardwareProfile,
     Moved,
     OperatorCurve,
 )
 
+Curve = TypeVar("Curve", OperatorCurve, AttentionCurve)
 MOVED_BY = "; moved by "
 """Separates, in a profile's source, how it was measured from the runs that moved it."""
 _DIGITS = 6
@@ -28,39 +29,46 @@ _OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficienc
 """Shares of what a kernel reached alone, which none in a step exceeds."""
 
 
+_SECONDS = {
+    "kernel_seconds": "compute",
+    "collective_seconds": "collectives",
+    "host_layer_seconds": "host",
+    "action_host_seconds": "action_host",
+    "tensor_parallel_host_seconds": "tensor_parallel_host",
+    "sequence_parallel_host_seconds": "sequence_parallel_host",
+    "sharded_host_seconds": "sharded_host",
+    "step_seconds": "step",
+}
+"""Constant in seconds → the factor of `Moved` that multiplies it."""
+
+
 def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
     """`profile` with the seconds of each kind multiplied by its factor."""
     rise, bandwidth_rise = _rises(profile, by)
     operands = profile.gemm_operand_bandwidth
+    shares = {
+        "gemm_efficiency": (by.compute, rise),
+        "attention_forward_efficiency": (by.compute, rise),
+        "attention_backward_efficiency": (by.compute, rise),
+        "memory_efficiency": (by.compute, bandwidth_rise),
+        "optimizer_efficiency": (by.optimizer, bandwidth_rise),
+        "link_efficiency": (by.collectives, 1.0),
+        "network_efficiency": (by.collectives, 1.0),
+    }
+    seconds = {name: _short(getattr(profile, name) * getattr(by, kind)) for name, kind in _SECONDS.items()}
     return profile.model_copy(
-        update={
-            "gemm_efficiency": _share(profile.gemm_efficiency / by.compute / rise),
+        update=seconds
+        | {name: _share(getattr(profile, name) / slower / more) for name, (slower, more) in shares.items()}
+        | {
             "gemm_operand_bandwidth": None if operands is None else _short(operands / by.compute),
-            "attention_forward_efficiency": _share(profile.attention_forward_efficiency / by.compute / rise),
-            "attention_backward_efficiency": _share(
-                profile.attention_backward_efficiency / by.compute / rise
-            ),
-            "memory_efficiency": _share(profile.memory_efficiency / by.compute / bandwidth_rise),
-            "optimizer_efficiency": _share(profile.optimizer_efficiency / by.optimizer / bandwidth_rise),
-            "kernel_seconds": _short(profile.kernel_seconds * by.compute),
             "measured_peak": _risen(profile.measured_peak, rise),
             "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
-            "operators": tuple(_operator(curve, by.compute) for curve in profile.operators),
-            "attention": tuple(_attention(curve, by.compute) for curve in profile.attention),
-            "collectives": tuple(_collective(curve, by.collectives) for curve in profile.collectives),
-            "link_efficiency": _share(profile.link_efficiency / by.collectives),
-            "network_efficiency": _share(profile.network_efficiency / by.collectives),
-            "collective_seconds": _short(profile.collective_seconds * by.collectives),
-            "host_layer_seconds": _short(profile.host_layer_seconds * by.host),
-            "action_host_seconds": _short(profile.action_host_seconds * by.action_host),
-            "tensor_parallel_host_seconds": _short(
-                profile.tensor_parallel_host_seconds * by.tensor_parallel_host
+            "operators": tuple(_slowed(curve, by.compute) for curve in profile.operators),
+            "attention": tuple(_slowed(curve, by.compute) for curve in profile.attention),
+            "collectives": tuple(
+                curve.model_copy(update={"points": _slower(curve.points, by.collectives)})
+                for curve in profile.collectives
             ),
-            "sequence_parallel_host_seconds": _short(
-                profile.sequence_parallel_host_seconds * by.sequence_parallel_host
-            ),
-            "sharded_host_seconds": _short(profile.sharded_host_seconds * by.sharded_host),
-            "step_seconds": _short(profile.step_seconds * by.step),
         }
     )
 
@@ -101,18 +109,9 @@ def _rises(profile: HardwareProfile, by: Moved) -> tuple[float, float]:
     return rise, bandwidth_rise
 
 
-def _operator(curve: OperatorCurve, factor: float) -> OperatorCurve:
+def _slowed(curve: Curve, factor: float) -> Curve:
     forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
     return curve.model_copy(update={"forward": forward, "backward": backward})
-
-
-def _attention(curve: AttentionCurve, factor: float) -> AttentionCurve:
-    forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
-    return curve.model_copy(update={"forward": forward, "backward": backward})
-
-
-def _collective(curve: CollectiveCurve, factor: float) -> CollectiveCurve:
-    return curve.model_copy(update={"points": _slower(curve.points, factor)})
 
 
 def _slower(points: Iterable[CurvePoint], factor: float) -> tuple[CurvePoint, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.rows import Notes, Row, meaning
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.links import Links, LinkSpec
 from cost_models.units import GIB
@@ -123,53 +123,6 @@ def _bits(match: re.Match[str]) -> float:
     return float(match["rate"]) * (1e12 if match["scale"] in "tT" else 1e9) * (8 if in_bytes else 1)
 
 
-_GPUS: tuple[tuple[str, str], ...] = (
-    (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),
-    (r"a6000", "rtx-a6000"),
-    (r"l40s", "l40s"),
-    (r"\bl40\b", "l40"),
-    (r"a5000", "rtx-a5000"),
-    (r"\ba30\b", "a30"),
-    (r"5090", "rtx-5090"),
-    (r"4090", "rtx-4090"),
-    (r"3090", "rtx-3090"),
-    (r"\ba40\b", "a40"),
-    (r"\ba10g?\b", "a10g"),
-    (r"\bl4\b", "l4"),
-    (r"\bt4\b", "t4"),
-    (r"gb300", "gb300"),
-    (r"gb200", "gb200"),
-    (r"b300", "b300"),
-    (r"b200", "b200"),
-    (r"gh200|grace.?hopper", "gh200"),
-    (r"h200", "h200"),
-    (r"h20\b", "h20"),
-    (r"h800", "h800"),
-    (r"h100.*pcie|pcie.*h100", "h100-pcie"),
-    (r"h100.*nvl", "h100-nvl"),
-    (r"h100|hopper", "h100-sxm"),
-    (r"a800.*pcie", "a100-pcie-80gb"),
-    (r"a800", "a800-sxm-80gb"),
-    (r"a100.*pcie.*40|a100.*40.*pcie", "a100-pcie-40gb"),
-    (r"a100.*pcie", "a100-pcie-80gb"),
-    (r"a100.*40|p4d\b", "a100-sxm-40gb"),
-    (r"a100|ampere", "a100-sxm-80gb"),
-    (r"v100.*16", "v100-16gb"),
-    (r"v100|volta", "v100-32gb"),
-    (r"mi35[05]", "mi355x"),
-    (r"mi325", "mi325x"),
-    (r"mi300", "mi300x"),
-    (r"mi250", "mi250x-gcd"),
-)
-"""Pattern in a table → GPU in the catalogue; the first pattern found counts."""
-
-_NETWORKS: tuple[tuple[str, str], ...] = (
-    (r"roce", "roce"),
-    (r"\befa\b|ethernet|\btcp", "ethernet"),
-    (r"infiniband|\bib\b|\b[hnx]dr\b|\bedr\b|omni", "infiniband"),
-)
-"""Pattern in a table → kind of network in the catalogue's clusters; the first pattern found counts."""
-
 _BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
 """Number of a node's GPUs before their name: `8 x H100 SXM5`."""
 _USUAL_BOX = 8
@@ -183,7 +136,8 @@ _LARGEST_BOX = 16
 def gpu_of(row: Row) -> str | None:
     """Catalogue name of the row's GPU; None where it names none that is known."""
     words = row.text("gpu").lower()
-    return next((name for pattern, name in _GPUS if re.search(pattern, words)), None)
+    found: str | None = meaning("gpus", words)
+    return found
 
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
@@ -255,7 +209,7 @@ def _catalogued(gpu: str, words: str) -> ClusterSpec:
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
     # a row names a node and a network, no levels
     having = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
-    wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
+    wanted = meaning("networks", words.lower()) or "infiniband"
     if not having:
         spec = catalog.load_gpu(gpu)
         links = Links(intra_node=_through_host(spec))

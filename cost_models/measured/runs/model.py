@@ -6,18 +6,11 @@ import re
 from typing import Any
 
 from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.rows import Notes, Row, UnpredictableError, meaning, spellings
 from cost_models.measured.runs.switches import further_tokens
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
-_ACTIVATIONS = (
-    ("square", "squared-relu"),
-    ("swi", "silu"),
-    ("silu", "silu"),
-    ("gelu", "gelu"),
-    ("relu", "relu"),
-)
 _VOCABULARY = 50304
 """Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
 _LONGEST_NAME = 80
@@ -42,7 +35,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         row = _completed(row, known, notes)
     kind = row.text("ffn_kind").lower()
     gated = bool(re.search(r"glu", kind)) if kind else _looks_gated(row, hidden)
-    activation = next((name for word, name in _ACTIVATIONS if word in kind), "gelu")
+    activation = meaning("activations", kind) or "gelu"
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
         notes.assume(f"{heads} heads")
@@ -127,18 +120,6 @@ def _looks_gated(row: Row, hidden: int) -> bool:
     return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
 
 
-_SPELLINGS = (
-    (r"\s*\([^)]*\)", ""),  # how it ran: (tokendrop), (4 layers), (w/o MTP)
-    (r"^.*/", ""),  # who published it
-    (r"^meta[- ]", ""),
-    (r"[-_ ](hf|base|instruct|chat|v0\.\d)\b", ""),
-    (r"qwen2\.5", "qwen2"),  # of one shape
-    (r"llama-?3\.3", "llama3.1"),
-    (r"llama-?3-405b", "llama3.1-405b"),
-)
-"""Pattern of parts of a model's name that do not matter to its shape → replacement."""
-
-
 def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
     """Fields of an MoE model; experts are as wide as the MLP and in every block unless the row says otherwise."""
     chosen = row.count("moe_top_k")
@@ -171,7 +152,7 @@ def _name(row: Row) -> str:
 
 def _by_name(name: str) -> TransformerSpec | None:
     """The catalogue's model of that name in any spelling; None where there is none."""
-    for spelling, usual in _SPELLINGS:
+    for spelling, usual in spellings()["model_names"]:
         name = re.sub(spelling, usual, name.lower())
     wanted = _letters(name)
     found = next((known for known in catalog.names("models") if wanted and _letters(known) == wanted), None)

@@ -14,7 +14,7 @@ from cost_models.axes.offload import NOWHERE, USUAL_RING, Offload
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.words import EVERY
 from cost_models.documents import printable
-from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
 from cost_models.question import Question
 from cost_models.specs.choices import Recompute
 from cost_models.specs.cluster import ClusterSpec, Precision
@@ -22,14 +22,6 @@ from cost_models.specs.stack import STORES_SCORES, StackSpec
 
 _UNIT = 1e-9
 """Seconds of a parameter at which the rate that a log implies is computed."""
-_PRECISIONS: tuple[tuple[str, Precision], ...] = (
-    (r"(fp|float)-?8|e4m3|e5m2", "fp8"),
-    (r"(fp|float)-?4|e2m1", "fp4"),
-    (r"bf-?16|bfloat", "bf16"),
-    (r"(fp|float|f)-?16|half", "fp16"),
-    (r"tf-?32|(fp|float|f)-?32|32-true|single|full precision", "fp32"),
-)
-"""Pattern in a table → precision of matrix products; the first pattern found counts."""
 _MIXED = re.compile(r"|mixed|amp|auto|o[12]")
 """Pattern of 16-bit training that does not name the type."""
 
@@ -43,14 +35,6 @@ _MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:]+(?P<names>[a-z_, ]+)")
 """Words for what of a block was recomputed, by name."""
 _CHEAP = re.compile(r"norm|\bact\b|moe_act")
 
-_ZERO_STAGES: tuple[tuple[str, int], ...] = (
-    (r"(zero|stage|os)[- _]*([0-3])\b", -1),
-    (r"_hybrid_shard_zero2|grad_op|os\+g\b", 2),
-    (r"no[-_ ]shard|\bddp\b|replicat|no[-_ ]?zero", 0),
-    (r"full[-_ ]shard|hybrid|fsdp|hsdp|os\+g\+p", 3),
-    (r"distributed[-_ ]optim|dist[-_ ]opt", 1),
-)
-"""Pattern of a trainer's ZeRO stage → the stage (-1: the number in the words); the first pattern found counts."""
 _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 """Names of frameworks that mean plain data parallelism."""
 
@@ -58,7 +42,7 @@ _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     """The row's precision of matrix products, where its GPU has it."""
     words = row.text("precision").lower()
-    found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
+    found: Precision | None = meaning("precisions", words)
     if found is None and not _MIXED.fullmatch(words):
         notes.assume(f"bf16: precision `{printable(words, 30)}` is not known")
     wanted = found or "bf16"
@@ -134,7 +118,7 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
 def _named_stage(words: str) -> int | None:
     if words and re.fullmatch(r"none|off|no|false|disabled?", words):
         return 0
-    for pattern, stage in _ZERO_STAGES:
+    for pattern, stage in spellings()["zero_stages"]:
         if match := re.search(pattern, words):
             return int(match[2]) if stage < 0 else stage
     return None

@@ -10,13 +10,17 @@ import codecs
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import read_raw
+from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
@@ -148,6 +152,19 @@ class Row:
         """The cell as yes or no; None where it says neither."""
         word = self.text(column).lower().removesuffix(".0")
         return True if word in _YES else False if word in _NO else None
+
+
+@cache
+def spellings() -> dict[str, Any]:
+    """What cells of tables mean, by kind, from `data/published/spellings.yaml`."""
+    file = files("cost_models") / "data" / "published" / "spellings.yaml"
+    value: dict[str, Any] = parse_yaml(file.read_text(encoding="utf-8"), source=file.name).value
+    return value
+
+
+def meaning(kind: str, words: str) -> Any:
+    """The meaning of the first pattern of a kind that is found in `words`, or None."""
+    return next((what for pattern, what in spellings()[kind] if re.search(pattern, words)), None)
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:

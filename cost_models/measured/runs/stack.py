@@ -6,46 +6,11 @@ import re
 from functools import cache
 
 from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.rows import Notes, Row, meaning
 from cost_models.measured.runs.switches import expert_changes, has_narrow_moments, stack_changes
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 
-_FRAMEWORKS: tuple[tuple[str, str], ...] = (
-    (r"megascale(?!.*baseline)", "megascale"),
-    (r"maxtext|pax|jax|t5x|levanter|\bxla\b", "jax"),
-    (r"nemo|megatron[- ]bridge|dgxc", "nemo"),
-    (r"bigscience", "bigscience"),
-    (r"hai-?llm", "deepseek"),
-    (r"megatron[- ]?deepspeed|neox|deepspeed 3d", "megatron-deepspeed"),
-    (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
-    (r"nanotron|picotron", "nanotron"),
-    (r"aa-scaling|aleph", "aleph-alpha"),
-    (r"internevo|internlm", "internevo"),
-    (r"xtuner", "xtuner"),
-    (r"megatron|colossal|optimus", "megatron"),
-    (r"torchtitan", "torchtitan"),
-    (r"stronghold", "stronghold"),
-    (r"foundry|composer", "llm-foundry"),
-    (r"fsdp|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
-    (r"deepspeed|zero", "deepspeed"),
-    (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
-)
-"""Pattern in a table → family of frameworks; the first pattern found counts."""
-
-_ATTENTION: tuple[tuple[str, AttentionKernel], ...] = (
-    (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
-    (r"\bte\b|te[-_ ]|transformer ?engine|cudnn", "cudnn"),
-    (r"math", "unfused"),
-    (r"aotriton|splash|scaled_dot|\bck\b|aiter", "flash2"),
-    (r"flash[- _]?(attn|attention)?[- _]?(v)?2|fa2|flex|flash_attention_2", "flash2"),
-    (r"flash[- _]?(attn|attention)?[- _]?(v)?1|fa1|triton", "flash1"),
-    (r"xformers|mem[-_ ]?eff", "flash1"),
-    (r"sdpa|flash", "flash2"),
-    (r"megatron|fused", "fused-softmax"),
-    (r"eager|unfused|naive|none|vanilla|standard|no\b", "unfused"),
-)
-"""Pattern in a table → attention kernel of a stack."""
 _SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
 """A flash kernel that does not say which: that of the trainer's release."""
 _FLASH: frozenset[AttentionKernel] = frozenset({"flash1", "flash2", "flash3"})
@@ -104,7 +69,7 @@ def _last_months(family: str) -> dict[str, str]:
 def _named(row: Row, notes: Notes) -> str:
     """Catalogue name of the row's framework, or of the stack of its family."""
     words = row.text("framework").lower()
-    family = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, words)), None)
+    family: str | None = meaning("frameworks", words)
     if family is None:
         split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         family = "megatron" if split else "fsdp"
@@ -173,7 +138,8 @@ def _before_flash(row: Row) -> bool:
 def _attention(row: Row) -> AttentionKernel | None:
     """The attention kernel that the row names, where it is known."""
     words = row.text("attention_kernel").lower()
-    return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
+    found: AttentionKernel | None = meaning("attention", words) if words else None
+    return found
 
 
 def month_of(row: Row) -> str | None:

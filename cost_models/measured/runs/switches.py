@@ -7,47 +7,10 @@ its dashes does in the logs of Megatron-LM. What is not named stays as in the st
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.rows import Row, spellings
 
-_INSIDE_PRODUCTS = 0.6
-"""Share of tensor-parallel communication that Megatron Core's userbuffers hide, as in its stack."""
-_SCATTERS_BEHIND: Mapping[str, Any] = {"reduces_behind_weight_products": True}
-_SCATTERS_IN_SIGHT: Mapping[str, Any] = {"reduces_behind_weight_products": False}
-_STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
-    "no-gradient-accumulation-fusion": {"fused_gradient_accumulation": False},
-    "gradient-accumulation-fusion": {"fused_gradient_accumulation": True},
-    "attention-backend=unfused": {"attention": "unfused"},
-    "attention-backend=local": {"attention": "fused-softmax"},
-    "attention-backend=flash": {"attention": "flash2"},
-    "attention-backend=fused": {"attention": "cudnn"},
-    "use-flash-attn": {"attention": "flash2"},
-    "overlap-grad-reduce": {"overlap_gradient_reduce": True},
-    "no-overlap-grad-reduce": {"overlap_gradient_reduce": False},
-    "overlap-param-gather": {"overlap_parameter_gather": True},
-    "no-overlap-param-gather": {"overlap_parameter_gather": False},
-    "grad-reduce-in-bf16": {"gradient_dtype": "bf16"},
-    "bf16 main grads": {"gradient_dtype": "bf16"},
-    "bf16 main gradients": {"gradient_dtype": "bf16"},
-    "main-grads-dtype=bf16": {"gradient_dtype": "bf16"},
-    "precision-aware optimizer": {
-        "master_remainders": True
-    },  # store_param_remainders: Transformer Engine from 2.1 on
-    "use-precision-aware-optimizer": {"master_remainders": True},
-    "accumulate-allreduce-grads-in-fp32": {"gradient_dtype": "fp32"},
-    "tp-comm-overlap": {"overlap_tensor_parallel": _INSIDE_PRODUCTS},
-    "no-tp-comm-overlap": {"overlap_tensor_parallel": 0.0},
-    "tp_linear_async_communication=true": _SCATTERS_BEHIND,
-    "tp_linear_async_communication=false": _SCATTERS_IN_SIGHT,
-    "no async TP": _SCATTERS_IN_SIGHT,
-    "deterministic mode": {"deterministic": True},
-    "deterministic-mode": {"deterministic": True},
-    "cross-entropy-loss-fusion": {"extra_loss_copies": 1.0},
-    "no-bias-gelu-fusion": {"fused_elementwise": False},
-    "no-bias-swiglu-fusion": {"fused_elementwise": False},
-}
 _SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
 _EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
@@ -79,7 +42,7 @@ def stack_changes(row: Row) -> dict[str, Any]:
     if _LAUNCH_BLOCKING in row.text("notes"):
         changes["launches_block"] = True
     for switch in _switches(row):
-        changes |= _STACK_FLAGS.get(switch, {})
+        changes |= spellings()["stack_flags"].get(switch, {})
     return changes
 
 
