@@ -8,7 +8,7 @@ from typing import Literal
 
 from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
-from cost_models.confidence import EVEN, SURE, confident_share, fits_probability
+from cost_models.risk import EVEN, SURE, confident_share, fits_probability
 from cost_models.units import counted
 
 Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does not fit: drive"]

@@ -8,11 +8,10 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
-from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.errors import Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
-from cost_models.risk import Risk
+from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec

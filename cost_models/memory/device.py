@@ -7,7 +7,7 @@
 The first line is the peak of a plan: what the allocator takes from the device, of which it counts all but
 fragmentation as allocated. What stays between steps lies where it was put; what comes and goes leaves blocks that the
 next tensor does not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is predicted
-to run with the confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the libraries'
+to run with the confidence asked for (`cost_models.risk`). Besides its tensors the allocator holds the libraries'
 workspaces.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.confidence import confident_share
 from cost_models.question import Question
+from cost_models.risk import confident_share
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import MIB
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.confidence import confident_share
 from cost_models.errors import InputError
 from cost_models.question import Question
+from cost_models.risk import confident_share
 from cost_models.units import parse_bytes
 from meshwright.inputs.options import Limits
 from meshwright.inputs.problems import Problems

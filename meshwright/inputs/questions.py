@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.defaults import assumed_dropout, assumed_padding, complete_question, questions_by_precision
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, did_you_mean
@@ -16,6 +15,7 @@ from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
+from cost_models.risk import EVEN, MOST_CONFIDENT
 from cost_models.specs.changes import changed
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.confidence import EVEN
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
+from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.estimates import host_lines, warning_lines
 from meshwright.render.goals import (

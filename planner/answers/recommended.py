@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.axes.layout import axes_that_differ
-from cost_models.confidence import SURE, confident_share
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
-from cost_models.risk import Risk
+from cost_models.risk import SURE, Risk, confident_share
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate

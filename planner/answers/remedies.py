@@ -17,12 +17,12 @@ from pydantic import ValidationError
 
 from cost_models.axes.layout import AXES
 from cost_models.base import MAX_GPUS
-from cost_models.confidence import EVEN, confident_share
 from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.question import MixedQuestion, Question
+from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster

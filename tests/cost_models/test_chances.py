@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.confidence import confident_share, fits_probability
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import chance_ranges
+from cost_models.risk import confident_share, fits_probability
 from cost_models.specs.training import TrainingSpec
 
 ERROR = 0.1

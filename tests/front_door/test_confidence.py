@@ -10,12 +10,12 @@ import pytest
 from command_line import ASKED, QUICK
 
 import meshwright as mw
-from cost_models.confidence import confident_share
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
+from cost_models.risk import confident_share
 from cost_models.specs.training import TrainingSpec
 from planner.plan_files import load_plan
 from planner.search.search import search
