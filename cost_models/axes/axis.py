@@ -75,6 +75,9 @@ class Price:
     """ZeRO stages, shards, chunks and schedules must not change what it adds: bounds are taken without them."""
     bytes: Callable[[Any, Terms], Terms] | None = None
     """It may hang on the ZeRO stage; over a box of counts (`Axis.counted`) it must be least at a corner."""
+    shown: Callable[[Any, str, Array, Array, Array], Array] | None = None
+    """From pieces, a mesh axis, seconds of its communication, seconds of products around it and what a stack always
+    shows: what is in sight."""
     least_update: Callable[[Question, Sequence[LayoutColumns]], Array] | None = None
     """(N,) seconds that `rank_optimizer` has at least between some corners of a box of counts."""
     ranks: Callable[[Question, Layout], Any] | None = None
@@ -167,6 +170,8 @@ class Axis:
     """What hangs on it; layouts that differ in nothing that matters are worked out once."""
     price: Price | str | None = None
     """What it does to time and memory; None: the parts of the cost model read its columns."""
+    behind: Callable[[LayoutColumns, str, npt.NDArray[np.bool_]], npt.NDArray[np.bool_]] | None = None
+    """(N,) layouts whose communication over a mesh axis runs behind compute, from those whose stack has it so."""
     time_part: str = ""
     """A part of the step that it alone makes, as a user sees it; what of that is hidden is `<part>_hidden`."""
     executor: str = ""

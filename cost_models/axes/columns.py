@@ -68,6 +68,14 @@ def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
     return found
 
 
+def runs_behind(columns: LayoutColumns, mesh_axis: str, *, always: bool) -> npt.NDArray[np.bool_]:
+    """(N,): whose communication over a mesh axis runs behind compute; `always` says it of layouts that do not."""
+    behind = np.full(len(columns), always)
+    for axis in AXES.values():
+        behind = axis.behind(columns, mesh_axis, behind) if axis.behind else behind
+    return behind
+
+
 def fewest_blocks(columns: LayoutColumns) -> Ints:
     """(N,) blocks that every rank has at least, as axes say."""
     told = [axis.fewest_blocks(columns) for axis in AXES.values() if axis.fewest_blocks]

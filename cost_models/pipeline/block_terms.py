@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.overlap import overlaps, said
+from cost_models.axes.columns import runs_behind
+from cost_models.axes.layout import prices
 from cost_models.communication.collectives import broadcast_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.pipeline import boundary_seconds
@@ -31,24 +32,14 @@ def _has_streams(pieces: Pieces) -> bool:
 
 
 def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
-
-    A layout that names it has it hidden behind products in as many chunks as there are ranks, of which one never is:
-    the first that is gathered comes before its product, the last that is scattered after it. Where no layout says, it
-    is the stack's share.
-    """
-    question, columns = pieces.question, pieces.columns
-    stack = question.stack
-    hides = question.training.precision in stack.overlaps_tensor_parallel_in
-    always = (1.0 - stack.overlap_tensor_parallel if hides else 1.0) * sent
-    if not said(columns).any():
-        return always
-    unsaid, named, tp = (
-        one.reshape(-1, *[1] * (sent.ndim - 1))
-        for one in (~said(columns), columns.overlap_tp == 1, columns.tp)
-    )
-    chunked = np.maximum(exposed(sent, window, question.hardware, overlapped=hides), sent / tp)
-    return np.where(unsaid, always, np.where(named, chunked, sent))
+    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide: the stack's
+    share, unless an axis of the layout says otherwise."""
+    stack = pieces.question.stack
+    hides = pieces.question.training.precision in stack.overlaps_tensor_parallel_in
+    shown = (1.0 - stack.overlap_tensor_parallel if hides else 1.0) * sent
+    for price in prices():
+        shown = price.shown(pieces, "tp", sent, window, shown) if price.shown else shown
+    return shown
 
 
 def layer_forward(pieces: Pieces) -> Term:
@@ -211,7 +202,7 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
-    sends_on = overlaps(columns, "pp", always=question.stack.overlap_pipeline_sends)
+    sends_on = runs_behind(columns, "pp", always=question.stack.overlap_pipeline_sends)
     blocked, sent = np.where(sends_on, 0.0, hands_on), np.where(sends_on, hands_on, 0.0)
     host = np.where(columns.pp > 1, each, 0.0)
     waits = ~sends_on & (columns.pp > 1) & ahead

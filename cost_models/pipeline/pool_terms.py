@@ -19,9 +19,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.columns import Ints, LayoutColumns, runs_behind
 from cost_models.axes.layout import Layout
-from cost_models.axes.overlap import overlaps
 from cost_models.axes.rule import Bools
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
@@ -81,7 +80,7 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
-        blocking=~overlaps(columns, "pp", always=question.stack.overlap_pipeline_sends),
+        blocking=~runs_behind(columns, "pp", always=question.stack.overlap_pipeline_sends),
     )
 
 

@@ -45,9 +45,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.columns import Ints, LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
-from cost_models.axes.overlap import overlaps
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
@@ -147,7 +146,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     stack, vpp = question.stack, columns.vpp
     if not stack.retains_boundary_tensors:
         always = stack.reduces_chunks_in_turn and stack.overlap_gradient_reduce
-        vpp = np.where(overlaps(columns, "dp", always=always), vpp, 1)
+        vpp = np.where(runs_behind(columns, "dp", always=always), vpp, 1)
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.overlap import overlaps
+from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
@@ -38,9 +37,8 @@ def sync(pieces: Pieces) -> dict[str, Term]:
     embedding, head = links.embedding.step_reduce, links.head.step_reduce
     head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
-    kept = _never_hidden(pieces)
     return {
-        "layer_sync": {"dp_comm": layer_shown + kept, "dp_hidden": layer - layer_shown - kept},
+        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
         "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
         "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
         "rank_sync": {
@@ -58,34 +56,18 @@ def layer_reduce_shown(pieces: Pieces) -> Array:
 def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
     stack, columns = pieces.question.stack, pieces.columns
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
-    hides = at_once & overlaps(columns, "dp", always=stack.overlap_gradient_reduce)
+    hides = at_once & runs_behind(columns, "dp", always=stack.overlap_gradient_reduce)
     return reduced_in_sight(pieces.question, columns, reduce, window, overlapped=hides)
 
 
-def _gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
-    hides = overlaps(pieces.columns, "dp", always=pieces.question.stack.overlap_parameter_gather)
+def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
+    """(N,) seconds of a gather of updated weights that `window` does not hide."""
+    hides = runs_behind(pieces.columns, "dp", always=pieces.question.stack.overlap_parameter_gather)
     return exposed(gather, window, pieces.question.hardware, overlapped=hides)
 
 
-def _never_hidden(pieces: Pieces) -> Array:
-    """(N,) seconds of a block beyond what is in sight, where the layout says that data parallelism overlaps.
-
-    Nothing runs any more behind which the last part could be reduced, nor yet where the first is gathered. Those are
-    chunks of the model, half of which is hidden behind the loading of data, so that 1/(2·vpp) of all stays (Jiang et
-    al. 2024, section 3.2), or a block of all that a rank has.
-    """
-    columns, block = pieces.columns, pieces.links.block
-    stays = columns.overlap_dp == 1
-    if not stays.any():
-        return pieces.none
-    of_blocks = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
-    share = of_blocks if pieces.question.stack.overlaps_by_block else 1 / (2 * columns.vpp)
-    shown = layer_reduce_shown(pieces) + _gather_shown(pieces, block.step_gather, _layer_forward(pieces))
-    kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
-    return np.where(stays, kept, 0.0)
-
-
-def _layer_forward(pieces: Pieces) -> Array:
+def forward_window(pieces: Pieces) -> Array:
+    """(N,) seconds of a block's forward pass behind which weights are gathered."""
     return or_launches(pieces, pieces.forward_window, passes=1.0)
 
 
@@ -101,7 +83,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     head = head_parameters(pieces.question, columns, counts)
 
     def term(update: Array, gather: Array, window: Array) -> Term:
-        shown = _gather_shown(pieces, gather, window)
+        shown = gather_shown(pieces, gather, window)
         return {
             "optimizer": update,
             "dp_comm": shown,
@@ -109,7 +91,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(block_update(pieces), links.block.step_gather, _layer_forward(pieces)),
+        "layer_optimizer": term(block_update(pieces), links.block.step_gather, forward_window(pieces)),
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
         "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
         "rank_optimizer": {

@@ -32,9 +32,11 @@ def said(columns: LayoutColumns) -> Bools:
     return found
 
 
-def overlaps(columns: LayoutColumns, axis: Overlap, *, always: bool) -> Bools:
-    """(N,): whose communication over an axis runs behind compute; `always` says it of layouts that do not."""
-    column: Ints = getattr(columns, f"overlap_{axis}")
+def _behind(columns: LayoutColumns, mesh_axis: str, always: Bools) -> Bools:
+    """(N,): whose communication over a mesh axis runs behind compute; `always` of layouts that do not say."""
+    if mesh_axis not in OVERLAPS:
+        return always
+    column: Ints = getattr(columns, f"overlap_{mesh_axis}")
     behind: Bools = np.where(column == UNSAID, always, column == 1)
     return behind
 
@@ -166,4 +168,7 @@ OVERLAP = Axis(
     ),
     values=_tried,
     closed=True,
+    price="cost_models.axes.overlap.price:PRICE",
+    behind=_behind,
+    executor="executor.axes.overlap",
 )
