@@ -72,6 +72,8 @@ def _not_offered(question: Question, x: LayoutColumns) -> Bools:
 
 CP = Axis(
     word=Number(),
+    text="Ranks that share one sequence.",
+    executor="executor.axes.context.attention:ContextAxis",
     rules=(
         Rule(
             name="cp divides the sequence",
@@ -100,6 +102,7 @@ def _ways(question: Question, mesh: Mesh) -> list[int]:
 
 CONTEXT = Axis(
     word=Choice(CONTEXTS),
+    text="How context ranks get one another's keys and values.",
     settled=lambda layout: None if layout.cp == 1 else layout.context,
     must_be_chosen=True,
     within="cp",

@@ -61,6 +61,8 @@ def _buckets(sizes: Any, terms: Terms) -> Terms:
 
 DP = Axis(
     word=Number(),
+    text="Replicas of the model, each with its share of the batch.",
+    executor="executor.axes.data:DataAxis",
     always_written=True,
     common=True,
     implied=lambda given: len(given.get("replicas", ())) or None,
@@ -68,6 +70,7 @@ DP = Axis(
 )
 MBS = Axis(
     word=Number(),
+    text="Sequences of a microbatch.",
     always_written=True,
     common=True,
     rules=(
@@ -81,6 +84,7 @@ MBS = Axis(
 )
 ZERO = Axis(
     word=Number(least=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}"),
+    text="What of a parameter's states replicas shard.",
     always_written=True,
     common=True,
     rules=(
@@ -102,6 +106,7 @@ ZERO = Axis(
 )
 SHARD = Axis(
     word=Number(),
+    text="Ranks over which ZeRO shards; the rest are copies.",
     settled=lambda layout: None if layout.shard == layout.data_ranks else layout.shard,
     comes_to=lambda layout: layout.shard_group,
     follows=lambda columns: columns.replicas,

@@ -48,6 +48,8 @@ def _stack_lacks_expert_tensor(question: Question, layout: Layout) -> Words:
 
 EP = Axis(
     word=Number(),
+    text="Ranks that share the experts of a mixture.",
+    executor="executor.axes.expert:ExpertAxis",
     rules=(
         Rule(
             name="ep divides the experts",
@@ -81,6 +83,7 @@ def _expert_degrees(question: Question, mesh: Mesh) -> list[int]:
 
 ETP = Axis(
     word=Number(),
+    text="Ranks that split one expert.",
     settled=lambda layout: None if layout.etp == layout.tp else layout.etp,
     comes_to=lambda layout: layout.expert_tp,
     follows=lambda columns: columns.tp,

@@ -101,6 +101,7 @@ def _orders(question: Question, mesh: Mesh) -> list[int]:
 
 ORDER = Axis(
     word=Choice(ORDERS),
+    text="Which axes of the mesh have neighbouring ranks.",
     implied=lambda given: OUTERMOST_REPLICAS if given.get("replicas") else None,
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
     alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),

@@ -82,6 +82,8 @@ def _split_needs_weights(question: Question, layout: Layout) -> Words:
 
 PP = Axis(
     word=Number(),
+    text="Ranks that each hold some blocks and pass microbatches on.",
+    executor="executor.axes.pipeline:PipelineAxis",
     always_written=True,
     common=True,
     rules=(
@@ -95,6 +97,7 @@ PP = Axis(
 )
 VPP = Axis(
     word=Number(),
+    text="Chunks of the model on each pipeline rank.",
     implied=_implied_chunks,
     common=True,
     rules=(
@@ -108,6 +111,7 @@ VPP = Axis(
 )
 SCHEDULE = Axis(
     word=Choice(SCHEDULES),
+    text="The order in which pipeline ranks run passes.",
     implied=_implied_schedule,
     written=lambda layout: layout.schedule != _implied_schedule({"vpp": layout.vpp}),
     complaint=_schedule_complaint,
@@ -178,5 +182,7 @@ def _pools_complaint(layout: Layout) -> str:
     return ""
 
 
-LAYERS = Axis(word=PerStage(int), complaint=_layers_complaint)
-POOLS = Axis(word=PerStage(), complaint=_pools_complaint)
+LAYERS = Axis(word=PerStage(int), text="Blocks of each virtual stage.", complaint=_layers_complaint)
+POOLS = Axis(
+    word=PerStage(), text="The pool of GPUs in which each pipeline rank lies.", complaint=_pools_complaint
+)

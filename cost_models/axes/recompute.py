@@ -123,6 +123,8 @@ def _complaint(layout: Layout) -> str:
 
 RECOMPUTE = Axis(
     word=PerStage(),
+    text="What a backward pass computes again in place of keeping it.",
+    executor="executor.axes.recompute:RecomputeAxis",
     complaint=_complaint,
     settled=lambda layout: layout.recompute[:1] if len(set(layout.recompute)) == 1 else layout.recompute,
 )

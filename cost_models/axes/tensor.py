@@ -50,6 +50,8 @@ def _sequence_divides(question: Question, layout: Layout) -> Words:
 
 TP = Axis(
     word=Number(),
+    text="Ranks that split every matrix of a block.",
+    executor="executor.axes.tensor:TensorAxis",
     always_written=True,
     common=True,
     rules=(
@@ -85,6 +87,7 @@ TP = Axis(
 )
 SP = Axis(
     word=Switch(),
+    text="What lies outside tensor parallelism is split along the sequence.",
     common=True,
     rules=(
         Rule(

@@ -170,5 +170,5 @@ OVERLAP = Axis(
     closed=True,
     price="cost_models.axes.overlap.price:PRICE",
     behind=_behind,
-    executor="executor.axes.overlap",
+    executor="executor.axes.overlap:OverlapAxis",
 )

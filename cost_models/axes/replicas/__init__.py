@@ -45,5 +45,4 @@ REPLICAS = Axis(
     ),
     price="cost_models.axes.replicas.ranks:PRICE",
     search="planner.axes.replicas:SEARCHED",
-    executor="executor.axes.replicas",
 )
