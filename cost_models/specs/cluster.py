@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.errors import first_of
@@ -128,7 +128,7 @@ class ClusterSpec(Spec):
     """Oversubscription of leaf to spine: 2.0 means half the bandwidth for a group that leaves its leaf switch."""
     nodes_per_leaf: PositiveInt | None = None
     """Nodes under one leaf switch; a group within it does not use the spine."""
-    graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES)
+    graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES, exclude_if=lambda lines: not lines)
     """Every link, a line for one or several alike, as `meshwright cluster --from-links` writes them: groups that meet
     odd ones get that share of `links`. Empty: all links of a level are alike."""
     buildings: BuildingsSpec | None = None
@@ -150,14 +150,6 @@ class ClusterSpec(Spec):
     profile: str | None = None
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
-
-    @model_serializer(mode="wrap")
-    def _graph_where_there_is_one(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The fields of a file, which says nothing of a graph that is not there."""
-        fields: dict[str, Any] = write(self)
-        if not self.graph:
-            fields.pop("graph", None)
-        return fields
 
     @model_validator(mode="after")
     def _nodes_reach_one_another(self) -> ClusterSpec:
