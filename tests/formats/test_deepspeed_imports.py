@@ -80,7 +80,8 @@ def test_contradictions_are_named(more: dict[str, Any], named: tuple[str, ...]) 
 
 
 def test_unknown_settings_are_listed() -> None:
-    said = read(frobnicate={"much": 3}, optimizer={"type": "AdamW", "params": {"lr": 1e-4}}).assumptions[0]
+    monitors = {"comet": {"enabled": True}, "wandb": {"enabled": True}}
+    said = read(**monitors, frobnicate={"much": 3}, optimizer={"type": "AdamW"}).assumptions[0]
     assert said.endswith("not known here: `frobnicate.much: 3`")
 
 
