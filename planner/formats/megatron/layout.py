@@ -18,7 +18,7 @@ from cost_models.axes.recompute import named_blocks, policies_in
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -68,12 +68,6 @@ def _shard(job: Job) -> Word:
     return otherwise(
         f"{instances} instances of the optimizer, each sharded", num_distributed_optimizer_instances=instances
     )
-
-
-def _schedule(job: Job) -> Word:
-    if job.layout.schedule in ("1f1b", "interleaved"):
-        return NOTHING  # the latter where a rank has several chunks
-    return lacks("it runs 1f1b, and interleaved where vpp is above 1")
 
 
 def _order(job: Job) -> Word:
@@ -134,7 +128,9 @@ LAYOUT: Mapping[str, Translate] = {
     "layout.etp": _etp,
     "layout.zero": _zero,
     "layout.shard": _shard,
-    "layout.schedule": _schedule,
+    "layout.schedule": only(
+        "layout.schedule", "it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved"
+    ),
     "layout.order": _order,
     "layout.context": _context,
     "layout.recompute": _recompute,

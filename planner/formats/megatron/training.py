@@ -12,7 +12,7 @@ from typing import Any
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, only, otherwise, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -48,10 +48,6 @@ def _gradients(job: Job) -> Word:
     return says(grad_reduce_in_bf16=True) if job.training.precision != "fp16" else NOTHING
 
 
-def _states(job: Job) -> Word:
-    return NOTHING if job.training.state_dtype == "fp32" else lacks("its master weights are in fp32 or fp16")
-
-
 def _moments(job: Job) -> Word:
     if (job.training.moment_dtype or job.training.state_dtype) == "fp32":
         return NOTHING
@@ -71,7 +67,7 @@ TRAINING: Mapping[str, Translate] = {
     "training.precision": _precision,
     "training.optimizer": _optimizer,
     "training.gradient_dtype": _gradients,
-    "training.state_dtype": _states,
+    "training.state_dtype": only("training.state_dtype", "its master weights are in fp32 or fp16", "fp32"),
     "training.moment_dtype": _moments,
     "training.dropout": lambda job: says(
         hidden_dropout=job.question.dropout, attention_dropout=job.question.dropout
