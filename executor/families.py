@@ -20,10 +20,10 @@ P = TypeVar("P", bound=AnyPlan, contravariant=True)
 
 
 class Training(Protocol[P]):
-    """What depends on the family when a plan is run; processes, devices, faults and records do not."""
+    """Training of one family's plans; processes, devices, faults and records are common to all."""
 
     def require_trainable(self, plan: P, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
-        """The flags as the plan is trained with them.
+        """Check plan and flags; returns the flags that the plan is trained with.
 
         Raises:
             InputError: the plan cannot be trained, or not with these flags or this data.
@@ -49,11 +49,11 @@ class Training(Protocol[P]):
         """
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
-        """What is written of a rank that ran out of memory: its `place` in words, such as `stage 3`, and `predicted`
+        """Fields of the failure of a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted`
         bytes by part."""
 
 
 def training_of(plan: AnyPlan) -> Training[Any]:
-    """How plans of its family are trained."""
+    """The training of the plan's family."""
     training: Callable[[], Training[Any]] = part(family_of_plan_kind(plan.kind).training)
     return training()

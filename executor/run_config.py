@@ -158,7 +158,7 @@ class RunConfig(Spec):
 
     @property
     def engine(self) -> EngineOptions:
-        """The part that the engine needs."""
+        """Options of the engine."""
         drive = self.drive or self.out
         return EngineOptions(
             seed=self.seed, rate=self.rate, clip=self.clip, compile=self.compile, drive=drive
@@ -171,7 +171,7 @@ class RunConfig(Spec):
 
     @property
     def saving(self) -> Saving | None:
-        """What to do about checkpoints; None: nothing."""
+        """How to save checkpoints; None: not at all."""
         if self.checkpoint is None:
             return None
         return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)

@@ -40,27 +40,27 @@ class Progress:
 
 
 class Watcher:
-    """Is told what happens in a run: on every rank its progress, on rank 0 also steps and notes."""
+    """Receives the events of a run: on every rank its progress, on rank 0 also steps and notes."""
 
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
         self.notes: list[str] = []
 
     def step(self, progress: Progress) -> None:
-        """Told of a step that was trained."""
+        """Called after a step."""
 
     def note(self, text: str) -> None:
-        """Told something a person should know."""
+        """Called with a note for people."""
         self.notes.append(text)
 
     def saved(self, step: int, seconds: float) -> None:
-        """Told that training goes on after it waited so long for a save."""
+        """Called when training goes on after it waited `seconds` for a save."""
 
     def written(self, step: int, seconds: float, size: int) -> None:
-        """Told, by the thread that writes, that a checkpoint can be read, how long after that, and its bytes."""
+        """Called by the writing thread when a checkpoint is on the disk, `seconds` after training went on."""
 
     def resumed(self, step: int, loading_seconds: float) -> None:
-        """Told where training goes on, and what finding and reading the checkpoint took."""
+        """Called when training resumes, with the seconds of finding and reading the checkpoint."""
 
     def keep(self, report: AnyReport) -> None:
         """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
@@ -86,7 +86,7 @@ def kept_report(watcher: Watcher) -> AnyReport | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The run was asked to stop, and did."""
+    """The end of a run that stopped on request."""
 
     step: int
     """Steps done."""
@@ -96,7 +96,7 @@ class Stopped:
 
 @dataclass(slots=True)
 class Curve:
-    """What the steps of a run measured."""
+    """Measurements of the steps of a run."""
 
     clock: StepClock
     """Of the measured steps."""
@@ -109,7 +109,7 @@ class Curve:
     stopped_at: int | None = None
 
     def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> Course:
-        """The run as reports have it, apart from what each rank measured."""
+        """The part of a report that does not depend on single ranks."""
         return Course(
             environment=_environment(device),
             seed=seed,
@@ -122,7 +122,7 @@ class Curve:
 
 
 class Trained(Protocol):
-    """What a run trains, of any family."""
+    """The model of a run, of any family, and its data."""
 
     @property
     def device(self) -> torch.device:
@@ -132,7 +132,7 @@ class Trained(Protocol):
         """Train one step and add it to the curve; steps count from 1."""
 
     def forget(self) -> None:
-        """The warm-up is over: what was counted so far does not count."""
+        """Discard the counts of the warm-up."""
 
 
 def train_to_end(
@@ -203,7 +203,7 @@ def follow_steps(
 
 
 def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
-    """The number of steps that are done, after resuming where that was asked for."""
+    """The number of steps that are done, after resuming where requested."""
     if checkpointer is None:
         return 0
     if not checkpointer.saving.resume:
@@ -219,7 +219,7 @@ def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
 
 
 def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
-    """The progress to tell of after the last step."""
+    """The progress after the last step."""
     return Progress(
         step=step,
         loss=curve.losses[-1],

@@ -35,7 +35,7 @@ _MILLISECOND = 1e-3
 
 
 class Wait(NamedTuple):
-    """One time that this rank stood still for others."""
+    """One interval in which this rank waited for others."""
 
     axis: str
     start: Mark

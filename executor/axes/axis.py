@@ -57,7 +57,7 @@ class Rank:
 
     @property
     def tied_copies(self) -> list[Tensor]:
-        """The copies of a tied matrix on this rank where the first and the last stage have one each; else none."""
+        """This rank's copies of a tied matrix that the first and the last stage both hold; empty without one."""
         if not self.plan.model.tied_embeddings or self.layout.pp == 1:
             return []
         tokens = [part.embedding.tokens.weight for part in self.parts if part.embedding is not None]
@@ -69,22 +69,22 @@ class Rank:
 
 
 class Updated(Protocol):
-    """Parameters with an optimizer and a moment of their own to update: flat buffers, or the shards of one block."""
+    """Parameters that are updated together: flat buffers, or the shards of one block."""
 
     optimizer: torch.optim.Optimizer
 
     def begin_update(self) -> None:
-        """Begin what runs beside other updates."""
+        """Begin the part of the update that runs concurrently with others."""
 
     def finish_update(self) -> None:
         """Update, bring the weights to wherever they are used, forget the gradients."""
 
     def spread(self) -> None:
-        """Bring updated or loaded weights to wherever they are used."""
+        """Copy updated or loaded weights to all places where they are used."""
 
 
 class Shards(Updated, Protocol):
-    """The shards of one block under ZeRO-2 and 3 that an axis updates apart."""
+    """The shards of one block under ZeRO-2 and 3 that an axis updates separately."""
 
     parameters: list[nn.Parameter]
     updated: list[nn.Parameter]
@@ -99,7 +99,7 @@ class Axis:
 
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
-        """Whether a layout asks for it."""
+        """Whether a layout has this axis."""
         return True
 
     # the model, one slice after another
@@ -107,7 +107,7 @@ class Axis:
         """Where slices are made; None: on the rank's device."""
 
     def made(self, part: Transformer) -> None:
-        """A slice has its initial values."""
+        """Called when a slice has its initial values."""
 
     def apply(self, part: Transformer, stage: int) -> None:
         """Change the slice of a virtual stage in place, before its blocks are compiled."""
@@ -125,10 +125,10 @@ class Axis:
 
     # the optimizer
     def parts_made(self) -> None:
-        """All slices of this rank are made."""
+        """Called when all slices of this rank exist."""
 
     def buckets(self) -> dict[int, Bucket]:
-        """id of each parameter that is updated apart from others → its bucket, by block or end of the model."""
+        """id of each parameter with a bucket of its own → the bucket."""
         return {}
 
     def buffer(
@@ -143,7 +143,7 @@ class Axis:
         """The update of a bucket's shards of one kind under ZeRO-2 and 3; None: as without this axis."""
 
     def connect(self) -> None:
-        """The optimizer is made."""
+        """Called when the optimizer exists."""
 
     # a step
     def take(self, tokens_BS: Tensor) -> Tensor:
@@ -151,39 +151,39 @@ class Axis:
         return tokens_BS
 
     def step(self) -> AbstractContextManager[None]:
-        """The forward and backward passes of a step are inside."""
+        """A context around the forward and backward passes of a step."""
         return nullcontext()
 
     def join(self, gradient: Gradient) -> None:
-        """Gradients are complete among tensor ranks: add up those of other stages."""
+        """Add up gradients with other stages; they are complete among tensor ranks."""
 
     def before_reduce(self) -> None:
-        """The passes are over; gradients are about to be reduced over replicas."""
+        """Called when the passes are over, before gradients are reduced over replicas."""
 
     def reduced(self) -> None:
-        """Gradients are reduced over replicas."""
+        """Called when gradients are reduced over replicas."""
 
     # what is measured
     def host_tensors(self) -> Iterable[Tensor]:
-        """What it keeps in host memory."""
+        """Tensors that it keeps in host memory."""
         return ()
 
     def drive_tensors(self) -> Iterable[Tensor]:
-        """What it keeps on the host's drive."""
+        """Tensors that it keeps on the host's drive."""
         return ()
 
     def host_parameters(self) -> Collection[int]:
-        """ids of parameters whose gradients are in host memory, too, whenever they exist."""
+        """ids of parameters whose gradients are in host memory, too."""
         return ()
 
     def record(self, into: list[Carried] | None) -> None:
-        """Record copies and updates from now on; None: no more."""
+        """Start recording copies and updates; None: stop."""
 
     def end_step(self) -> None:
-        """A step is over: keep what it counted for the report."""
+        """Keep the counts of a finished step for the report."""
 
     def forget(self) -> None:
-        """The warm-up is over: what was counted so far does not count."""
+        """Discard the counts of the warm-up."""
 
     def report(self, host_peak: int) -> dict[str, Any]:
         """Field of a rank's report → what this axis measured; `host_peak` bytes were in host memory at most."""

@@ -123,7 +123,7 @@ class ExpertParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSizes:
-    """How many rows go to and come from each rank in one exchange."""
+    """Rows sent to and received from each rank in one exchange."""
 
     sent: list[int]
     """Copies to each of the e ranks."""
@@ -177,7 +177,7 @@ class Exchange:
         return _all_to_all(rows_RD, sizes.sent, sizes.received, self.across)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
-        """The sizes of an exchange: each rank knows what it sends, and is told what it gets."""
+        """Exchange the sizes: each rank knows what it sends and receives what it gets."""
         sent, arriving_teL = self._counts(counts_E)
         return ExchangeSizes.of(sent, arriving_teL, self._place, rows_RD.device)
 

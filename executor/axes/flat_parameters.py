@@ -122,7 +122,7 @@ class FlatParameters:
         self._pending.clear()
 
     def reduce(self) -> None:
-        """Average over the replicas what this rank is going to use."""
+        """Average the gradients of this rank's share over the replicas."""
         if self.shards > 1:
             dist.reduce_scatter_tensor(self.share_gradient, self.gradients, group=self.group)
         elif dist.get_world_size(self.group) > 1:
@@ -137,7 +137,7 @@ class FlatParameters:
         return list(torch._foreach_norm([gradient for _, gradient in self.reduced], dtype=torch.float32))
 
     def begin_update(self) -> None:
-        """Have begun what goes on beside other updates: nothing, where the device updates."""
+        """Begin the concurrent part of the update: nothing, where the device updates."""
 
     def finish_update(self) -> None:
         """Update the share, gather everyone's, forget the gradients."""
@@ -166,7 +166,7 @@ class FlatParameters:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        """What the optimizer updates, and its averaged gradient."""
+        """The parameter that the optimizer updates, and its averaged gradient."""
         share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
         shard = nn.Parameter(share_fp32)
         shard.grad = self.share_gradient

@@ -54,7 +54,7 @@ class BlockBehindCompute(FlatParameters):
         self._adding: dist.Work | None = None
         """Over groups of replicas, where there are several."""
         self._gathering: dist.Work | None = None
-        self.in_order: InOrder | None = None
+        self.in_order: OrderedReductions | None = None
         super().__init__(*given, **how)
         self._expect()
 
@@ -67,13 +67,13 @@ class BlockBehindCompute(FlatParameters):
     def is_reduced(self) -> bool:
         """Whether the reduction that was started is known to be done.
 
-        On GPUs nobody asks: ranks would start what follows at different times, and NCCL wants one order over all
+        On GPUs this is not used: ranks would start what follows at different times, and NCCL wants one order over all
         groups; there it follows when the pass is over.
         """
         return not self.gradients.is_cuda and (self._reducing is None or self._reducing.is_completed())
 
     def start_reduce(self) -> None:
-        """Have the ranks' gradients added up while other things go on."""
+        """Start reducing gradients over the ranks, asynchronously."""
         assert self._reducing is None
         if self.shards > 1:
             self._reducing = dist.reduce_scatter_tensor(
@@ -83,13 +83,13 @@ class BlockBehindCompute(FlatParameters):
             self._reducing = dist.all_reduce(self.gradients, group=self.group, async_op=True)
 
     def start_adding(self) -> None:
-        """Have groups of replicas add up what each has reduced."""
+        """Start adding up reduced gradients over groups of replicas, asynchronously."""
         if self.copies is not None:
             self._arrived()
             self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
 
     def settle(self) -> None:
-        """Nothing yet: tensor ranks add up shares, once these are reduced (`OverlapAxis.reduced`)."""
+        """Nothing: tensor ranks add up shares after the reduction (`OverlapAxis.reduced`)."""
 
     def reduce(self) -> None:
         """Wait for what was started."""
@@ -101,7 +101,7 @@ class BlockBehindCompute(FlatParameters):
             self.share_gradient.div_(self.mean_over)
 
     def pending_shares(self) -> list[Tensor]:
-        """Reduced gradients, as far as this rank has them, that tensor ranks are still to add up; asked once."""
+        """This rank's reduced gradients that tensor ranks must still add up; returned once."""
         found = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
         self._pending.clear()
         return found
@@ -144,8 +144,8 @@ class BlockBehindCompute(FlatParameters):
             self.in_order.go_on()
 
 
-class InOrder:
-    """Starts reductions in one order on all ranks, which is that in which backward passes complete most gradients."""
+class OrderedReductions:
+    """Starts reductions in one order on all ranks: the usual order in which backward passes complete gradients."""
 
     def __init__(self, flats: Sequence[BlockBehindCompute]) -> None:
         self.flats = list(flats)
@@ -157,7 +157,7 @@ class InOrder:
             flat.in_order = self
 
     def go_on(self) -> None:
-        """Start all that nothing stands before."""
+        """Start every reduction whose predecessors have started."""
         while self.started < len(self.flats) and self.flats[self.started].is_complete:
             self.flats[self.started].start_reduce()
             self.started += 1
@@ -166,7 +166,7 @@ class InOrder:
             self.added += 1
 
     def finish(self) -> None:
-        """Start the rest, gradients of which may be missing: no token came to an expert."""
+        """Start the rest; some gradients may be missing, as of an expert that got no token."""
         for flat in self.flats[self.started :]:
             flat.start_reduce()
         for flat in self.flats[self.added :]:
@@ -185,7 +185,7 @@ class OverlapAxis(Axis):
         super().__init__(rank)
         self._of_data = "dp" in (rank.layout.overlap or ())
         self._flats: list[BlockBehindCompute] = []
-        self._order = InOrder(())
+        self._order = OrderedReductions(())
 
     def compile_options(self) -> dict[str, Any]:
         if not inside_products(self.rank.layout):
@@ -219,8 +219,8 @@ class OverlapAxis(Axis):
         return own
 
     def connect(self) -> None:
-        """Have all buffers that were made take turns, and every part of the model wait for its weights."""
-        self._order = InOrder(self._flats[::-1])
+        """Order the buffers, and have every part of the model wait for its weights."""
+        self._order = OrderedReductions(self._flats[::-1])
         for part in self.rank.parts if self._of_data else ():
             needed: dict[str, dict[int, BlockBehindCompute]] = {}
             holders = {id(one): flat for flat in self._flats for one in flat.parameters}
@@ -271,7 +271,7 @@ def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:
-    """What inductor is told, for graphs whose tensors are split over this group.
+    """Options of inductor for graphs whose tensors are split over this group.
 
     Raises:
         HostError: the device has no symmetric memory.
@@ -288,7 +288,7 @@ def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> d
 def share_memory(group: dist.ProcessGroup) -> None:
     """Let the compiler use symmetric memory among these ranks.
 
-    It asks of every group whether it may, though torch 2.13 calls the permission deprecated.
+    It checks the permission of every group, though torch 2.13 calls that deprecated.
     """
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 

@@ -43,7 +43,7 @@ class _Stage(PipelineStage):
         self._passes = rank.passes
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        """Greetings to other ranks alone: neighbours in a V share one, and over gloo none can greet itself."""
+        """First messages, to other ranks only: in a V neighbours may be one rank, and gloo cannot send to itself."""
         return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
@@ -59,7 +59,7 @@ class _Stage(PipelineStage):
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        """Gradients of one microbatch's weights, then away with them."""
+        """Compute the weight gradients of one microbatch and collect them."""
         with self._passes.run("W", self.stage_index, bwd_chunk_id):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
             self._take_gradients()
@@ -145,7 +145,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
     between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
 
     class EmulatedStage(stage):  # type: ignore[misc, valid-type]
-        """Takes shapes from the plan, and noise for what neighbours would send."""
+        """A stage with shapes from the plan and noise in place of its neighbours' messages."""
 
         def _recv_meta(self, src_stage: int) -> Any:
             """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
@@ -156,10 +156,10 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
 
         def _send_meta(self, meta: Any, dst_stage: int) -> None:
-            """Send nothing: nobody listens."""
+            """Send nothing: there is no receiver."""
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            """Both at once, as torch before 2.13 asks; stages of this rank hand their outputs on in `args`."""
+            """Infer both at once, as torch before 2.13 does; stages of this rank pass their outputs on in `args`."""
             self.inputs_meta = tuple(one.to("meta") for one in args or (between,))
             with torch.no_grad():
                 zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]

@@ -26,7 +26,7 @@ class Share:
 
     @property
     def sequences(self) -> int:
-        """How many they are."""
+        """Number of sequences."""
         return self.last - self.first
 
 

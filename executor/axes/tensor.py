@@ -197,7 +197,7 @@ def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[
 
 
 class _OnItsTokens(ParallelStyle):
-    """A matrix that is whole on every rank, for the part of every sequence that each has; its gradient is their sum.
+    """The style of a matrix that is whole on every rank and applied to its tokens; its gradient is summed over ranks.
 
     It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
     """

@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The step a run was resumed at, and what to say of it."""
+    """The step at which a run resumed, and notes on it."""
 
     step: int
     """Optimizer steps that are done; 0: from the beginning."""
@@ -54,7 +54,7 @@ class Resumed:
 
 
 class Saved(Protocol):
-    """What a run trains, as it is saved and loaded."""
+    """The training state of a run, as it is saved and loaded."""
 
     @property
     def device(self) -> torch.device:
@@ -67,10 +67,10 @@ class Saved(Protocol):
         """Names of tensors → those to load where a checkpoint lacks them."""
 
     def spread(self) -> None:
-        """Bring what was loaded into `contents` to wherever else it is; every rank calls it."""
+        """Copy loaded `contents` to all places that hold the same; every rank calls it."""
 
     def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
-        """What is told of the run after so many steps on this data."""
+        """The progress of the run after `step` steps on this data, as checkpoints keep it."""
 
 
 class _HostCopy(AsyncStager):
@@ -100,12 +100,12 @@ class Checkpointer:
         """Step of the newest checkpoint that is on the disk."""
         self._running: tuple[int, Future[Any]] | None = None
         self._told = threading.Event()
-        """Set once the save that runs has been told of."""
+        """Set once the running save was reported."""
         for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
 
     def resume(self) -> Resumed:
-        """Load the newest checkpoint whose files all are what was written.
+        """Load the newest checkpoint whose files are all intact.
 
         Raises:
             InputError: it belongs to another run: another model, batch, seed or text.
@@ -203,7 +203,7 @@ class Checkpointer:
         self.saved = step
 
     def _save_failed(self, step: int, error: CheckpointException) -> RunError:
-        """Says who could not write what; frees what half of it took."""
+        """The error of a save that failed on some ranks; deletes the partial checkpoint."""
         if dist.get_rank() == 0:
             self.folder.abandon(step)
         problems = [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
@@ -272,7 +272,7 @@ class Checkpointer:
                 torch.set_rng_state(state)
 
     def _notes(self, step: int, manifest: Manifest, broken: list[tuple[int, list[str]]]) -> tuple[str, ...]:
-        """What a person should know of a resume, in words; broken checkpoints are set aside."""
+        """Notes on a resume for people; broken checkpoints are set aside."""
         notes = []
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))

@@ -121,7 +121,7 @@ class SavePieces(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """Plan to write all that this rank holds; of what several hold, torch later leaves all but one out."""
+        """Plan to write all pieces of this rank; torch later drops replicas."""
         self.plan = SavePlan(
             [
                 _write_item(name, held, index)
@@ -156,7 +156,7 @@ class LoadPieces(LoadPlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Called by torch with what is to be filled and what was saved."""
+        """Take the contents to fill and the metadata of the checkpoint, from torch."""
         self.contents, self.metadata = state_dict, metadata
 
     def create_local_plan(self) -> LoadPlan:

@@ -59,12 +59,12 @@ class Folder:
         shutil.rmtree(self.partial(step), ignore_errors=True)
 
     def keep(self, newest: int) -> None:
-        """Delete all but the newest so many."""
+        """Delete all but the newest `newest` checkpoints."""
         for step in self.complete()[newest:]:
             self.delete(step)
 
     def set_aside(self, step: int) -> str:
-        """Rename a broken one, so that it neither is tried again nor counts among those that are kept; its new name."""
+        """Rename a broken checkpoint, so that it is neither tried again nor counted; returns its new name."""
         attempt = 0
         while (target := self.path / f"broken-step-{step:08}-{attempt}").exists():
             attempt += 1
@@ -72,7 +72,7 @@ class Folder:
         return target.name
 
     def delete(self, step: int) -> None:
-        """Remove a complete one; it loses its name first, so that half a checkpoint is never taken for one."""
+        """Remove a complete checkpoint; it is renamed first, so that a partial one never looks complete."""
         doomed = self.path / f".deleting-step-{step:08}"
         os.rename(self.at(step), doomed)
         shutil.rmtree(doomed)

@@ -78,7 +78,7 @@ def descent_of(options: EngineOptions) -> Descent:
 
 
 class AnyProgress(Spec):
-    """How far a run had come, and what must stay the same for it to go on; each family adds its own fields."""
+    """Progress of a run, and what must stay the same for it to resume; each family adds fields."""
 
     step: Count
     """Optimizer steps done."""
@@ -109,7 +109,7 @@ class AnyProgress(Spec):
 
 
 class Progress(AnyProgress):
-    """Of a transformer."""
+    """Progress of a transformer's run."""
 
     layout: LayoutText
     model: TransformerSpec
@@ -129,7 +129,7 @@ class Progress(AnyProgress):
 
 
 class RecommenderProgress(AnyProgress):
-    """Of a recommender."""
+    """Progress of a recommender's run."""
 
     sharding: str
     ranks: Count
@@ -200,7 +200,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def broken_files(manifest: Manifest, folder: Path, share: int, shares: int) -> list[str]:
-    """A sentence for each file that is not what was written; files are dealt out over `shares` readers."""
+    """A sentence for each file that changed since it was written; `shares` readers divide the files."""
     return [
         problem
         for index, file in enumerate(manifest.files)
@@ -223,7 +223,7 @@ def digest_of(path: Path) -> str:
 
 
 def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
-    """Why a run cannot go on where another stopped; the layout and what `changes` names may differ."""
+    """Reasons why a run cannot resume from another; the layout and what `changes` names may differ."""
     if type(then) is not type(now):
         yield "it holds a model of another kind"
         return
@@ -244,7 +244,7 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
 
 
 def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
-    """What differs from the saved run, other than the layout, and bends its loss curve from here on."""
+    """Differences from the saved run, other than the layout, that change its loss curve from here on."""
     before, after = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
         yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"

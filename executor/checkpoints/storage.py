@@ -139,7 +139,7 @@ class PieceWriter(StorageWriter):
 
 
 class PieceReader(StorageReader):
-    """Reads one checkpoint, whose files have been found to be what was written."""
+    """Reads one checkpoint whose files were found intact."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
@@ -218,7 +218,7 @@ def _slices(item: ReadItem) -> tuple[slice, ...]:
 
 
 def _system_error(error: Exception, path: Path) -> Exception:
-    """The OSError behind a safetensors error, which has only its words."""
+    """The OSError behind a safetensors error, parsed from its message."""
     found = _SYSTEM_ERROR.search(str(error))
     if found is None:
         return error

@@ -50,11 +50,11 @@ class MadeUpClicks:
         self.tables = [model.classes[index] for index in model.class_of_table]
 
     def counted(self) -> list[list[int]]:
-        """Of no table are ids out of range."""
+        """No ids out of range."""
         return []
 
     def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """Nothing is to be told: every id has a row."""
+        """No notes: every id has a row."""
         return []
 
     def slice(self, step: int, rank: int, ranks: int) -> Clicks:

@@ -96,7 +96,7 @@ def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeade
 
 
 def _files(texts: Sequence[Path]) -> list[Path]:
-    """The text files that these paths stand for, in order; all that are missing or no text are named at once."""
+    """The text files of these paths, in order; one error names all that are missing or no text."""
     files: list[Path] = []
     for text in texts:
         files += sorted(path for path in text.rglob("*") if path.is_file()) if text.is_dir() else [text]
@@ -109,7 +109,7 @@ def _files(texts: Sequence[Path]) -> list[Path]:
 
 
 def _obstacle(path: Path) -> str:
-    """Why a file is no text, or nothing."""
+    """Why a file is no text; empty where it is."""
     if is_pipe(path):
         return "it is no file, and texts are read more than once"
     try:

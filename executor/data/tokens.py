@@ -220,7 +220,7 @@ def _is_merge(pair: tuple[Any, ...], vocabulary: Container[str]) -> bool:
 
 
 def _around(library: Any, model: Any) -> Any:
-    """What belongs to byte pairs over bytes besides the pairs."""
+    """A byte-pair tokenizer over bytes around a model of the pairs."""
     tokenizer = library.Tokenizer(model)
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()

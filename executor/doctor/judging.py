@@ -24,7 +24,7 @@ from executor.doctor.readings import (
 )
 
 LEAST = 0.1
-"""Slower by less than this share is not told: nobody would change a node for it."""
+"""Slower by less than this share is not reported: it is no reason to replace a node."""
 NOISE_WIDTHS = 3.0
 _CALM = 0.15
 """Slower by more than this share can be seen on a calm machine."""
@@ -39,7 +39,7 @@ _FEWEST_PAIRS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it should be."""
+    """One problem that the examination found."""
 
     who: str
     """ "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
@@ -69,7 +69,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What to know before the job starts."""
+    """The checks and findings of an examination."""
 
     checks: tuple[Judged, ...]
     findings: tuple[Finding, ...]
@@ -82,7 +82,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a plan's prediction counts on."""
+    """Rates and memory that a plan's prediction assumes."""
 
     seconds: Mapping[str, float]
     """Check → seconds of what it does."""
@@ -138,7 +138,7 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
 
 
 def is_calm(seen: Examination) -> bool:
-    """Whether every process has a check so quiet that it would have shown it to be slow: what is slow is so at all."""
+    """Whether every process has a check with so little noise that it would show a slow device."""
     least: dict[int, float] = {}
     for check in OF_RANKS:
         for reading in seen.of(check):
@@ -153,7 +153,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
-    """The slow ones of one check, and by what share of the median of their kind."""
+    """Slow readings of one check, and by what share of the median of their kind."""
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for reading in readings:
         kinds.setdefault(_kind(reading, hosts), []).append(reading)
@@ -169,7 +169,7 @@ def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple
 
 
 def _spread(shares: Sequence[float]) -> float:
-    """How far ordinary ones are from one another, as a deviation: of 1 half of them are nearer than this times 0.67."""
+    """The standard deviation of ordinary readings, from their median absolute deviation."""
     return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
 
 
@@ -184,7 +184,7 @@ def _by_check(seen: Examination) -> dict[str, list[Reading]]:
 
 
 def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
-    """What it may be compared with: the same devices."""
+    """The kind of a reading, whose members are compared: the same devices."""
     return tuple(sorted(hosts[rank].device for rank in reading.ranks))
 
 
@@ -239,7 +239,7 @@ def _judged(
 
 
 def _rate(check: str, work: float, seconds: float) -> float:
-    """What is told of it: seconds of a call or a small message, else work in a second."""
+    """The reported value: seconds of a call or a small message, else work in a second."""
     return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
 
 

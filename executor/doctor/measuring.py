@@ -93,7 +93,7 @@ def _one_pass(
 
 
 def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> Examination:
-    """What all ranks have found, on each of them."""
+    """The readings of all ranks, on each of them."""
     work = {
         MATMUL: 2.0 * sizes.side**3,
         MEMORY: 2.0 * sizes.copied_bytes,
@@ -152,7 +152,7 @@ def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> Alone:
 def _with_partner(
     watch: Stopwatch, sizes: Sizes, pairs: Pairs, wrap: Wrap
 ) -> list[tuple[str, tuple[int, ...], float]]:
-    """Messages there and back with this round's partner, seconds of one way; told by the first of the two."""
+    """Seconds of one-way messages with this round's partner; the first of the two reports them."""
     rank = dist.get_rank()
     found: list[tuple[str, tuple[int, ...], float]] = []
     for pair in pairs:
@@ -196,7 +196,7 @@ def _facts(device: torch.device) -> HostFacts:
 
 
 def _clock(device: torch.device) -> float | None:
-    """Hz of a GPU, where its library is there to ask; nobody says what a core of a virtual machine runs at."""
+    """Clock of a GPU in Hz, where its library is installed; None on a CPU, whose virtual cores do not report it."""
     if device.type != "cuda":
         return None
     try:

@@ -27,7 +27,7 @@ class Reading(Spec):
 
     @property
     def least(self) -> float:
-        """The least of all passes: others on the machine only add."""
+        """The fastest pass: other load on the machine only adds time."""
         return min(self.seconds)
 
     @property
@@ -43,7 +43,7 @@ class Reading(Spec):
 
 
 class HostFacts(Spec):
-    """What a process sees of its host and its device."""
+    """Facts that a process reads about its host and device."""
 
     rank: int
     host: str

@@ -68,7 +68,7 @@ _SIZES = {
 
 
 def sizes_of(device: str) -> Sizes:
-    """Those of a kind of device: `cpu` or `cuda`."""
+    """Sizes for a kind of device: `cpu` or `cuda`."""
     return _SIZES[device]
 
 
@@ -97,6 +97,6 @@ def rounds_of_pairs(ranks: int) -> list[Pairs]:
 
 
 def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
-    """The pairs of a round, so many at a time; None: all."""
+    """The pairs of a round in batches of `at_once`; None: all together."""
     size = at_once or max(1, len(pairs))
     return [pairs[first : first + size] for first in range(0, len(pairs), size)]

@@ -75,7 +75,7 @@ def cut(tensor: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...
 
 
 def no_bags(count: int, device: torch.device) -> Bags:
-    """So many empty bags."""
+    """`count` empty bags."""
     empty = torch.empty(0, dtype=torch.int64, device=device)
     return Bags(empty, torch.zeros(count, dtype=torch.int32, device=device))
 

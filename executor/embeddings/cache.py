@@ -22,7 +22,7 @@ WAYS = 32
 
 @dataclass(slots=True)
 class Counted:
-    """What lookups found."""
+    """Counts of lookups and hits."""
 
     lookups: int = 0
     hits: int = 0
@@ -38,7 +38,7 @@ class Counted:
 
     @property
     def kept_ratio(self) -> float:
-        """Share of lookups that brought no row up: those that a batch repeats find what the first of them brought."""
+        """Share of lookups that copied no row up; repeated ids of a batch share one copy."""
         return 1 - self.fetched / max(self.lookups, 1)
 
 
@@ -67,7 +67,7 @@ class HottestRows:
 
 
 class CachedSets:
-    """Sets of ways, whose rows give way to those that are used."""
+    """Sets of ways, from which the least used rows are evicted."""
 
     def __init__(
         self, table: Tensor, rows: int, policy: Literal["lru", "lfu"], device: torch.device, ways: int = WAYS
@@ -84,7 +84,7 @@ class CachedSets:
         self._now = 0
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """(N,) ids on the device → (N, D) vectors; what was missing is let in for the next batch."""
+        """(N,) ids on the device → (N, D) vectors; missing rows are admitted for the next batch."""
         self._now += 1
         rows, places, times = torch.unique(ids, return_inverse=True, return_counts=True)
         if self.policy == "lfu":
@@ -97,13 +97,13 @@ class CachedSets:
         vectors = self.vectors.new_empty(len(rows), self.table.shape[1])
         vectors[found] = self.vectors[sets[found] * self.ways + way[found]]
         vectors[~found] = brought = fetched(self.table, rows[~found], self.counted)
-        self._let_in(rows[~found], sets[~found], worth[~found], brought)
+        self._admit(rows[~found], sets[~found], worth[~found], brought)
         self.counted.lookups += len(ids)
         self.counted.hits += int(times[found].sum())
         return vectors[places]
 
-    def _let_in(self, rows: Tensor, sets: Tensor, worth: Tensor, vectors: Tensor) -> None:
-        """Give each row the way of its set that is used least; of rows of one set, those worth most come first."""
+    def _admit(self, rows: Tensor, sets: Tensor, worth: Tensor, vectors: Tensor) -> None:
+        """Admit each row in place of the least used way of its set; the most used rows of a set come first."""
         order = worth.argsort(descending=True, stable=True)
         order = order[sets[order].argsort(stable=True)]
         rows, sets, worth, vectors = rows[order], sets[order], worth[order], vectors[order]
@@ -120,7 +120,7 @@ class CachedSets:
 
 
 def fetched(table: Tensor, rows: Tensor, counted: Counted) -> Tensor:
-    """Rows of the table in host memory, brought to the device of their ids."""
+    """Rows of the table in host memory, copied to the device of their ids."""
     vectors = table[rows.to(table.device)]
     counted.fetched += len(rows)
     counted.up_bytes += vectors.nbytes

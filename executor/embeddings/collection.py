@@ -33,7 +33,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(slots=True)
 class _Step:
-    """What one stage leaves for the next."""
+    """State of a step between its stages."""
 
     lengths: dict[int, Tensor] = field(default_factory=dict)
     """Ids of each bag of this rank's samples, of tables whose vectors are averaged."""
@@ -108,7 +108,7 @@ class Embeddings:
         self._step = _Step()
 
     def index_exchange(self, ids: Sequence[Bags]) -> None:
-        """Ids of this rank's samples, by table, go where their rows are."""
+        """Send ids of this rank's samples, by table, to the ranks of their rows."""
         self._step = _Step()
         parts = self._parts(ids)
         self._step.bags = {one: parts[one.table, one.first] for one in self.copies}
@@ -126,7 +126,7 @@ class Embeddings:
                 room.copy_(found.view(room.shape))
 
     def forward_exchange(self) -> list[Tensor]:
-        """What each table has for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
+        """The vectors of each table for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
         came, self._step.vectors = self._step.vectors, {}
         if self._whole:
             came |= self._whole_exchange.forward()
@@ -137,7 +137,7 @@ class Embeddings:
         return [self._output(table, came) for table in range(len(self.tables))]
 
     def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
-        """Gradients of what `forward_exchange` returned go where the rows are."""
+        """Send gradients of the vectors of `forward_exchange` to the ranks of their rows."""
         gradients = {}
         for table, gradient in enumerate(outputs):
             flat = gradient.reshape(-1, self.tables[table].width)
@@ -155,7 +155,7 @@ class Embeddings:
         self._step.summed = self.copy_exchange.summed(mine)
 
     def update(self, rate: float) -> None:
-        """Gradients of each row are added up, and the rows that the batch used are updated."""
+        """Add up the gradients of each row, and update the rows that the batch used."""
         self.steps += 1
         summed = self._step.summed
         for one, gradient in self._step.gradients.items():
@@ -222,7 +222,7 @@ class Embeddings:
 
 
 def ids_of_part(one: Slice, table: TableSpec, bags: Bags) -> Bags:
-    """Of the ids of a table's samples those of the part that a slice is of, as row numbers in it."""
+    """The ids of a table's samples that fall into a slice's part of the table, as row numbers in that part."""
     if table.combiner == "concat":
         bags = bags.concatenated(one.bags)
     if one.rows == table.rows:
@@ -232,7 +232,7 @@ def ids_of_part(one: Slice, table: TableSpec, bags: Bags) -> Bags:
 
 
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
-    """Type of what ranks exchange: that of the dense network's products unless the training says otherwise."""
+    """Type of exchanged vectors: that of the dense network's products by default."""
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
 
 

@@ -17,12 +17,12 @@ from executor.embeddings.places import Places, Slice
 
 
 def copy_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
-    """One that all ranks have."""
+    """One slice that all ranks have."""
     return [table]
 
 
 class CopyExchange:
-    """Gradients of copied rows on their way to all ranks: those of all tables together, a piece of each at a time."""
+    """Sends gradients of copied rows to all ranks: those of all tables together, a piece of each at a time."""
 
     def __init__(self, peers: Peers, dtype: torch.dtype, at_once: int) -> None:
         """Gradients travel as `dtype`, of about so many rows of a bag at once."""

@@ -37,7 +37,7 @@ class Sent:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """What is sent inside belongs to this stage."""
+        """Count bytes that are sent inside the block to this stage."""
         before, self._stage = self._stage, name
         try:
             yield
@@ -219,8 +219,8 @@ def sent_bytes(
         vectors = samples * one.bags * one.width * element_bytes
         mine = one.rank == rank
         if not mine:
-            asked = int((here % one.ways == one.residue).sum())
-            total[STAGES.index_exchange] += samples * one.bags * _LENGTH_BYTES + asked * _ID_BYTES
+            requested = int((here % one.ways == one.residue).sum())
+            total[STAGES.index_exchange] += samples * one.bags * _LENGTH_BYTES + requested * _ID_BYTES
         if one.form == "row":
             total[STAGES.forward_exchange] += (ranks - 1) * vectors * mine
             total[STAGES.backward_exchange] += (ranks - 1) * vectors * mine

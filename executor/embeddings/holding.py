@@ -148,7 +148,7 @@ def device_share(option: Option) -> float:
 
 @dataclass(slots=True)
 class HostLink:
-    """The way between a device and its host's memory, and what went over it."""
+    """The link between a device and host memory, and its traffic."""
 
     device: torch.device
     up_bytes: int = 0
@@ -169,14 +169,14 @@ class HostLink:
         return values.to("cpu")
 
     def taken(self) -> HostLink:
-        """What was counted since the last call."""
+        """Counts since the last call."""
         taken = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
         self.up_bytes = self.down_bytes = self.hits = self.lookups = 0
         return taken
 
 
 def host_of(device: torch.device) -> torch.device:
-    """Where host memory is: of a device that holds nothing, there as well."""
+    """The device of host memory: `meta` for a meta device."""
     return device if device.type == "meta" else torch.device("cpu")
 
 

@@ -23,10 +23,10 @@ _SHIFT = 32
 
 
 class KeyTable:
-    """The rows of keys: at most `rows` of them, which are given away from 0 on."""
+    """A hash table from keys to rows, which are assigned from 0 up to `rows`."""
 
     def __init__(self, rows: int, device: torch.device, *, name: str) -> None:
-        """`name` is what refusals call the table."""
+        """`name` of the table, for errors."""
         self.rows, self.name = rows, name
         entries = max(1, math.ceil(rows / LOAD))
         self.keys = torch.full((entries,), EMPTY, dtype=torch.int64, device=device)
@@ -85,7 +85,7 @@ class KeyTable:
         return keys
 
     def clear(self) -> None:
-        """Take all rows back."""
+        """Forget all keys."""
         self.keys.fill_(EMPTY)
         self.used = 0
 

@@ -16,7 +16,7 @@ class Places:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return self.ranks // self.per_node
 
 

@@ -86,5 +86,5 @@ def hot_and_rest(table: Slice, placed: Placed) -> tuple[list[Slice], Slice]:
 
 
 def hot_rows(rows: int, share: float) -> int:
-    """How many rows are copied: never all of them."""
+    """Number of rows that are copied: never all of them."""
     return min(round(rows * share), rows - 1)

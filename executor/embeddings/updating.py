@@ -27,7 +27,7 @@ _STATES: dict[TableOptimizer, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """How rows are updated: one rule for all tables."""
+    """The update rule of rows: one for all tables."""
 
     kind: TableOptimizer
 
@@ -38,7 +38,7 @@ class RowOptimizer:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of what it keeps of each row."""
+        """Names of its states of each row."""
         return _STATES[self.kind]
 
     def states(self, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:

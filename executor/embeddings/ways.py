@@ -28,15 +28,15 @@ from executor.embeddings.places import Places, Slice
 
 
 def whole_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
-    """The table as it is, on its rank."""
+    """The whole table, on its rank."""
     return [replace(table, rank=placed.at[0])]
 
 
 class WholeExchange:
-    """Vectors of samples on their way from the ranks that have their tables, and gradients on their way back."""
+    """Sends vectors of samples from the ranks of their tables, and gradients back."""
 
     def __init__(self, peers: Peers, held: Sequence[Slice], samples: int, empty: Tensor) -> None:
-        """`empty` has no element, and the type and device of what is sent."""
+        """`empty` is a tensor of no element, with the type and device of messages."""
         self.peers, self.samples, self.empty = peers, samples, empty
         self.by_rank: list[list[Slice]] = [[] for _ in range(peers.size)]
         for one in held:
@@ -83,10 +83,10 @@ def row_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
 
 
 class RowExchange:
-    """Partial sums on their way to the ranks of their samples, and gradients to all ranks."""
+    """Sends partial sums to the ranks of their samples, and gradients to all ranks."""
 
     def __init__(self, peers: Peers, held: Sequence[Slice], samples: int, empty: Tensor) -> None:
-        """`empty` has no element, and the type and device of what is sent."""
+        """`empty` is a tensor of no element, with the type and device of messages."""
         self.peers, self.empty = peers, empty
         self.mine = [one for one in held if one.rank == peers.rank]
         self.sizes = [samples * one.bags * one.width for one in self.mine]
@@ -116,12 +116,12 @@ def node_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
 
 
 class NodeExchange:
-    """Partial sums on their way inside a node and then between nodes, and gradients on their way back."""
+    """Sends partial sums inside a node and then between nodes, and gradients back."""
 
     def __init__(
         self, node: Peers, across: Peers, held: Sequence[Slice], samples: int, empty: Tensor
     ) -> None:
-        """`empty` has no element, and the type and device of what is sent."""
+        """`empty` is a tensor of no element, with the type and device of messages."""
         self.node, self.across, self.empty = node, across, empty
         tables = [one for one in held if one.residue % node.size == 0]
         self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]

@@ -96,14 +96,14 @@ def name_of(device: torch.device) -> str:
 
 
 def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
-    """Whether it is no CPU in the place of the plan's GPU."""
+    """Whether a device is of the plan's kind: no CPU in place of its GPU."""
     return (device.type == "cpu") == (gpu.kind == "cpu")
 
 
 def as_run_here(
     cluster: ClusterSpec, stack: StackSpec, device: torch.device
 ) -> tuple[ClusterSpec, StackSpec]:
-    """A question's cluster and stack as they are for what runs: our own executor, on this kind of device."""
+    """The cluster and stack of an emulation: this executor, on this kind of device."""
     if device.type == "cpu":
         cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
     return cluster, stack if stack.name == OWN_STACK else load_stack(OWN_STACK)
@@ -121,7 +121,7 @@ def require_memory(who: str, needs: float, device: torch.device, hint: str) -> N
 
 
 def free_bytes(device: torch.device) -> float:
-    """Bytes of its memory that nobody has."""
+    """Free bytes of a device's memory."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")

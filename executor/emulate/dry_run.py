@@ -30,7 +30,7 @@ from planner.recommender.plan import RecommenderPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRank:
-    """What a built rank holds before its first step."""
+    """Contents of a built rank before its first step."""
 
     rank: int
     pipeline_rank: int
@@ -76,7 +76,7 @@ MOST_RANKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltShards:
-    """What a built rank holds before its first step."""
+    """Contents of a built rank before its first step."""
 
     rank: int
     slices: int

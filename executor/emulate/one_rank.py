@@ -86,7 +86,7 @@ class EmulationReport(AnyEmulation):
 
     @property
     def step_seconds(self) -> float | None:
-        """A step with this rank's compute as it was and all else, communication and waiting, as predicted.
+        """A step with this rank's compute as measured and communication and waiting as predicted.
 
         None without a device, or on a CPU in the place of a GPU.
         """
@@ -157,9 +157,9 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
     """The cost model's memory of a rank of our own executor in eager mode, as memory is measured."""
-    asked = plan.question
-    cluster, stack = as_run_here(asked.cluster, asked.stack, device)
-    priced = estimate(replace(asked, cluster=cluster, stack=stack), plan.layout)
+    question = plan.question
+    cluster, stack = as_run_here(question.cluster, question.stack, device)
+    priced = estimate(replace(question, cluster=cluster, stack=stack), plan.layout)
     return predicted_parts(priced.rank_memory[stage].as_dict())
 
 

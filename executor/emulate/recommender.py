@@ -158,9 +158,9 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
 
 def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:
     """The cost model's estimate of our own executor on this kind of device."""
-    asked = plan.question
-    cluster, stack = as_run_here(asked.cluster, asked.stack, device)
-    return estimate(replace(asked, cluster=cluster, stack=stack), plan.sharding)
+    question = plan.question
+    cluster, stack = as_run_here(question.cluster, question.stack, device)
+    return estimate(replace(question, cluster=cluster, stack=stack), plan.sharding)
 
 
 def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:
@@ -186,7 +186,7 @@ def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> d
 def _step_seconds(
     plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
 ) -> float:
-    """Every stage as long as its busiest rank, of which this one's compute is what was measured."""
+    """A step whose stages last as long as their busiest ranks, with this rank's compute as measured."""
     loads, said = priced.loads.copy(), _compute(plan, priced, rank)
     for stage in COMPUTED:
         loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - said[stage]

@@ -47,7 +47,7 @@ def without_values() -> Iterator[None]:
 
 
 class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A number asked of a tensor is zero; a grouped product has a shape in fp32 too (PyTorch: only bf16)."""
+    """Reads numbers of tensors as zero, and gives grouped products a shape in fp32, too (PyTorch: only bf16)."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -142,7 +142,7 @@ _SCALE = 0.02
 
 
 class AbsentPeers(Peers):
-    """Ranks that are not there: their vectors and gradients are noise."""
+    """Absent ranks: their vectors and gradients are noise."""
 
     def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
         if came.is_floating_point():
@@ -164,7 +164,7 @@ class _KnownRouter(Router):
     came: dict[Slice, Bags]
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
-        """This rank's ids are cut up as they are; what comes is known, and comes now."""
+        """Cut up this rank's ids as in a real exchange; return the known ids of all ranks."""
         super().exchange(parts)
         return {one: Bags(bags.values.clone(), bags.lengths.clone()) for one, bags in self.came.items()}
 
@@ -175,13 +175,13 @@ class _KnownCopies(CopyExchange):
     rows: list[Sequence[Tensor]]
 
     def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        """What this rank has is gathered as it is; what comes is known, and comes now."""
+        """Gather this rank's rows as in a real exchange; return the known rows of all ranks."""
         super().rows_of_ranks(mine)
         return [[rows.clone() for rows in of] for of in self.rows]
 
 
 class OtherRanks:
-    """What the ranks that are not there do to one that is."""
+    """The messages of absent ranks to the one that runs."""
 
     def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
         self.embeddings, self.clicks = embeddings, clicks
@@ -192,7 +192,7 @@ class OtherRanks:
         embeddings.router, embeddings.copy_exchange = self._router, self._copies
 
     def draw(self, step: int) -> None:
-        """Have their samples be those of this step, counted from 0."""
+        """Draw the samples of absent ranks for a step, counted from 0."""
         every = {table: self._ids(step, table) for table in {one.table for one in self.embeddings.held}}
         self._router.came = {
             one: self._part(one, every[one.table]).split(one.ways)[one.residue] for one in self._router.mine

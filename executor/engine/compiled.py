@@ -37,7 +37,7 @@ def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any
 
 
 def _unbroken(block: Block) -> list[nn.Module]:
-    """The largest pieces that a graph each does for: routed experts break it, and attention that recomputes alone, has
+    """The largest pieces without a graph break: routed experts break it, and attention that recomputes alone, has
     only some of a sequence, or has on a GPU a kernel of its own."""
     attention, mlp = block.attention, block.mlp
     plain = not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
@@ -65,7 +65,7 @@ def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 
 
 class _Arrived(torch.autograd.Function):
-    """Waits for a tensor that is on its way without losing its gradient's way back."""
+    """Waits for a tensor in flight and passes its gradient on."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -111,33 +111,33 @@ class Engine(Rank):
         return self.optimizer.optimizers
 
     def host_tensors(self) -> list[Tensor]:
-        """What is in host memory because the layout has it there."""
+        """Tensors that the layout keeps in host memory."""
         return [one for axis in self.axes for one in axis.host_tensors()]
 
     def drive_tensors(self) -> list[Tensor]:
-        """What is on the host's drive because the layout has it there."""
+        """Tensors that the layout keeps on the host's drive."""
         return [one for axis in self.axes for one in axis.drive_tensors()]
 
     def gradient_buffers(self) -> list[Tensor]:
-        """Buffers on the device in which gradients add up, where no parameter has them as its own."""
+        """Flat buffers on the device in which gradients accumulate."""
         return [flat.gradients for flat in self.optimizer.flats]
 
     def host_parameters(self) -> set[int]:
-        """ids of parameters whose gradients are in host memory, too, whenever they exist."""
+        """ids of parameters whose gradients are in host memory, too."""
         return {one for axis in self.axes for one in axis.host_parameters()}
 
     def record(self, into: list[Carried] | None) -> None:
-        """Record copies to and from host memory and updates there from now on; None: no more."""
+        """Start recording copies to and from host memory and updates there; None: stop."""
         for axis in self.axes:
             axis.record(into)
 
     def end_step(self) -> None:
-        """A step is over: axes keep what they counted for the report."""
+        """Have axes keep the counts of a finished step for the report."""
         for axis in self.axes:
             axis.end_step()
 
     def forget(self) -> None:
-        """The warm-up is over: what axes counted so far does not count."""
+        """Have axes discard the counts of the warm-up."""
         for axis in self.axes:
             axis.forget()
 

@@ -29,7 +29,7 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Elements `begin` to `end` − 1 of what an optimizer updates, which belong to one parameter of the stage."""
+    """Elements `begin` to `end` − 1 of an updated tensor that belong to one parameter of the stage."""
 
     parameter: nn.Parameter
     updated: nn.Parameter
@@ -42,7 +42,7 @@ class Slice:
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB for what of some parameters is on this rank; `connect` it before its first step."""
+    """LAMB for this rank's slices of some parameters; `connect` it before its first step."""
 
     def __init__(
         self, updated: Sequence[nn.Parameter], *, rate: float, betas: tuple[float, float], decay: float
@@ -54,12 +54,12 @@ class Lamb(torch.optim.Optimizer):
         self._ratios: list[Tensor] | None = None
 
     def connect(self, norms: WholeNorms, slices: Iterable[Slice]) -> None:
-        """Tell which parameters the elements belong to, and who knows the norms of these."""
+        """Set the slices that it updates and the source of their parameters' norms."""
         self._norms, self._slices = norms, list(slices)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update; with the norms of whole parameters if `WholeNorms.find` did not bring them."""
+        """Update; finds the norms of whole parameters first, unless `WholeNorms.find` has set the ratios."""
         if self._ratios is None:
             assert self._norms is not None
             self._norms.find([self])
@@ -71,7 +71,7 @@ class Lamb(torch.optim.Optimizer):
         self._ratios = None
 
     def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Update the moments, put r in the gradients' place: (parameter, squares of x and of r here) of each slice."""
+        """Update the moments and overwrite gradients by r; (parameter, squares of x and of r here) of each slice."""
         for updated in self._updated:
             self._direct(updated)
         weights = [one.of(one.updated) for one in self._slices]
@@ -83,7 +83,7 @@ class Lamb(torch.optim.Optimizer):
         return [(one.parameter, square) for one, square in zip(self._slices, squares, strict=True)]
 
     def take(self, ratios: Sequence[Tensor]) -> None:
-        """‖x‖ / ‖r‖ of the parameter of each slice, for the step to come."""
+        """Set ‖x‖ / ‖r‖ of the parameter of each slice for the next step."""
         self._ratios = list(ratios)
 
     def _direct(self, updated: nn.Parameter) -> None:
@@ -106,7 +106,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 class WholeNorms:
-    """Adds up the squares of what ranks hold of the parameters of their stage."""
+    """Adds up squares of the slices of each parameter over the ranks of a stage."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class WholeNorms:
         self._copies = torch.tensor(copies, dtype=torch.float32, device=device).unsqueeze(1)
 
     def find(self, optimizers: Sequence[Lamb], *, tied: bool = False) -> None:
-        """Have optimizers begin their updates, and give them the ratios of all their parameters, in one all-reduce."""
+        """Begin the updates of optimizers and set the ratios of all their parameters, with one all-reduce."""
         found = [one.begin() for one in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
         for parameter, squares in (one for some in found for one in some):

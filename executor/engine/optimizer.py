@@ -116,7 +116,7 @@ class Optimizer:
         return norm
 
     def splits(self, parameter: nn.Parameter) -> int:
-        """Over how many ranks of its stage an update finds a parameter split."""
+        """Number of ranks of the stage over which a parameter is split during the update."""
         if self.experts is not None and self.experts.holds(parameter):
             shard = dist.get_world_size(self.experts.copies.shard) if self.plan.layout.zero else 1
             return self.experts.splits(parameter) * shard
@@ -125,12 +125,12 @@ class Optimizer:
         return tensor * (self.plan.layout.shard_group if over_replicas else 1)
 
     def spread(self) -> None:
-        """Bring what was loaded where optimizers update it to wherever else it is."""
+        """Copy loaded weights to all places where they are used."""
         for one in self._updating:
             one.spread()
 
     def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
-        """Without flat buffers: (parameter, what is updated in its place if not itself, by which optimizer)."""
+        """(parameter, updated tensor, optimizer) of each parameter that is in no flat buffer."""
         for optimizer in self._on_device:
             for group in optimizer.param_groups:
                 yield from ((parameter, parameter, optimizer) for parameter in group["params"])
@@ -225,7 +225,7 @@ class Optimizer:
         return sorted(found, key=lambda one: self._order[id(one[0])])
 
     def _norms_of_shards(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """The same without flat buffers; gradients of streamed blocks are on the host."""
+        """The same for parameters in no flat buffer; gradients of streamed blocks are on the host."""
         found: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for gradients in self._shards_by_device():
             norms = torch._foreach_norm([gradient for _, gradient in gradients], dtype=torch.float32)

@@ -1,1 +1,1 @@
-"""Ranks that fail, hang or are told to stop, and what is said of it."""
+"""Failures, hangs and stops of ranks, and their errors."""

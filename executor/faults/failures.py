@@ -1,4 +1,4 @@
-"""Why a rank failed: the rank writes it, its launcher reads it and tells a person.
+"""Failures of ranks: written by the rank, read by its launcher, and worded for people.
 
 A `final` failure would happen again: the run is not started again for it.
 """
@@ -32,13 +32,13 @@ _ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
 
 _UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
 _writing = threading.RLock()
-"""A process that fails may be told to end at the same moment, which another thread hears."""
+"""A process that fails may get SIGTERM at the same moment, which another thread handles."""
 
 Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
-    """Write why this rank failed; nothing where even that cannot be written, as on a full disk."""
+    """Write why this rank failed; does nothing where it cannot be written, as on a full disk."""
     partial = folder / f".failure-{rank}"
     word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
     word["launch"] = os.environ.get(LAUNCH, "")
@@ -60,14 +60,14 @@ def write_end(folder: Path, rank: int) -> None:
 
 
 def error_fields(error: MeshwrightError) -> dict[str, Any]:
-    """The fields of a failure that hold an error a user can meet."""
+    """The fields of a failure that describe a user-facing error."""
     kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
     problems = [[problem.where, problem.what] for problem in error.problems]
     return {"kind": kind, "headline": error.headline, "problems": problems, "hint": error.hint}
 
 
 def error_of_fields(failure: Failure) -> MeshwrightError:
-    """The error of which `error_fields` made fields."""
+    """The error from the fields of `error_fields`."""
     problems = [Problem(where, what) for where, what in failure["problems"]]
     return _KINDS[failure["kind"]](failure["headline"], problems=problems, hint=failure["hint"])
 
@@ -100,7 +100,7 @@ def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> st
 def _cause(
     folder: Path, failures: list[Failure], ranks: int, answered: Container[int], *, called: bool = False
 ) -> tuple[str, Failure | None]:
-    """That sentence, and the failure of the rank whose own output may say more.
+    """The cause in a sentence, and the failure of the rank whose output may explain it.
 
     Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
     that is shut down tells them.
@@ -123,7 +123,7 @@ def _cause(
 
 
 def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
-    """Ranks that wrote no failure where others did; none where nobody did, as then nothing tells them apart."""
+    """Ranks that wrote no failure although others did; empty where no rank wrote one."""
     spoke = {int(failure["rank"]) for failure in failures}
     silent = [rank for rank in range(ranks) if rank not in spoke and rank not in answered]
     return silent if len(silent) < ranks else []
@@ -181,7 +181,7 @@ def _last_checkpoint(saved: Path | None) -> Problem:
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
-    """A sentence on which rank hangs: the one that wrote nothing; where all did, the one that came least far."""
+    """A sentence on which rank hangs: the silent one, or where all wrote, the one with the least progress."""
     hung = [failure for failure in failures if "step" in failure]
     silent = sorted(
         set(range(ranks)) - {int(failure["rank"]) for failure in failures if "ended" not in failure}
@@ -209,7 +209,7 @@ def _without(signs: dict[int, Sign], silent: list[int]) -> str:
 
 
 def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
-    """The nodes that these ranks make up; none where there is one node, or where some are only a part of one."""
+    """The nodes that consist of these ranks; empty on a single node, or where a node is only partly among them."""
     members: dict[tuple[object, object], set[int]] = {}
     for rank, sign in signs.items():
         members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)

@@ -28,7 +28,7 @@ from executor.run_config import STOP, STOPPED
 
 
 class StopRequest:
-    """Knows whether this rank was asked to stop; inside its block Ctrl-C asks for it."""
+    """A request to stop this rank; Ctrl-C makes it inside the block."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None or dist.get_rank() else folder / STOP
@@ -46,7 +46,7 @@ class StopRequest:
 
     @property
     def made(self) -> bool:
-        """Whether a signal to this process asked for it, or, on rank 0, the file."""
+        """Whether a signal to this process requested it, or, on rank 0, the file."""
         return self._interrupted or (self._file is not None and self._file.exists())
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -32,7 +32,7 @@ _SWEPT_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Follower:
-    """Follows a run while it goes on: hands on steps and notes, and sees when it must end."""
+    """Follows a run: reports steps and notes, and decides when it must end."""
 
     launch: Launch
     folder: Path
@@ -81,7 +81,7 @@ class Follower:
         return time.monotonic() - self.swept_at > _SWEPT_SECONDS
 
     def _given_up(self) -> bool:
-        """Whether a rank failed in a way that would happen again, and the others had time to write why, too."""
+        """Whether a rank failed for good, and the others had time to write why."""
         failures = read_failures(self.folder)
         if not failures:
             self.failed_at, self.said = None, False
@@ -100,7 +100,7 @@ class Follower:
         return False
 
     def _hand_on(self) -> None:
-        """Hand on new lines of progress, where rank 0 was started here."""
+        """Report new lines of progress, where rank 0 was started here."""
         progress = self.folder / PROGRESS
         if not progress.exists():
             return

@@ -72,7 +72,7 @@ def run_plan(
 
 
 def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, inside: bool) -> RunConfig:
-    """The flags that the plan is run with, once plan, flags and this host were found to go together."""
+    """The flags to run with, once plan, flags and this host are found compatible."""
     require_torch("run")
     training = training_of(plan)
     config = training.require_trainable(plan, config, on_note)

@@ -29,7 +29,7 @@ _calls = 0
 
 
 def owner(plan: AnyPlan, config: RunConfig) -> str:
-    """A name for who started this rank, and for what: the same at each start of one run, and of no other.
+    """An identifier of the launcher and the job of this rank: the same at each start of one run only.
 
     To be called once a run, as a process may train more than once.
 

@@ -24,7 +24,7 @@ _NAME_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """How many nodes share the ranks, evenly; and, of several, where they meet."""
+    """The number of nodes, which share the ranks evenly, and where several meet."""
 
     count: int = 1
     rendezvous: str | None = None

@@ -53,7 +53,7 @@ _LONGEST_GRACE = 10.0
 
 
 def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
-    """Join the job that the environment describes, train, and leave; rank 0 writes the files."""
+    """Join the job of the environment, train, and leave; rank 0 writes the files."""
     out_dir, backend = config.out, config.backend
     assert out_dir is not None
     assert backend is not None

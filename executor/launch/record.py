@@ -46,15 +46,15 @@ class FileWatcher(Watcher):
         self._append({"note": text})
 
     def saved(self, step: int, seconds: float) -> None:
-        """Append what training waited."""
+        """Append how long training waited for a save."""
         self._append({"save": step, "blocked_seconds": seconds, "at": time.time()})
 
     def written(self, step: int, seconds: float, size: int) -> None:
-        """Append what writing took."""
+        """Append how long a checkpoint took to write."""
         self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": time.time()})
 
     def resumed(self, step: int, loading_seconds: float) -> None:
-        """Append what the ranks' loss took until now; nothing where it was a person who started the run again."""
+        """Append the time that a loss of ranks took; nothing where a person restarted the run."""
         if not self._again:
             return
         now, began = time.time(), process_began()

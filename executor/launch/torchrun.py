@@ -47,13 +47,13 @@ def run_ranks(
 ) -> None:
     """Run the ranks until their report is in the run's folder; their output goes to files under `logs`.
 
-    Of several nodes each calls it; the one with rank 0 is told of steps.
+    Of several nodes each calls it; the one with rank 0 reports steps.
 
     Ranks that fail after every step was measured leave a report of these; then that is a note, and no error.
 
     Raises:
         RunError, InputError, HostError: a rank failed, and was not to be started again.
-        StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
+        StoppedError: it was stopped by Ctrl-C or SIGTERM, after a whole step.
     """
     folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
     assert folder is not None
@@ -91,7 +91,7 @@ def run_ranks(
 
 
 def _add_note(path: Path, note: str, on_note: OnNote) -> None:
-    """Tell what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
+    """Report what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
     on_note(note)
     report = load_any_report(path)
     if note not in report.notes:
@@ -168,7 +168,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:
-    """The error with which a run ends that was asked to stop after `step`; `saved` is its newest checkpoint."""
+    """The error of a run that stopped on request after `step`; `saved` is its newest checkpoint."""
     if saved is None:
         return StoppedError(
             f"stopped after step {step}; nothing was saved",

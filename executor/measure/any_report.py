@@ -62,7 +62,7 @@ class AnyReport(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """A run apart from what each of its ranks measured."""
+    """The part of a report that does not depend on single ranks."""
 
     environment: Environment
     seed: int

@@ -40,7 +40,7 @@ _NAMED_PARTS = MEASURED_PARTS[:-1]
 
 
 class Trains(Protocol):
-    """An engine as seen here: its slices of the model, its optimizers, and a step."""
+    """An engine whose memory is measured: its slices of the model, its optimizers, and a step."""
 
     @property
     def parts(self) -> Iterable[nn.Module]:
@@ -51,16 +51,16 @@ class Trains(Protocol):
         """Every torch optimizer that updates them."""
 
     def host_tensors(self) -> Iterable[Tensor]:
-        """What is in host memory because the layout has it there."""
+        """Tensors that the layout keeps in host memory."""
 
     def drive_tensors(self) -> Iterable[Tensor]:
-        """What is on the host's drive because the layout has it there."""
+        """Tensors that the layout keeps on the host's drive."""
 
     def gradient_buffers(self) -> Iterable[Tensor]:
-        """Buffers on the device in which gradients add up, where no parameter has them as its own."""
+        """Flat buffers on the device in which gradients accumulate."""
 
     def host_parameters(self) -> Collection[int]:
-        """ids of parameters whose gradients are there, too, whenever they exist."""
+        """ids of parameters whose gradients are in host memory, too."""
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> object:
         """One optimizer step."""
@@ -93,19 +93,19 @@ def held_parts(engine: Trains) -> dict[str, int]:
 
 
 def held_on_host(engine: Trains) -> int:
-    """Bytes that now are in host memory because the layout has them there."""
+    """Bytes that the layout keeps in host memory now."""
     tracker = StorageTracker()
     tracker.name(HOST, engine.host_tensors())
     return tracker.now[HOST]
 
 
 def held_on_drive(engine: Trains) -> int:
-    """Bytes that are on the host's drive because the layout has them there."""
+    """Bytes that the layout keeps on the host's drive."""
     return sum(one.nbytes for one in engine.drive_tensors())
 
 
 def allocator_peak(device: torch.device) -> AllocatorPeak | None:
-    """What CUDA's allocator saw since the last reset; None on a CPU."""
+    """Peaks of CUDA's allocator since the last reset; None on a CPU."""
     if device.type != "cuda":
         return None
     return AllocatorPeak(
@@ -158,7 +158,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
 
 
 def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
-    """Name what lives from step to step."""
+    """Name the tensors that live from step to step."""
     for part in (*_NAMED_PARTS, HOST, DRIVE):
         tracker.name(part, ())
     tracker.name(DRIVE, engine.drive_tensors())
@@ -233,7 +233,7 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
 
 
 def _host_ran_out(held: int, engine: Trains) -> RunError:
-    """The error of a rank that keeps blocks in host memory, of which there was no more."""
+    """The error of a rank that keeps blocks in host memory and ran out of it."""
     device = sum(held_parts(engine).values())
     return RunError(
         f"host memory ran out: offloaded blocks have {format_bytes(held)} there",
@@ -243,7 +243,7 @@ def _host_ran_out(held: int, engine: Trains) -> RunError:
 
 
 def _drive_failed(error: DriveError, engine: Trains) -> HostError:
-    """The error of a rank that keeps states on a drive which took or gave no more."""
+    """The error of a rank whose drive could not be read or written."""
     device = sum(held_parts(engine).values())
     return HostError(
         f"drive: {(error.strerror or str(error)).lower()} in `{error.filename}`, where this rank has"

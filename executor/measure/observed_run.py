@@ -24,7 +24,7 @@ _WATCHED_NOISE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What reports must share for one profile to fit them."""
+    """The machine and software that reports must share for one profile to fit them."""
 
     device: str
     processor: str

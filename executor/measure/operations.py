@@ -78,7 +78,7 @@ class OperationsReport(Spec):
 
     @property
     def goodput(self) -> float:
-        """Share of these seconds in which steps were trained that were kept."""
+        """Share of the time in which steps were trained that were kept."""
         return self.parts["training"] / self.wall_seconds if self.wall_seconds else 1.0
 
     @property
@@ -88,7 +88,7 @@ class OperationsReport(Spec):
 
     @property
     def mean_save(self) -> MeanSave:
-        """What a checkpoint takes; the last is not one of many: training does not go on beside it."""
+        """The mean checkpoint, without the last, beside which no training goes on."""
         among = self.saves[:-1] or self.saves
         flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
         sizes = [save.bytes for save in self.saves if save.bytes is not None]
@@ -100,7 +100,7 @@ class OperationsReport(Spec):
 
     @property
     def mean_restart(self) -> MeanRestart:
-        """What a restart takes in which no rank is lost again: of one in which some were, only the end counts."""
+        """The mean restart without further losses; of others only their end counts."""
         starts = [1, *(one.start for one in self.restarts)]
         whole = [one for one, before in zip(self.restarts, starts, strict=False) if one.start == before + 1]
         return MeanRestart(

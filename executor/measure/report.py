@@ -37,7 +37,7 @@ class PhaseReport(Spec):
 
 
 class AllocatorPeak(Spec):
-    """What CUDA's allocator saw, in bytes; it knows totals only, but of kernels' own temporaries too."""
+    """Peaks of CUDA's allocator in bytes: totals only, temporaries of kernels included."""
 
     allocated: int
     """Most it had handed out at a time."""

@@ -34,7 +34,7 @@ class WorkSpan(NamedTuple):
 
 
 class WaitSpan(NamedTuple):
-    """One time that the rank stood still for others; seconds from the common start."""
+    """One interval in which the rank waited for others; seconds from the common start."""
 
     axis: str
     start: float
@@ -78,7 +78,7 @@ class StepSpans:
 
 
 class Recordable(Protocol):
-    """An engine as seen here: its ranks, its device, the two phases of a step, and its record of passes."""
+    """An engine whose steps are recorded: its meshes, its device, the two phases of a step, its passes."""
 
     mesh: DeviceMesh
     device: torch.device
@@ -88,7 +88,7 @@ class Recordable(Protocol):
     passes: Passes
 
     def record(self, into: list[Carried] | None) -> None:
-        """Record copies to and from host memory and updates there from now on; None: no more."""
+        """Start recording copies to and from host memory and updates there; None: stop."""
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """The first phase."""
@@ -98,7 +98,7 @@ class Recordable(Protocol):
 
 
 def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
-    """Train a step on each batch and return what this rank did in each."""
+    """Train a step on each batch and return the recording of each."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
     for inputs_BS, targets_BS in batches:
@@ -142,7 +142,7 @@ def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
 
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
-    """The recorded step of median length, as every rank of the job saw it; every rank calls it."""
+    """The recorded step of median length, of every rank of the job; every rank calls it."""
     everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
     ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
     typical = ends.index(statistics.median_low(ends))

@@ -60,7 +60,7 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
-    """Forward and backward of a microbatch, `size` being the blocks; then the update of next to no parameters."""
+    """Time forward and backward of a microbatch by number of blocks, then an update of few parameters."""
     for name, pair in engines.items():
         for blocks, engine in zip((_FEW, _MANY), pair, strict=True):
             step = watch.host(_forward_backward(engine), _REPEATS).shared(_MICROBATCHES)

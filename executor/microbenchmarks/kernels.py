@@ -213,7 +213,7 @@ def _autograd_call(watch: Stopwatch) -> float:
 
 
 def _without(engine_seconds: float, timing: Timing) -> Timing:
-    """The rest of a time without another; at least a tenth, as the engine's own call is noisy."""
+    """A time less that of the engine's call; at least a tenth, as the call is noisy."""
     return Timing(
         seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
         quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),

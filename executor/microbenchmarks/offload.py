@@ -153,7 +153,7 @@ def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
 
 
 def _something_else() -> None:
-    """Products for a while, as passes have them."""
+    """Matrix products for a while, in place of passes."""
     left, end = torch.ones(256, 256), time.perf_counter() + _ASIDE_SECONDS
     while time.perf_counter() < end:
         torch.mm(left, left)

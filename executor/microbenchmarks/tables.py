@@ -53,7 +53,7 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:
-    """So many ids of rows in random order, `pooling` of each bag, or of some bags one."""
+    """`ids` ids of random rows, `pooling` in each bag; below 1, one in some bags."""
     draw = torch.Generator().manual_seed(0)  # the same in every round, on every process
     values = torch.randint(rows, (ids,), generator=draw).to(device)
     count = round(ids / pooling)

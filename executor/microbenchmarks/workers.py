@@ -56,7 +56,7 @@ def run_workers(
 
 
 def result_of(folder: Path, rank: int) -> Path:
-    """Where a process writes what it found."""
+    """The file of a process's result."""
     return folder / f"rank-{rank}.json"
 
 

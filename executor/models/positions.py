@@ -145,10 +145,10 @@ class Turns:
         """(S, K/2) each; the last ones again while nothing changes. A compiled block fuses their making instead."""
         if torch.compiler.is_compiling():
             return _tables(like, places, turning)
-        asked = (places, like.shape[-1], like.dtype, like.device)
+        key = (places, like.shape[-1], like.dtype, like.device)
         last = self._last.get(turning)
-        if last is None or last[0] != asked:
-            self._last[turning] = last = (asked, _tables(like, places, turning))
+        if last is None or last[0] != key:
+            self._last[turning] = last = (key, _tables(like, places, turning))
         return last[1]
 
 

@@ -24,7 +24,7 @@ from executor.models.positions import Places, Visibility
 
 
 class Sequence(Protocol):
-    """What modules that know of positions need of a sequence."""
+    """The tokens of a sequence that a rank has, for modules that depend on positions."""
 
     def places(self, count: int) -> Places:
         """The positions of the `count` tokens that this rank has."""
@@ -69,9 +69,9 @@ class WholeSequence:
         places = self.places(tokens)
         if visibility.is_causal(places, places):
             return None
-        asked = (visibility, heads, tokens, query_BHSK.dtype, query_BHSK.device)
-        if self._mask is None or self._mask[0] != asked:
-            self._mask = (asked, visibility.bias(places, places, heads, query_BHSK))
+        key = (visibility, heads, tokens, query_BHSK.dtype, query_BHSK.device)
+        if self._mask is None or self._mask[0] != key:
+            self._mask = (key, visibility.bias(places, places, heads, query_BHSK))
         return self._mask[1]
 
 
@@ -103,13 +103,13 @@ class FlexAttention:
 
     def __init__(self, kernel: Kernel | None = None) -> None:
         self._kernel = kernel
-        self._asked: object = None
+        self._key: object = None
         self._how: dict[str, Any] = {}
 
     def attend(
         self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """(B, H, S, K); compiled when first asked, and again for other shapes, unless a kernel was given; in a
+        """(B, H, S, K); compiled at the first call, and again for other shapes, unless a kernel was given; in a
         compiled block with it."""
         grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
         out: Tensor
@@ -117,9 +117,9 @@ class FlexAttention:
             how = _how(visibility, query_BHSK)
             out = flex_attention(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **how)
             return out
-        asked = (visibility, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
-        if self._asked != asked:
-            self._asked, self._how = asked, _how(visibility, query_BHSK)
+        key = (visibility, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
+        if self._key != key:
+            self._key, self._how = key, _how(visibility, query_BHSK)
         kernel = self._kernel or _compiled_flex()
         out = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
         return out

@@ -27,7 +27,7 @@ from executor.models.sequence import Sequence, WholeSequence
 
 
 def _nothing(child: str) -> None:
-    """All weights are there."""
+    """Do nothing: all weights are on the device."""
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:
@@ -154,7 +154,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.loss_chunk = loss_chunk
         self.before: Callable[[str], None] = _nothing
-        """Told of the embedding, each block (`blocks.3`) and the head before it computes, so that its weights arrive.
+        """Called with the name of the embedding, each block (`blocks.3`) and the head before it computes.
         """
         place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None

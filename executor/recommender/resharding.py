@@ -41,7 +41,7 @@ def to_blocks(
     """
     sends = {(one, at): rows[slice(*_shared(one, at))] for one, rows in mine.items() for at in siblings}
     pairs = [(one, at) for one in siblings for at in mine]
-    came = _traded(peers, sends, pairs, none, to_block=True)
+    came = _exchanged(peers, sends, pairs, none, to_block=True)
     blocks = {}
     for at in mine:
         begin, end = block_rows(at)
@@ -55,14 +55,14 @@ def to_blocks(
 def from_blocks(
     peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """What `to_blocks` made → rows of this rank's slices."""
+    """Blocks as `to_blocks` returns them → rows of this rank's slices."""
     sends = {
         (one, at): block[(one.residue - block_rows(at)[0]) % one.ways :: one.ways]
         for at, block in blocks.items()
         for one in siblings
     }
     pairs = [(one, at) for at in siblings for one in blocks]
-    came = _traded(peers, sends, pairs, none, to_block=False)
+    came = _exchanged(peers, sends, pairs, none, to_block=False)
     return {one: torch.cat([came[one, at] for at in siblings]) for one in blocks}
 
 
@@ -72,7 +72,7 @@ def _shared(one: Slice, at: Slice) -> tuple[int, int]:
     return min(begin, one.held_rows), min(end, one.held_rows)
 
 
-def _traded(
+def _exchanged(
     peers: Peers, sends: Mapping[Pair, Tensor], comes: Sequence[Pair], none: Tensor, *, to_block: bool
 ) -> dict[Pair, Tensor]:
     """Rows to and from blocks, in the order of `sends` and `comes`, which is that of sender, then receiver."""
@@ -125,12 +125,12 @@ def put_back(
         for one, rows in loaded.items()
     }
     if ways > 1:
-        found = _keyed_traded(peers, siblings, found, none)
+        found = _keyed_exchanged(peers, siblings, found, none)
     for one, rows in found.items():
         held[one].take(torch.div(rows[KEYS], ways, rounding_mode="floor"), rows)
 
 
-def _keyed_traded(
+def _keyed_exchanged(
     peers: Peers, siblings: Sequence[Slice], found: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
     """Rows of each slice's block → rows whose keys lie in it, from all blocks in their order."""

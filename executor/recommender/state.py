@@ -69,7 +69,7 @@ class RecommenderState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Every tensor has its own name."""
+        """No substitutes: every tensor has its own name."""
         return {}
 
     def spread(self) -> None:
@@ -91,7 +91,7 @@ class RecommenderState:
         embeddings.sent.taken()
 
     def progress(self, step: int, data: str) -> RecommenderProgress:
-        """What is told of the run after so many steps on this data."""
+        """The progress of the run after `step` steps on this data."""
         engine, options = self.engine, self.options
         return RecommenderProgress(
             step=step,
@@ -161,7 +161,7 @@ class RecommenderState:
         held.pieces.append(Piece(box, values))
 
     def _none(self, one: Slice, kind: str) -> Tensor:
-        """No row of a slice's kind."""
+        """An empty tensor with the row shape and type of a slice's `kind`."""
         embeddings = self.engine.embeddings
         if kind == KEYS:
             return torch.empty(0, dtype=torch.int64, device=self.device)

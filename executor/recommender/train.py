@@ -38,7 +38,7 @@ _SCORED = 8
 
 
 def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | RecordedClicks:
-    """What the run trains on. Raises InputError where a file does not go with the model."""
+    """The samples of the run. Raises InputError where a file does not fit the model."""
     if config.data in (TEXT, RANDOM):
         return MadeUpClicks(plan.model, plan.training.global_batch, seed=config.seed)
     return RecordedClicks(Path(config.data), plan.model, plan.training.global_batch)
@@ -109,7 +109,7 @@ def train(
 
 
 def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) -> RecommenderReport:
-    """Steps apart, in which stages, bytes and memory are seen; then the report of all ranks."""
+    """Measure stages, bytes and memory in separate steps; then the report of all ranks."""
     engine, config = run.engine, run.config
     last = config.warm_up + config.steps
     stages, formula = _stage_seconds(run, last)

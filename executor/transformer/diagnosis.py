@@ -42,7 +42,7 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the diagnostic steps found; empty where they were not asked for, or failed."""
+    """Results of the diagnostic steps; empty where they were not requested, or failed."""
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -82,10 +82,10 @@ def _run_diagnostic_steps(
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
     memory: tuple[dict[str, int], int] = ({}, 0)
-    if config.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
+    if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
         told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
         steps, parts = told or (steps, parts)
-    if config.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+    if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
         if config.waiting_steps:
             keep(Diagnosis(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
@@ -97,15 +97,15 @@ def _run_diagnostic_steps(
     return Diagnosis(steps=steps, parts=parts, memory=memory[0], host_bytes=memory[1], notes=tuple(notes))
 
 
-def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
-    """Whether any rank was asked to stop, known on every rank; a note says what is left out."""
+def _stop_requested(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+    """Whether a stop was requested on any rank, known on every rank; adds a note on what is left out."""
     (asked,) = any_rank(engine.device, stop())
     notes += [f"asked to stop after the last step: {what} not measured"] * asked
     return asked
 
 
 def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
-    """What `tell` returns; None, and a note, where it fails and there is one rank.
+    """The result of `tell`; None, and a note, where it fails on a single rank.
 
     Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
     """

@@ -58,11 +58,11 @@ class TransformerState:
         return {f"{kind}.{copy}": f"{kind}.{of}" for kind in kinds for copy, of in tied.items()}
 
     def spread(self) -> None:
-        """Bring what was loaded where optimizers update it to wherever else it is."""
+        """Copy loaded weights to all places where they are used."""
         self.engine.optimizer.spread()
 
     def progress(self, step: int, data: str) -> Progress:
-        """What is told of the run after so many steps on this data."""
+        """The progress of the run after `step` steps on this data."""
         plan, options = self.engine.plan, self.engine.options
         return Progress(
             step=step,

@@ -84,7 +84,7 @@ def train(
 ) -> RunReport | Stopped:
     """Train and measure a plan; every rank calls it and gets the answer.
 
-    Every rank asks `stop` after each step. After the last one stopping costs only what diagnostic steps would find.
+    Every rank calls `stop` after each step. Stopping after the last one loses only the diagnostic steps.
 
     Raises:
         OutOfMemoryError: this rank's memory ran out; the error says which part held what.

@@ -26,8 +26,8 @@ _LEAST_BYTES = 4096
 """Smaller storages stay: they are not worth a copy."""
 
 
-class Attic:
-    """The host memory that activations of a rank's blocks share: buffers that are used again."""
+class ActivationPool:
+    """A pool of host buffers for the activations of a rank's blocks."""
 
     def __init__(self, link: HostLink) -> None:
         self.link = link
@@ -41,7 +41,7 @@ class Attic:
             block.forward = run
 
     def take(self, size: int) -> Tensor:
-        """A buffer of so many bytes."""
+        """A free buffer of `size` bytes, made where there is none."""
         free = self._free.get(size)
         if not free:
             return self.link.buffer(size, torch.uint8)
@@ -50,7 +50,7 @@ class Attic:
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
-        """A buffer that is free once a copy out of it has arrived."""
+        """Return a buffer to the pool; it is free once a copy out of it has arrived."""
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(
@@ -67,10 +67,10 @@ class Attic:
 
 
 class _Kept:
-    """What one block keeps of one pass."""
+    """The saved tensors of one block in one pass."""
 
-    def __init__(self, attic: Attic, block: nn.Module, before: _Kept | None) -> None:
-        self._attic, self._block, self._before = attic, block, before
+    def __init__(self, pool: ActivationPool, block: nn.Module, before: _Kept | None) -> None:
+        self._pool, self._block, self._before = pool, block, before
         self._stored: dict[
             tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], weakref.ref[_Stored]]
         ] = {}
@@ -78,7 +78,7 @@ class _Kept:
         self._all: list[weakref.ref[_Stored]] = []
 
     def pack(self, tensor: Tensor) -> object:
-        """What autograd is to hold in the place of a tensor."""
+        """The object that autograd holds in place of a tensor."""
         if isinstance(tensor, AsyncCollectiveTensor):
             tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
         if is_traceable_wrapper_subclass(tensor):
@@ -87,7 +87,7 @@ class _Kept:
             return _Wrapped(type(tensor), packed, context, tensor.size(), tensor.stride())
         storage = tensor.untyped_storage()
         small = storage.nbytes() < _LEAST_BYTES
-        if small or tensor.device.type != self._attic.link.device.type or self._is_parameter(storage):
+        if small or tensor.device.type != self._pool.link.device.type or self._is_parameter(storage):
             return tensor.detach()
         stored = self._stored_once(tensor, storage)
         return _View(stored, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
@@ -105,14 +105,14 @@ class _Kept:
         return device.view(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
 
     def _packed_part(self, part: object) -> object:
-        """Of a tensor that is made of others: one of these, or what says how they lie."""
+        """Pack an inner tensor of a wrapper subclass; metadata stays as it is."""
         return self.pack(part) if isinstance(part, Tensor) else part
 
     def _unpacked_part(self, part: object) -> object:
         return self.unpack(part) if isinstance(part, (Tensor, _Wrapped, _View)) else part
 
     def bring_with_the_one_before(self) -> None:
-        """The block's backward pass begins: have its activations, and begin to bring those that are wanted next."""
+        """Copy the block's activations up for its backward pass, and begin with those of the block before it."""
         for kept in (self, self._before):
             if kept is not None:
                 kept._bring()
@@ -123,7 +123,7 @@ class _Kept:
                 one.begin()
 
     def _is_parameter(self, storage: torch.UntypedStorage) -> bool:
-        """Of whatever the block's parameters are now: sharded ones change."""
+        """Whether a storage belongs to a parameter of the block; sharded parameters change storage."""
         return any(local(one).untyped_storage()._cdata == storage._cdata for one in self._block.parameters())
 
     def _stored_once(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Stored:
@@ -133,7 +133,7 @@ class _Kept:
             stored = found()
             if alive() is storage and stored is not None:
                 return stored
-        stored = _Stored(self._attic, tensor.detach())
+        stored = _Stored(self._pool, tensor.detach())
         self._stored[key] = (weakref.ref(storage), weakref.ref(stored))
         self._all.append(weakref.ref(stored))
         return stored
@@ -142,13 +142,13 @@ class _Kept:
 class _Stored:
     """One storage in host memory; its buffer is free again when autograd holds no view of it any more."""
 
-    def __init__(self, attic: Attic, tensor: Tensor) -> None:
-        self._attic, self._device = attic, tensor.device
+    def __init__(self, pool: ActivationPool, tensor: Tensor) -> None:
+        self._pool, self._device = pool, tensor.device
         # by views alone: fake tensors never let go of a storage that was an argument of an operator
         elements = tensor.untyped_storage().nbytes() // tensor.itemsize
         whole = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
-        self._buffer = attic.take(whole.numel())
-        self._down = attic.link.down(self._buffer, whole)
+        self._buffer = pool.take(whole.numel())
+        self._down = pool.link.down(self._buffer, whole)
         self._up = HERE
         self._values: Tensor | None = None
 
@@ -156,17 +156,17 @@ class _Stored:
         """Begin to bring it to the device."""
         if self._values is None:
             self._values = torch.empty_like(self._buffer, device=self._device)
-            self._up = self._attic.link.up(self._values, self._buffer, after=self._down)
+            self._up = self._pool.link.up(self._values, self._buffer, after=self._down)
 
     def on_device(self) -> Tensor:
-        """Its bytes on the device; what is computed from now on has them."""
+        """Its bytes on the device, valid for all computations that follow."""
         self.begin()
         self._up.before_computing()
         assert self._values is not None
         return self._values
 
     def __del__(self) -> None:
-        self._attic.give_back(self._buffer, self._up)
+        self._pool.give_back(self._buffer, self._up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Wrapped:
-    """A tensor that is made of others."""
+    """A wrapper subclass and its inner tensors."""
 
     kind: Any
     inner: dict[str, object]

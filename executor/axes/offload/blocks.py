@@ -37,7 +37,7 @@ from executor.mesh import local
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPart:
-    """What the offloaded blocks of a rank share."""
+    """Objects that the offloaded blocks of a rank share."""
 
     link: HostLink
     at_once: bool
@@ -73,11 +73,11 @@ class StatesOnHost(FlatParameters):
 
     @property
     def _masters_apart(self) -> bool:
-        """Whether what is updated is there for the update alone."""
+        """Whether the fp32 master weights are a copy for the update alone."""
         return True
 
     def _host_copy(self, values: Tensor, *, pinned: bool) -> Tensor:
-        """fp32 weights for the update: in host memory, or for the moment until they are on the drive."""
+        """An fp32 copy of weights in host memory; pageable where it moves to the drive afterwards."""
         if self.host.drive is not None:
             return values.detach().to(self.host.link.memory, torch.float32, copy=True)
         return self.host.link.buffer(values.numel(), torch.float32, pinned=pinned).copy_(values)
@@ -96,7 +96,7 @@ class StatesOnHost(FlatParameters):
         """Begin to copy the weights to the device: here they always are."""
 
     def await_weights(self) -> None:
-        """What is computed from now on has the weights."""
+        """Have all computations that follow wait for the weights."""
 
     def drop(self) -> None:
         """Free the weights on the device: here they stay."""
@@ -141,7 +141,7 @@ class StatesOnHost(FlatParameters):
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
     def _updated_weights(self) -> Tensor:
-        """The share, about to be copied to wherever else it is."""
+        """The updated share, which is about to be copied."""
         if self._on_drive is not None:
             self._on_drive.read_weights_again()
         return self.shard.detach()
@@ -167,7 +167,7 @@ class StatesOnHost(FlatParameters):
         self.shard.grad = None
 
     def end_pass(self) -> None:
-        """Take note that a backward pass is over, though not every parameter got a gradient."""
+        """End a backward pass in which some parameters got no gradient."""
         if self._seen:
             self._pass_done()
 

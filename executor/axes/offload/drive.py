@@ -41,12 +41,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DriveError(OSError):
-    """A drive that took or gave no more in the middle of a run."""
+    """A drive that could not be read or written in the middle of a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """fp32 numbers in the file, from a byte on; `tensor` is the file itself as memory, for who wants it whole."""
+class FileRange:
+    """A run of fp32 numbers in the file that begins at byte `start`; `tensor` maps it into memory."""
 
     start: int
     tensor: Tensor
@@ -60,12 +60,12 @@ class DriveSlot:
         self._buffers: dict[str, tuple[Tensor, memoryview]] = {}
         self._written: Future[None] | None = None
 
-    def tensors(self, places: Mapping[str, Stretch], count: int) -> dict[str, Tensor]:
-        """The chunk that is in it, by kind."""
+    def tensors(self, places: Mapping[str, FileRange], count: int) -> dict[str, Tensor]:
+        """The chunk in the slot, by kind."""
         return {kind: self._buffers[kind][0][:count] for kind in places}
 
-    def begin_reading(self, places: Mapping[str, Stretch], first: int, count: int) -> Future[None]:
-        """Fill it with so many numbers of each kind, once it is written."""
+    def begin_reading(self, places: Mapping[str, FileRange], first: int, count: int) -> Future[None]:
+        """Begin to read `count` numbers of each kind into the slot, after its pending write."""
         for kind in places:
             if kind not in self._buffers:
                 buffer = self._drive.link.buffer(self._drive.chunk, torch.float32, pinned=False)
@@ -74,8 +74,8 @@ class DriveSlot:
         reading: Future[None] = self._drive.reader.submit(self._read, places, first, count, written)
         return reading
 
-    def begin_writing(self, places: Mapping[str, Stretch], first: int, count: int) -> None:
-        """Write what is in it."""
+    def begin_writing(self, places: Mapping[str, FileRange], first: int, count: int) -> None:
+        """Begin to write the slot to the file."""
         self._written = self._drive.writer.submit(self._write, places, first, count)
 
     def end_writing(self) -> None:
@@ -84,14 +84,14 @@ class DriveSlot:
             self._written.result()
 
     def _read(
-        self, places: Mapping[str, Stretch], first: int, count: int, written: Future[None] | None
+        self, places: Mapping[str, FileRange], first: int, count: int, written: Future[None] | None
     ) -> None:
         if written is not None:
             written.result()
         for kind, place in places.items():
             self._drive.read(place.start + _FP32 * first, self._buffers[kind][1][: _FP32 * count])
 
-    def _write(self, places: Mapping[str, Stretch], first: int, count: int) -> None:
+    def _write(self, places: Mapping[str, FileRange], first: int, count: int) -> None:
         for kind, place in places.items():
             self._drive.write(place.start + _FP32 * first, self._buffers[kind][1][: _FP32 * count])
 
@@ -105,7 +105,7 @@ class Drive:
         self.tensors: list[Tensor] = []
         """All that lies there."""
         self.pretends = link.device.type == "meta" or _get_current_dispatch_mode() is not None
-        """Whether tensors have no values, so that none are written."""
+        """Whether tensors have no values (fake or meta), so that nothing is written."""
         self._file: int | None = None
         self._end = 0
         self.reader, self.writer = ThreadPoolExecutor(1, "drive-read"), ThreadPoolExecutor(1, "drive-write")
@@ -122,8 +122,8 @@ class Drive:
         largest = max((one.numel() for one in self.tensors), default=0)
         return min(CHUNK, -(-largest // (CHUNKS * _VECTOR)) * _VECTOR)
 
-    def place(self, elements: int, values: Tensor | None = None) -> Stretch:
-        """Room for fp32 numbers, zeros unless said. Raises HostError where there is none."""
+    def place(self, elements: int, values: Tensor | None = None) -> FileRange:
+        """Allocate fp32 numbers, zeros by default. Raises HostError where there is no room."""
         start = self._end
         if self.pretends or not elements:
             made = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
@@ -139,16 +139,16 @@ class Drive:
         if values is not None:
             made.copy_(values)
         self.tensors.append(made)
-        return Stretch(start, made)
+        return FileRange(start, made)
 
     def read(self, start: int, into: memoryview) -> None:
-        """Fill a buffer from a byte of the file on."""
+        """Fill a buffer from the file, from byte `start`."""
         assert self._file is not None
         self._move(os.preadv, start, into)
         self.link.traffic.drive_read_bytes += len(into)
 
     def write(self, start: int, what: memoryview) -> None:
-        """Write a buffer from a byte of the file on."""
+        """Write a buffer to the file, from byte `start`."""
         self._move(os.pwritev, start, what)
         self.link.traffic.drive_written_bytes += len(what)
 
@@ -192,7 +192,7 @@ class Drive:
 
 
 def _take_room(file: int, start: int, size: int) -> None:
-    """Have the drive keep room for bytes of a file, as zeros."""
+    """Allocate bytes of a file on the drive, as zeros."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, start, size)
     else:

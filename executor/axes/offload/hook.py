@@ -20,7 +20,7 @@ from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.axes.offload.window import Turn, turns_of_rank
 from executor.axes.axis import Axis, Bucket, Make, Rank
 from executor.axes.flat_parameters import Copies, FlatParameters
-from executor.axes.offload.activations import Attic
+from executor.axes.offload.activations import ActivationPool
 from executor.axes.offload.blocks import HostPart, ParkedStates, ShardedBlock, StatesOnHost
 from executor.axes.offload.drive import Drive
 from executor.axes.offload.link import HostLink, Staging, Traffic, threads_for_updates
@@ -46,7 +46,7 @@ class OffloadAxis(Axis):
         self.link = HostLink(rank.device, threads_for_updates(rank.device, ranks))
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, rank.dtype)
         self.drive = Drive(rank.options.drive, self.link) if layout.offload.drive else None
-        self._attic = Attic(self.link)
+        self._pool = ActivationPool(self.link)
         self._on_host: dict[int, list[StatesOnHost]] = {}
         """By block."""
         self._at_once = rank.options.clip is None
@@ -73,7 +73,7 @@ class OffloadAxis(Axis):
     def apply(self, part: Transformer, stage: int) -> None:
         """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
         if self.layout.offload.activations:
-            self._attic.offload(part.blocks.values())
+            self._pool.offload(part.blocks.values())
 
     def on_host(self, part: Transformer) -> list[str]:
         """Names of a slice's streamed blocks."""
@@ -135,13 +135,13 @@ class OffloadAxis(Axis):
         self._window.end()
 
     def turns(self) -> list[Turn]:
-        """What this rank does in a step, pass by pass."""
+        """Moves of this rank in a step, pass by pass."""
         return turns_of_rank(
             self.layout, self.rank.stages, self.rank.share.microbatches, at_once=self._at_once
         )
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """All that lies in host memory now."""
+        """All tensors in host memory now."""
         yield from self.link.held
         for flats in self._on_host.values():
             for flat in flats:
@@ -150,7 +150,7 @@ class OffloadAxis(Axis):
             yield from block.host_tensors()
 
     def drive_tensors(self) -> list[Tensor]:
-        """All that lies on the drive."""
+        """All tensors on the drive."""
         return [] if self.drive is None else self.drive.tensors
 
     def host_parameters(self) -> set[int]:

@@ -30,13 +30,13 @@ _HERE = torch.device("cpu")
 
 
 class Arrival:
-    """A copy that was begun."""
+    """A copy in flight."""
 
     def __init__(self, event: torch.cuda.Event | None) -> None:
         self._event = event
 
     def before_computing(self) -> None:
-        """What is computed from now on comes after it."""
+        """Have all computations that follow wait for it."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
 
@@ -47,12 +47,12 @@ class Arrival:
 
 
 HERE = Arrival(None)
-"""What has arrived already."""
+"""A copy that is complete."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What a link and the drive carried and the CPU updated since it was last asked."""
+    """Traffic of a link and the drive, and CPU updates, since they were last taken."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -68,8 +68,8 @@ class Traffic:
 
 
 @dataclass(slots=True)
-class _Books:
-    """What a link keeps account of."""
+class _Account:
+    """Buffers, traffic and recording of a link, shared by its views for single blocks."""
 
     held: list[Tensor] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
@@ -78,12 +78,12 @@ class _Books:
 
 
 class HostLink:
-    """The way of one device to host memory and back, the memory there, and the thread that computes there."""
+    """The link between a device and host memory, the buffers there, and the thread that computes there."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.device = device
         self._block = -1
-        self._books = _Books()
+        self._account = _Account()
         self.memory = torch.device("meta" if device.type == "meta" else "cpu")
         """Where buffers are: with a device without memory in none either."""
         self._pinned = device.type == "cuda"
@@ -93,7 +93,7 @@ class HostLink:
         self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
 
     def of(self, block: int) -> HostLink:
-        """The same link, whose recordings say that what it carries is of this block."""
+        """The same link; what goes through it is recorded as of this block."""
         own = copy(self)
         own._block = block
         return own
@@ -101,16 +101,16 @@ class HostLink:
     @property
     def held(self) -> list[Tensor]:
         """Every buffer in host memory."""
-        return self._books.held
+        return self._account.held
 
     @property
     def traffic(self) -> Traffic:
-        """What there was since it was last taken."""
-        return self._books.traffic
+        """Traffic since it was last taken."""
+        return self._account.traffic
 
     def record_into(self, carried: list[Carried] | None) -> None:
-        """Record everything that is carried or done from now on; None: no more."""
-        self._books.carried = carried
+        """Start recording copies and updates; None: stop."""
+        self._account.carried = carried
 
     def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
@@ -123,8 +123,8 @@ class HostLink:
         return made
 
     def give_back(self, buffer: Tensor) -> None:
-        """Take note that a buffer is used no more."""
-        self._books.held = [one for one in self.held if one is not buffer]
+        """Stop counting a buffer."""
+        self._account.held = [one for one in self.held if one is not buffer]
 
     def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
         """Copy to host memory, after what was computed so far."""
@@ -143,7 +143,7 @@ class HostLink:
         return self._copy(to_device, from_host, self._up, "up")
 
     def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
-        """Have the host's thread do something, after all that it was given before.
+        """Submit work to the host's thread, which runs it in order.
 
         Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
         """
@@ -154,8 +154,8 @@ class HostLink:
         return done
 
     def taken(self) -> Traffic:
-        """What there was since this was last asked."""
-        traffic, self._books.traffic = self.traffic, Traffic()
+        """Traffic since the last call."""
+        traffic, self._account.traffic = self.traffic, Traffic()
         for start, end in traffic.timed:
             end.synchronize()
             traffic.copy_seconds += start.elapsed_time(end) / 1e3
@@ -171,9 +171,9 @@ class HostLink:
             self.record("update", began, mark_on(_HERE))
 
     def record(self, lane: Lane, start: Mark, end: Mark) -> None:
-        """Note what a lane did, where a recording is on."""
-        if self._books.carried is not None:
-            self._books.carried.append(Carried(lane, self._block, start, end))
+        """Record an interval of a lane, where recording is on."""
+        if self._account.carried is not None:
+            self._account.carried.append(Carried(lane, self._block, start, end))
 
     def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
         with torch.no_grad():
@@ -230,7 +230,7 @@ _SLOTS = 2
 
 @dataclass(slots=True)
 class Slot:
-    """One buffer, and who may still be using it."""
+    """One buffer, and the copy and reader that may still use it."""
 
     buffer: Tensor
     arrival: Arrival = HERE
@@ -247,7 +247,7 @@ class Staging:
 
     @contextmanager
     def take(self, elements: int) -> Iterator[Slot]:
-        """A slot whose buffer, of so many elements, nobody uses; say in it what must end before its next use."""
+        """A slot with a free buffer of `elements`; set in it what must end before its next use."""
         whole = self._slot(elements)
         whole.arrival.on_host()
         if whole.reader is not None:

@@ -15,7 +15,7 @@ from planner.plan import Plan
 
 
 class HostReport(Spec):
-    """What a rank whose layout offloads had in host memory, and what its ways there and the CPU did in each step."""
+    """Host memory of a rank whose layout offloads; copies and CPU updates of each step."""
 
     peak_bytes: int = 0
     """Most that it had there; 0: not measured."""
@@ -36,7 +36,7 @@ class HostReport(Spec):
 
 
 class DriveReport(Spec):
-    """What a rank had on its host's drive, and what came from there and went back in each step."""
+    """Bytes of a rank on its host's drive; reads and writes of each step."""
 
     held_bytes: int
     predicted_bytes: float
@@ -68,7 +68,7 @@ def require_offload(plan: Plan, config: RunConfig) -> None:
 
 
 def drive_folder(config: RunConfig) -> Path:
-    """Where states on the drive lie: a folder that is yet to be made stands for the one it will be in."""
+    """The folder of states on the drive; the nearest existing parent of one that is not made yet."""
     if config.drive is not None:
         return config.drive
     if config.out is None:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from executor.axes.offload.drive import Drive, Stretch
+from executor.axes.offload.drive import Drive, FileRange
 from executor.axes.offload.link import Arrival, HostLink
 from executor.mesh import local
 
 
 @dataclass(slots=True)
 class _Place:
-    """One tensor: its buffer in host memory, what puts a tensor in its place, and its copy on the device."""
+    """One parked tensor: its host buffer, its setter, and its copy on the device."""
 
     host: Tensor
     put: Callable[[Tensor], None]
@@ -51,7 +51,7 @@ class Parking:
         self.park()
 
     def bring(self) -> None:
-        """Have the states on the device, and those that follow on their way."""
+        """Copy the states to the device, and begin with those of the next block."""
         self._begin()
         assert self._coming is not None
         for arrival in self._coming:
@@ -63,7 +63,7 @@ class Parking:
             self.following._begin()
 
     def park(self) -> None:
-        """Take the states to host memory."""
+        """Copy the states to host memory and free the device."""
         if self._masters:
             for parameter in self._parameters:
                 parameter.grad = None
@@ -89,7 +89,7 @@ class Parking:
             place.put(place.device)
 
     def _tensors(self) -> Iterator[tuple[tuple[int, str], Tensor, Callable[[Tensor], None]]]:
-        """(key, values here, what puts others in their place) of all that is parked."""
+        """(key, values, setter) of each parked tensor."""
         for index, parameter in enumerate(self._parameters):
             if self._masters:
                 yield (index, ""), parameter.data, partial(setattr, parameter, "data")
@@ -117,7 +117,7 @@ _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
 class StatesOnDrive:
     """The states of some parameters of one optimizer; with `weights` the parameters themselves, too.
 
-    The optimizer holds them as ever, as tensors that are the file's memory: so checkpoints read and write them.
+    The optimizer holds them as tensors mapped to the file, so checkpoints read and write them.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class StatesOnDrive:
         self.weights_bytes = sum(places[_WEIGHTS].tensor.nbytes for places in self._places if weights)
 
     def step(self) -> None:
-        """Update all that have gradients; raises DriveError where the drive takes or gives no more."""
+        """Update all parameters with gradients; raises DriveError where the drive fails."""
         if self._drive.pretends:
             self._optimizer.step()
             return
@@ -149,13 +149,13 @@ class StatesOnDrive:
                 self._optimizer.state[parameter]["step"] += 1
 
     def read_weights_again(self) -> None:
-        """Take note that the parameters are about to be read for the device."""
+        """Count the read of the parameters for the device."""
         self._drive.link.traffic.drive_read_bytes += self.weights_bytes
 
-    def _placed(self, parameter: nn.Parameter, *, weights: bool) -> dict[str, Stretch]:
+    def _placed(self, parameter: nn.Parameter, *, weights: bool) -> dict[str, FileRange]:
         values, drive = local(parameter.detach()), self._drive
         state = self._optimizer.state[parameter]
-        places: dict[str, Stretch] = {}
+        places: dict[str, FileRange] = {}
         if weights:
             places[_WEIGHTS] = drive.place(values.numel(), values.reshape(-1))
             parameter.data = places[_WEIGHTS].tensor.view_as(values)
@@ -179,7 +179,7 @@ class StatesOnDrive:
                 yield _Chunk(places, first, part.stop - first, own, gradient[part], step)
 
     def _through(self, chunks: list[_Chunk]) -> None:
-        """Read, update and write each, three of them under way."""
+        """Read, update and write each chunk, three in flight."""
         slots = self._drive.slots
         reads: list[Future[None]] = []
         for at, chunk in enumerate(chunks):
@@ -210,7 +210,7 @@ class StatesOnDrive:
 class _Chunk:
     """Some numbers of one parameter."""
 
-    places: dict[str, Stretch]
+    places: dict[str, FileRange]
     first: int
     count: int
     weights: Tensor | None

@@ -55,7 +55,7 @@ class StreamedBlock(StatesOnHost):
 
     @property
     def here(self) -> bool:
-        """Whether the weights are on the device, or on their way."""
+        """Whether the weights are on the device, or being copied there."""
         return self._coming is not None
 
     def load(self) -> None:
@@ -65,7 +65,7 @@ class StreamedBlock(StatesOnHost):
             self._coming = self.host.link.up(self.weights, self.host_weights)
 
     def await_weights(self) -> None:
-        """What is computed from now on has the weights."""
+        """Have all computations that follow wait for the weights."""
         self.load()
         assert self._coming is not None
         self._coming.before_computing()
@@ -141,7 +141,7 @@ class StreamedBlock(StatesOnHost):
         _free(self.weights)
 
     def _updated(self) -> None:
-        """Runs in the host's thread; the norms are taken there, too, as the update is not to wait for them."""
+        """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
         self._await_gradients()
         if self.host.at_once:
             self._norms = super().norms()
@@ -166,7 +166,7 @@ class StreamedBlock(StatesOnHost):
         super()._accumulate(parameter)
 
     def take_gradients_down(self) -> None:
-        """Add the gradients of a pass to those on the host, which those of the first are; none where it had none."""
+        """Add the gradients of a pass to those on the host; the first pass of a step overwrites them."""
         if not self.gradients.untyped_storage().nbytes():
             return
         link = self.host.link
@@ -198,7 +198,7 @@ def _free(buffer: Tensor) -> None:
 
 
 class Window:
-    """Carries the turns of a step out as the blocks of a rank run: whatever is done, and when, is in that list."""
+    """Carries out the list of moves of a step as the blocks of a rank run."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Window:
             flat.await_weights()
 
     def _run_aside(self, block: int) -> None:
-        """Have the weights for a pass that belongs to no step, until the next."""
+        """Load the weights for a pass outside any step, until the next pass."""
         self._aside = block
         for flat in self._flats.get(block, ()):
             flat.await_weights()
@@ -269,7 +269,7 @@ class Window:
             flat.drop()
 
     def _close(self) -> None:
-        """Do what comes after the turn that is open; a backward pass is over when another turn begins at the latest."""
+        """Make the moves after the current turn; a backward pass ends at the latest when another turn begins."""
         turn, self._open = self._open, None
         if turn is None:
             return
