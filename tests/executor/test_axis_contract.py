@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from training import GPT, plan_for
 
+from cost_models.axes.layout import AXES as PRICED
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.emulate.alone import alone
@@ -110,3 +111,8 @@ def test_an_axis_that_a_layout_does_not_have_is_not_made() -> None:
             plan_for("mbs1", GPT), torch.device("cpu"), EngineOptions(), axes=(*AXES, CountedPasses)
         )
     assert engine.axis(CountedPasses) is None
+
+
+def test_every_hook_that_an_axis_names_is_an_axis_of_the_engine() -> None:
+    named = {axis.executor for axis in PRICED.values() if axis.executor}
+    assert named == {f"{one.__module__}:{one.__name__}" for one in AXES}
