@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.errors import first_of
-from cost_models.specs.drives import DriveSpec
 from cost_models.specs.graph import MOST_LINES, device_kind, node_of, read_lines
 from cost_models.specs.links import AnyLinks, BuildingsSpec, LinkLevels, Links, LinkSpec, Rate
 from cost_models.units import (
@@ -109,6 +108,17 @@ class GpuSpec(Spec):
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
         """Shares of peak of a kernel: those published for this GPU, or the usual ones where none are."""
         return self.attention_kernels.get(kernel, _USUAL_SHARE)
+
+
+class DriveSpec(Spec):
+    """The drives of one host that hold what a run writes, all together (a RAID 0 of NVMe, say)."""
+
+    capacity: Bytes
+    """Bytes."""
+    read: Rate
+    """Bandwidth of long reads, bytes/s."""
+    write: Rate
+    """Bandwidth of long writes, bytes/s."""
 
 
 class ClusterSpec(Spec):

@@ -6,10 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.base import Factor, LargeInt, Overhead, PositiveInt, Share
+from cost_models.base import Factor, LargeInt, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule
 from cost_models.specs.cluster import AttentionKernel, Precision
-from cost_models.specs.drives import DriveUse
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.stack_kernels import StackKernels
 from cost_models.units import Bytes
@@ -19,6 +18,26 @@ VOCABULARY_UNIT = 128
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 SelectiveDrops = Literal["core", "block-attention", "experts", "all-but-every-other-product"]
+
+
+class DriveUse(Spec):
+    """How a stack keeps optimizer states on a drive (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2): a chunk is
+    read, updated by the CPU and written back."""
+
+    zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
+    """ZeRO stages under which it can."""
+    overlaps: bool = False
+    """Whether one chunk is read or written while the CPU updates another; False: one after the other."""
+    gradients: bool = False
+    """Whether gradients lie there too, in fp32, from the backward pass to the update."""
+    rereads_weights: bool = False
+    """Whether fp32 weights that lie there are read once more, updated, on their way to those that passes use."""
+    buffers: int = Field(default=0, ge=0, le=1000)
+    """Buffers in host memory through which chunks go, of so many fp32 numbers each:"""
+    chunk: LargeInt = 10**9
+    """Parameters of a chunk."""
+    block_chunks: int = Field(default=0, ge=0, le=1000)
+    """Chunks in which a rank's states of a block come at least; 0: chunks know no blocks."""
 
 
 class StackSpec(StackKernels):

@@ -19,7 +19,7 @@ from cost_models.files import catalog
 from cost_models.operators.parameters import total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.drives import DriveSpec
+from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec
 
 GPUS, READ, WRITE = 16, 8e9, 4e9

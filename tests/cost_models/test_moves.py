@@ -17,7 +17,7 @@ from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import predicted_spans
 from cost_models.question import Question
-from cost_models.specs.drives import DriveSpec
+from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec
 
 LAYOUTS = (

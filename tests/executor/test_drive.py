@@ -20,7 +20,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.traffic import drive_step_bytes
 from cost_models.errors import HostError
 from cost_models.files import catalog
-from cost_models.specs.drives import DriveSpec
+from cost_models.specs.cluster import DriveSpec
 from executor.axes.offload import drive as drives
 from executor.axes.offload.reporting import require_drive
 from executor.checkpoints.folder import Folder

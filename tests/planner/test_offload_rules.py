@@ -17,7 +17,7 @@ from cost_models.errors import InputError
 from cost_models.memory.device import USABLE
 from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
 from cost_models.question import Question, mixed_question
-from cost_models.specs.drives import DriveSpec
+from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.pools import MixedCluster
 from planner.rules.legality import check, require_legal
 

@@ -20,7 +20,8 @@ from cost_models.defaults import complete_question
 from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.memory.device import USABLE
 from cost_models.question import Question
-from cost_models.specs.drives import DriveSpec, DriveUse
+from cost_models.specs.cluster import DriveSpec
+from cost_models.specs.stack import DriveUse
 from cost_models.specs.training import TrainingSpec
 from planner.answers.remedies import remedies_told
 from planner.search.search import search
