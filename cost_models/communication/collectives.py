@@ -176,7 +176,7 @@ def _seconds(
     groups: Groups,
     profile: HardwareProfile,
 ) -> Array:
-    """The formula with its start-up, a measured curve where one matches, 0 where there is nothing to do."""
+    """(N,) seconds of the formula and its start-up, or of a measured curve that matches; 0 for an empty message or group."""
     message = _float(message_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes

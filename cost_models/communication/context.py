@@ -11,7 +11,7 @@ Each of the c ranks has the queries of b·s/c tokens and must see every key and 
 A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
 same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
 all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
-(`overlap_slowdown`); the others are in sight.
+(`overlap_slowdown`); the others are exposed.
 
 PyTorch's own `context_parallel` (torch/distributed/tensor/experimental/_attention.py) attends step by step whichever
 way keys and values come, so that a gather runs behind the first step. Their gradients go all the way round in fp32: c
@@ -49,7 +49,7 @@ class ContextSeconds:
     """Seconds per block and microbatch, each (N,); zero where cp is 1."""
 
     forward: Array
-    """In sight."""
+    """Exposed."""
     backward: Array
     forward_hidden: Array
     """Behind the attention kernel."""
@@ -121,7 +121,7 @@ _Messages = Sequence[tuple[Array, Array | float]]
 
 
 def _hidden(question: Question, messages: _Messages, kernels: Array) -> Array:
-    """(N,) seconds that do not show beside the kernels."""
+    """(N,) seconds that the attention kernels hide."""
     parts = [
         seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
         for seconds, share in messages

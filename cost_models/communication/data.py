@@ -1,9 +1,11 @@
-"""Data-parallel communication: gradients reduced, weights gathered, and how much of it is left in sight.
+"""Data-parallel communication: gradients reduced, weights gathered, and how much of it is exposed.
 
 Per step and rank, in elements × (d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather),
 ZeRO-3 Ψ per gather and per scatter. Hybrid sharding scatters and gathers inside a shard group and all-reduces each
 shard over the groups (Zhao et al. 2023, PyTorch FSDP). A stack that overlaps shows only what outlasts the compute it
 hides behind.
+
+LAMB adds up the squares of every parameter and of its update over all ranks with slices of it (You et al. 2020).
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from cost_models.communication.collectives import (
     broadcast_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import Groups, ReplicaGroups
+from cost_models.communication.topology import AxisGroups, Groups, ReplicaGroups
 from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
+from cost_models.operators.block import block_operators
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
@@ -46,7 +49,7 @@ class DataSeconds:
     """Updated weights gathered once a step (ZeRO-1/2)."""
 
     def __add__(self, other: DataSeconds) -> DataSeconds:
-        """One after the other."""
+        """The sum of both, phase by phase."""
         return DataSeconds(
             **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
         )
@@ -91,7 +94,7 @@ def data_seconds(
 def broadcasts_seconds(
     weights: Array, owners: Array | float, group: Groups, profile: HardwareProfile
 ) -> Array:
-    """(N,) one after another, each owner's part to all others."""
+    """(N,) seconds of broadcasts one after another, in which each owner sends its part to all others."""
     return owners * broadcast_seconds(weights / owners, group, profile)
 
 
@@ -101,7 +104,7 @@ def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float
 
 
 def no_seconds(rows: int) -> DataSeconds:
-    """Of modules that no other rank holds."""
+    """Zero seconds in every phase, for modules that no other rank holds."""
     none = np.broadcast_to(np.float64(0.0), (rows,))
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
@@ -109,7 +112,7 @@ def no_seconds(rows: int) -> DataSeconds:
 def exposed(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
 ) -> Array:
-    """What is left of `communication` when it runs behind `window` seconds of compute, where it is `overlapped`.
+    """(N,) seconds of `communication` that stay exposed when it runs behind `window` seconds of compute, if `overlapped`.
 
     Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
     """
@@ -118,3 +121,21 @@ def exposed(
     contended = profile.overlap_slowdown * np.minimum(communication, window)
     left = np.maximum(0.0, communication - window) + contended
     return left if np.all(overlapped) else np.where(overlapped, left, communication)
+
+
+def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
+    """(N,) seconds of the one all-reduce of a step: two numbers of each parameter of a rank, so all latency.
+
+    Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all replicas. Two
+    numbers for the two copies of a tied matrix are left out. Nothing for other optimizers.
+    """
+    if question.training.optimizer != "lamb":
+        return np.zeros(len(columns))
+    blocks = question.model.num_layers / columns.pp
+    tensors = blocks * len(block_operators(question.model))
+    message = 2 * STATE_BYTES["fp32"] * tensors
+    experts = question.model.has_experts
+    over_data = groups.data.every if experts else groups.data.shard
+    shared = (columns.zero >= 1) | experts
+    seconds = np.where(shared, all_reduce_seconds(message, over_data, question.hardware), 0.0)
+    return seconds + all_reduce_seconds(message, groups.tp, question.hardware)

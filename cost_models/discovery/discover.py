@@ -10,11 +10,24 @@ from typing import Any, NamedTuple
 from cost_models.base import POOL_NAME
 from cost_models.discovery.gpus import SeenGpu, known_gpu, read_gpus, told
 from cost_models.discovery.host import Host, job_gpus, job_nodes, read_host
-from cost_models.discovery.links import UNKNOWN, Fields, Inside, inside_node, sharing_host_link
+from cost_models.discovery.links import (
+    UNKNOWN,
+    Fields,
+    Inside,
+    Topology,
+    inside_node,
+    read_topology,
+    sharing_host_link,
+)
 from cost_models.discovery.machine import Machine, ThisMachine
-from cost_models.discovery.nccl_topology import NcclTopology, read_nccl_topology
-from cost_models.discovery.network import EXAMPLE, Between, between_nodes, open_link
-from cost_models.discovery.topology import Topology, read_topology
+from cost_models.discovery.network import (
+    EXAMPLE,
+    Between,
+    NcclTopology,
+    between_nodes,
+    open_link,
+    read_nccl_topology,
+)
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.specs.cluster import GpuSpec

@@ -1,17 +1,146 @@
-"""The link between nodes, as far as a node shows it: its adapters; what a person said of links; what is open."""
+"""The link between nodes, as far as a node shows it: adapters, NCCL's topology file, and what a person says of links.
+
+Rates of adapters are the kernel's, or those of the file that clouds ship for their machines, which also says which GPUs
+share a PCIe switch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+from xml.etree import ElementTree
 
-from cost_models.discovery.adapters import Adapter, of_training, read_ethernet, read_rdma
-from cost_models.discovery.links import UNKNOWN, USUAL_LATENCY, Fields, link
+from cost_models.discovery.links import UNKNOWN, USUAL_LATENCY, Fields, Topology, link
 from cost_models.discovery.machine import Machine
-from cost_models.discovery.nccl_topology import NcclTopology
-from cost_models.discovery.topology import Topology
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.units import counted, format_bandwidth, parse_bandwidth, parse_seconds
+
+_RDMA = "/sys/class/infiniband"
+_RATE = re.compile(r"\s*([\d.]+) Gb/sec", re.ASCII)
+_KINDS: dict[str, Literal["infiniband", "roce"]] = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+_CHOICE = "NCCL_IB_HCA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One adapter that is up."""
+
+    name: str
+    kind: Literal["infiniband", "roce", "ethernet"]
+    rate: float
+    """Bytes/s, one direction."""
+
+
+def read_rdma(machine: Machine) -> list[Adapter]:
+    """Adapters with remote memory access whose link is up, both ports together."""
+    found = []
+    for name in machine.names(_RDMA):
+        rate, layer = 0.0, ""
+        for port in machine.names(f"{_RDMA}/{name}/ports"):
+            place = f"{_RDMA}/{name}/ports/{port}"
+            match = _RATE.match(machine.read(f"{place}/rate") or "")
+            if match and "ACTIVE" in (machine.read(f"{place}/state") or ""):
+                rate += float(match[1]) * 1e9 / 8
+                layer = (machine.read(f"{place}/link_layer") or "").strip()
+        if rate:
+            found.append(Adapter(name=name, kind=_KINDS.get(layer, "ethernet"), rate=rate))
+    return found
+
+
+def read_ethernet(machine: Machine) -> list[Adapter]:
+    """Interfaces of real devices that are up and say at what rate; virtual ones do not know theirs."""
+    found = []
+    for name in machine.names("/sys/class/net"):
+        place = f"/sys/class/net/{name}"
+        if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
+            continue
+        speed = (machine.read(f"{place}/speed") or "").strip()
+        if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
+            found.append(Adapter(name=name, kind="ethernet", rate=float(speed) * 1e6 / 8))
+    return found
+
+
+def of_training(
+    machine: Machine, adapters: Sequence[Adapter], topology: Topology, gpus: Sequence[str]
+) -> tuple[list[Adapter], str]:
+    """Adapters that NCCL takes, and why: those it was told to, else those under the GPUs' own PCIe switches, else
+    all."""
+    if chosen := machine.environment.get(_CHOICE, ""):
+        return [one for one in adapters if _is_chosen(one.name, chosen)], f"those of {_CHOICE}"
+    beside = {device for gpu in gpus for device in topology.near(gpu)}
+    if near := [one for one in adapters if one.name in beside]:
+        return near, "those beside the GPUs" if len(near) < len(adapters) else ""
+    return list(adapters), ""
+
+
+def _is_chosen(name: str, chosen: str) -> bool:
+    """NCCL's own words: `^` leaves out, `=` means whole names, else beginnings of names; ports follow a colon."""
+    out, whole = chosen[:1] == "^", "=" in chosen[:2]
+    listed = [one.partition(":")[0] for one in chosen.lstrip("^=").split(",")]
+    found = any(name == one if whole else name.startswith(one) for one in listed if one)
+    return found != out
+
+
+_FILE = "NCCL_TOPO_FILE"
+_GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
+"""First digits of PCI classes: 3D controllers, displays, bridges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTopology:
+    """What the file says of GPUs and adapters."""
+
+    file: str
+    switches: tuple[int, ...]
+    """GPUs under each PCIe switch that is next to the host."""
+    adapters: tuple[Adapter, ...]
+
+
+def read_nccl_topology(machine: Machine) -> NcclTopology | None:
+    """The file that the environment names; None where it names none, or what it names says nothing."""
+    file = machine.environment.get(_FILE, "")
+    if not file:
+        return None
+    text = machine.read(file)
+    if text is None:
+        machine.unsaid.append(f"{_FILE}: `{file}` cannot be read")
+        return None
+    if "<!" in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL):  # no entities, which may grow without end
+        machine.unsaid.append(f"{_FILE}: `{file}` is not plain XML")
+        return None
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        machine.unsaid.append(f"{_FILE}: `{file}` is not XML: {error}")
+        return None
+    return NcclTopology(file=file, switches=tuple(_switches(root)), adapters=tuple(_adapters(root)))
+
+
+def _switches(root: ElementTree.Element) -> Iterator[int]:
+    for cpu in root.iter("cpu"):
+        for device in cpu.findall("pci"):
+            count = sum(_is_gpu(inner) for inner in device.iter("pci"))
+            if device.get("class", "").startswith(_SWITCH) and count:
+                yield count
+
+
+def _is_gpu(device: ElementTree.Element) -> bool:
+    return device.find("gpu") is not None or device.get("class", "").startswith((_GPU, _GRAPHICS))
+
+
+def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
+    """Those whose rate it says (files that NCCL dumped do), in Mb/s."""
+    for net in root.iter("net"):
+        speed = net.get("speed", "")
+        if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
+            name = net.get("name", "net")
+            rate = float(speed) * 1e6 / 8
+            yield Adapter(
+                name=name, kind="infiniband" if name.startswith(("mlx", "ib")) else "ethernet", rate=rate
+            )
+
 
 PLACES = ("intra_node", "inter_node")
 EXAMPLE = "inter_node=infiniband,400Gb/s,5us"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from cost_models.discovery.topology import NEAR, Topology, parse_topology
+from cost_models.discovery.links import NEAR, Topology, parse_topology
 from cost_models.errors import Problem
 from cost_models.fabric.fabric import usual
 from cost_models.fabric.reading import Beside, LinkFile, unreadable

@@ -15,7 +15,7 @@ from cost_models.axes.columns import runs_behind
 from cost_models.axes.layout import prices
 from cost_models.communication.collectives import broadcast_seconds
 from cost_models.communication.data import exposed
-from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.stage import boundary_seconds
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split

@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.levels import Level, levels_of, met_levels, only
-from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.estimate import Estimate
 from cost_models.pipeline.placed import price_ranks

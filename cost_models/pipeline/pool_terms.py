@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns, runs_behind
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Bools
-from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit

@@ -16,11 +16,16 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
 from cost_models.communication.context import ContextSeconds, context_seconds
-from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds, owners_of
-from cost_models.communication.expert import expert_seconds
-from cost_models.communication.tensor import TensorSeconds, tensor_seconds
+from cost_models.communication.data import (
+    DataSeconds,
+    data_seconds,
+    exposed,
+    no_seconds,
+    norms_seconds,
+    owners_of,
+)
+from cost_models.communication.stage import TensorSeconds, expert_seconds, tensor_seconds
 from cost_models.communication.topology import MeshGroups, axis_groups
-from cost_models.communication.whole_norms import norms_seconds
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds

@@ -11,8 +11,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextToPath
 
-from cost_models.communication.graph import link_graph
-from cost_models.communication.levels import Level, met_levels
+from cost_models.communication.levels import Level, link_graph, met_levels
 from cost_models.pipeline.link_use import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped

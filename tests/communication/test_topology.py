@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.graph import link_graph
+from cost_models.communication.levels import link_graph
 from cost_models.communication.topology import axis_groups
 from tests.communication.clusters import EVERY_SMALL_LAYOUT, cluster, columns
 

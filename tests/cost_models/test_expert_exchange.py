@@ -12,7 +12,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.expert import expert_seconds
+from cost_models.communication.stage import expert_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.expert import expert_seconds
-from cost_models.communication.tensor import tensor_seconds
+from cost_models.communication.stage import expert_seconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.compute.block_gemms import matrix_seconds
 from cost_models.compute.device import device_of

@@ -8,7 +8,7 @@ from recorded_machine import recorded
 import meshwright as mw
 from cost_models.discovery.discover import Discovery
 from cost_models.discovery.discover import discover as ask
-from cost_models.discovery.topology import read_topology
+from cost_models.discovery.links import read_topology
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_cluster
 

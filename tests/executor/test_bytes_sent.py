@@ -17,7 +17,7 @@ from processes import Processes
 from training import LLAMA, MOE, SHARED, plan_for
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.communication import collectives, context, data, expert
+from cost_models.communication import collectives, context, data, stage
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
 from cost_models.operators.parameters import parameters
 from planner.plan import Plan
@@ -123,7 +123,7 @@ def size_of_a_share(message: npt.ArrayLike, groups: Groups, profile: object) -> 
 @pytest.fixture
 def in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs of communication come out as the bytes of all messages that they are made of."""
-    for module in (context, data, expert):
+    for module in (context, data, stage):
         for name in [
             name for name in vars(module) if hasattr(collectives, name) and name.endswith("_seconds")
         ]:
@@ -183,7 +183,7 @@ def test_experts_trade_what_is_priced(
         one for found, _ in everyone for one in found if one.name == "all_to_all_single" and not one.alone
     ]
     seen = sum(one.mine for one in trades)
-    priced = expert.expert_seconds(plan.question, *_columns_and_groups(plan))[0]
+    priced = stage.expert_seconds(plan.question, *_columns_and_groups(plan))[0]
     passes = 2 * model["num_layers"] * plan.layout.microbatches(plan.training.global_batch)
     assert seen == plan.layout.num_gpus * passes * priced > 0
 
