@@ -176,7 +176,7 @@ def _seconds(
     groups: Groups,
     profile: HardwareProfile,
 ) -> Array:
-    """(N,) seconds of the formula and its start-up, or of a measured curve that matches; 0 for an empty message or group."""
+    """(N,) seconds of the formula with its start-up, or of a measured curve that matches; 0 for an empty message."""
     message = _float(message_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes

@@ -112,7 +112,7 @@ def no_seconds(rows: int) -> DataSeconds:
 def exposed(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
 ) -> Array:
-    """(N,) seconds of `communication` that stay exposed when it runs behind `window` seconds of compute, if `overlapped`.
+    """(N,) seconds of `communication` still exposed when it runs behind `window` seconds of compute, if `overlapped`.
 
     Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
     """
