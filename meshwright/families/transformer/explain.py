@@ -22,6 +22,7 @@ from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.explaining.explain import Explanation, Origin
 from planner.explaining.explain import explain as explanation_of
 from planner.explaining.whatif import same_degrees
@@ -33,7 +34,7 @@ from planner.space.notes import notes_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Explained:
+class Explained(AnswerBase):
     """What binds a plan, what it wins by, and what would change it."""
 
     question: Question
@@ -109,7 +110,7 @@ class Explained:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NotChosen:
+class NotChosen(AnswerBase):
     """Why a layout is not the plan."""
 
     answer: WhyNot

@@ -84,7 +84,7 @@ class Ran(AnyRan[RunReport]):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Built:
+class Built(AnswerBase):
     """A plan and the ranks that were built of it."""
 
     plan: Plan

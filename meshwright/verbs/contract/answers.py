@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from executor.measure.any_report import AnyReport
     from meshwright.render.tables import Table
     from planner.any_plan import AnyPlan
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 class Answer(Protocol):
     """What a verb found."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a frame; seconds, bytes, shares."""
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -37,6 +42,10 @@ class SavedAnswer(Answer, Protocol):
 class PlanAnswer(Answer, Protocol):
     """The best plans, of which one can be saved."""
 
+    @property
+    def plan(self) -> AnyPlan:
+        """The answer as a plan."""
+
     def save(self, path: str | Path) -> None:
         """Write the plan to run."""
 
@@ -56,6 +65,10 @@ class AdviceAnswer(SavedAnswer, Protocol):
 
 class EstimateAnswer(Answer, Protocol):
     """The price of one layout, which can be saved as a plan."""
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The answer as a plan."""
 
     @property
     def fits(self) -> bool:
