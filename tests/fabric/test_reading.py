@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from ib import ibnetdiscover
 
 import meshwright as mw
@@ -14,10 +12,8 @@ from cost_models.communication.odd_links import fabric_of
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.graph import expand, fold, read_lines, write_lines
 from meshwright.cli.frame import main
 from meshwright.verbs.cluster import cluster_from_links
-from tests.fabric.fabrics import leaves, pod
 
 TABLE = """# gpu: h100-sxm
 from,to,bandwidth,latency
@@ -278,31 +274,3 @@ def test_which_gpu_it_is_has_to_be_said(folder: Path) -> None:
         cluster_from_links("links.csv")
     with pytest.raises(InputError, match="unknown GPU"):
         cluster_from_links("links.csv", gpu="h1000")
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pod(12),
-        leaves(),
-        leaves(instead=["leaf[0-2] -- spine0 400 Gb/s x2", "leaf3 -- spine0 33.3 Gb/s roce"]),
-    ],
-)
-def test_lines_are_written_as_they_are_read(lines: list[str]) -> None:
-    links, _ = read_lines(lines)
-    again, wrong = read_lines(write_lines(links))
-    assert not wrong
-    assert {link[:-1] for link in again} == {link[:-1] for link in links}
-    assert len(write_lines(links)) <= 8
-
-
-@given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
-def test_names_fold_and_expand(numbers: set[int], padded: bool) -> None:
-    names = [f"n{number:03}.gpu1" if padded else f"n{number}.gpu1" for number in sorted(numbers)]
-    assert expand(fold(names)) == names
-
-
-@given(st.text(max_size=60))
-def test_any_line_is_links_or_problems(text: str) -> None:
-    links, wrong = read_lines([text])
-    assert bool(links) != bool(wrong)
