@@ -7,7 +7,7 @@ from pathlib import Path
 from toy_folder import answer_with, copied
 
 FILE = '''
-"""A toy: a switch that saves memory and costs time, and a number of each of two parts that do."""
+"""Toys: a switch that saves memory and makes a rank wait, a number of each of two parts, and one that is closed."""
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from cost_models.axes.words import Counts, Switch
 
 TOY = Axis(
     word=Switch(),
+    text="Buffers are toys.",
     values=lambda question, mesh: (0, 1),
     rules=(
         Rule(
@@ -30,10 +31,27 @@ TOY = Axis(
             sentence=lambda q, layout: Words("`toy` does not go with zero1"),
         ),
     ),
+    executor_rules=(
+        Rule(
+            name="toys have no fp8",
+            broken=lambda q, x: (x.toy == 1) & (q.training.precision == "fp8"),
+            sentence=lambda q, layout: Words("the executor has no toys in fp8"),
+        ),
+    ),
+    late_rules=(
+        Rule(
+            name="shelves hold toys",
+            broken=lambda q, x: (x.toy == 1) & (q.cluster.nodes > 1),
+            sentence=lambda q, layout: Words("two nodes have no shelf for `toy`"),
+        ),
+    ),
+    placed_rule=lambda layout, least: Words("toys want two blocks") if layout.toy and least < 2 else None,
+    time_part="toy",
     price=Price(
-        seconds=lambda p, terms: more(terms, {"layer_forward": {"compute": 2e-5 * p.columns.toy}}),
+        seconds=lambda p, terms: more(terms, {"layer_forward": {"toy": 2e-5 * p.columns.toy}}),
         bytes=lambda p, terms: more(terms, {"static": {"buffers": -float(2**28) * p.columns.toy}}),
     ),
+    executor="toy_hook:Toys",
 )
 STASH = Axis(
     word=Counts(parts=("blocks", "states")),
@@ -45,15 +63,53 @@ STASH = Axis(
         ),
     ),
 )
+
+
+def _lent(pieces, terms):
+    """A lent device computes a tenth faster backward."""
+    share = -0.1 * pieces.columns.lent[:, None]
+    return more(terms, {"layer_backward": {"compute": share * terms["layer_backward"]["compute"]}})
+
+
+LENT = Axis(
+    word=Switch(),
+    values=lambda question, mesh: (0, 1),
+    closed=True,
+    compared=lambda value: "lent" if value else "own",
+    refuses=lambda question: Words("nobody lends one GPU") if question.cluster.num_gpus == 1 else None,
+    opens_nothing=lambda question, trainer: f"{trainer} lends nothing" if trainer else "",
+    price=Price(seconds=_lent),
+)
 '''
-IMPORT = "from cost_models.axes.toy import STASH, TOY\n"
+HOOK = '''
+from executor.axes.axis import Axis
+
+
+class Toys(Axis):
+    """Counts its steps."""
+
+    steps = 0
+
+    @classmethod
+    def wanted(cls, layout):
+        return layout.toy
+
+    def end_step(self):
+        self.steps += 1
+'''
+IMPORT = "from cost_models.axes.toy import LENT, STASH, TOY\n"
 FIELDS = """    toy: Annotated[bool, TOY] = False
     stash: Annotated[tuple[int, int], STASH] = (0, 0)
+    lent: Annotated[bool, LENT] = False
 """
 ASKED = """
 import json
+import sys
 from dataclasses import replace
 import numpy as np
+import torch
+from cost_models.axes.axis import loaded
+from cost_models.axes.layout import AXES, axes_that_differ
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import complete_question
@@ -61,8 +117,17 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.specs.training import TrainingSpec
-from planner.rules.legality import check
+from executor.axes.axis import Axis as Hook
+from executor.emulate.alone import alone
+from executor.engine.engine import AXES as HOOKS, Engine
+from executor.run_config import EngineOptions
+from meshwright.render.estimates import estimate_text
+from planner.bounds.relaxed import ideal_seconds
+from planner.rules.legality import check, require_opened
+from planner.space.layouts import legal_space
+from planner.space.notes import notes_of
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts
 from planner.space.obstacles import obstacles
@@ -72,7 +137,7 @@ def refused(make):
     try:
         make()
     except InputError as error:
-        return [str(problem) for problem in error.problems]
+        return [str(problem) for problem in error.problems] or [error.headline]
 
 training = TrainingSpec(global_batch=16, sequence_length=1024, recompute=("none",))
 cluster = resolve_cluster("dgx-a100-80gb", 4)
@@ -96,6 +161,30 @@ plain, toyed = found(forbid=("toy", "stash_blocks")), found("toy", "stash_states
 least = min(
     estimate(question, plain.layout(row)).peak_bytes for row in range(len(plain)) if plain.pp[row] == 1
 )
+def lowest(limits):
+    space = legal_space(question, limits)
+    return float(ideal_seconds(space, np.array([True, False, False])).min())
+
+def opened(**limits):
+    found = search(question, top=1, restrictions=parse_restrictions(("pp=1",), (), **limits))
+    return found.best.step_seconds, str(found.best.layout)
+
+def emulated():
+    sys.path[:0] = [TESTS]
+    from training import GPT, plan_for
+    plan = plan_for("tp2 mbs2 toy", GPT)
+    tokens = torch.zeros(plan.training.global_batch, plan.training.sequence_length, dtype=torch.long)
+    with alone(0, 2):
+        engine = Engine(plan, torch.device("cpu"), EngineOptions(), axes=(*HOOKS, loaded(AXES["toy"].executor)))
+        engine.step(tokens, tokens)
+        engine.end_step()
+    return engine.axis(loaded(AXES["toy"].executor)).steps
+
+lend, priced = parse_restrictions(("pp=1",), (), allow=("lent",)), estimate(question, layout)
+one_gpu = resolve_cluster("dgx-a100-80gb", 1)
+fp8 = training.model_copy(update={"precision": "fp8"})
+own = replace(question, stack=catalog.load_stack("meshwright"), training=fp8)
+two = replace(question, cluster=cluster.model_copy(update={"gpus_per_node": 2, "nodes": 2}))
 slower = estimate(question, layout).step_seconds - estimate(question, Layout(tp=2, dp=2)).step_seconds
 print(json.dumps({
     "written": str(layout),
@@ -109,6 +198,18 @@ print(json.dumps({
     "unread": refused(lambda: parse_restrictions(("toy>=1", "stash=2"), ())),
     "problem": [problem.what for problem in check(question, parse_layout("dp4 toy"))],
     "obstacle": [words.what for words in obstacles(question, parse_restrictions(("toy", "tp=1"), ()))],
+    "part": priced.time["toy"],
+    "text": estimate_text(priced).split(),
+    "says": AXES["toy"].text,
+    "closed": [opened(), opened(allow=("lent",))],
+    "bound": lowest(lend) <= opened(allow=("lent",))[0],
+    "refused": refused(lambda: require_opened(replace(question, cluster=one_gpu), {"lent"})),
+    "note": notes_of(question, parse_restrictions(allow=("lent",), trainer="megatron"))[-1],
+    "differ": axes_that_differ(parse_layout("tp2 lent"), parse_layout("tp2")),
+    "executor": [one.what for one in check(own, layout)],
+    "late": [one.what for one in check(two, parse_layout("tp2 dp2 toy"))],
+    "placed": [one.what for one in check(question, parse_layout("tp2 pp2 toy layers=1,11"))],
+    "emulated": emulated(),
     "slower": slower,
     "roomy": best(2.0**40),
     "tight": best(least - 2**27),
@@ -126,7 +227,8 @@ def test_an_axis_is_one_file_and_its_field(tmp_path: Path) -> None:
     (folder / "layout.py").write_text(
         table.replace(first, IMPORT + first).replace(last, FIELDS + last), encoding="utf-8"
     )
-    told = answer_with(folder, ASKED)
+    (tmp_path / "toy_hook.py").write_text(HOOK, encoding="utf-8")
+    told = answer_with(folder, ASKED.replace("TESTS", repr(str(Path(__file__).parents[1] / "executor"))))
     assert told["written"] == told["columns"] == "tp2 pp1 dp2 mbs1 zero0 toy stash=blocks:2/states:1"
     assert told["wrong"] == [
         "`toy=2`: not part of a layout; did you mean `toy`?",
@@ -146,3 +248,18 @@ def test_an_axis_is_one_file_and_its_field(tmp_path: Path) -> None:
     for ratio, layout in (told["roomy"], told["tight"]):
         assert abs(ratio - 1) < 1e-9
         assert ("stash" in layout or "toy" in layout) == (layout == told["tight"][1])
+    assert told["part"] >= 12 * 8 * 2e-5 * rounding
+    assert "toy" in told["text"]
+    assert told["says"] == "Buffers are toys."
+    (alone, without), (faster, lent) = told["closed"]
+    assert "lent" not in without
+    assert "lent" in lent
+    assert told["bound"]
+    assert faster < alone
+    assert told["refused"] == ["nobody lends one GPU"]
+    assert told["note"] == "--allow lent opens nothing: megatron lends nothing"
+    assert told["differ"] == ["lent"]
+    assert "the executor has no toys in fp8" in told["executor"]
+    assert told["late"] == ["two nodes have no shelf for `toy`"]
+    assert told["placed"] == ["toys want two blocks"]
+    assert told["emulated"] == 1
