@@ -141,7 +141,7 @@ class Axis:
     """What model, cluster and training ask of it."""
     stack_rules: tuple[Rule, ...] = ()
     """What a software stack cannot run though they would allow it."""
-    executor_rules: tuple[Rule, ...] = ()
+    executor_rules: tuple[Rule, ...] | str = ()
     """What our own executor cannot run though its stack file would allow it."""
     late_rules: tuple[Rule, ...] | str = ()
     """Rules that price what they ask; they are asked of layouts that break no other."""

@@ -61,6 +61,9 @@ def columns_that_touch(matter: Matter) -> tuple[str, ...]:
     return tuple(name for name, column in COLUMNS.items() if matter in column.axis.touches)
 
 
+_BEHIND = [axis.behind for axis in AXES.values() if axis.behind]
+
+
 def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
     """(N,): which layouts may have parameters updated by something else than the device."""
     told = [axis.updates_elsewhere(columns) for axis in AXES.values() if axis.updates_elsewhere]
@@ -71,8 +74,8 @@ def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
 def runs_behind(columns: LayoutColumns, mesh_axis: str, *, always: bool) -> npt.NDArray[np.bool_]:
     """(N,): whose communication over a mesh axis runs behind compute; `always` says it of layouts that do not."""
     behind = np.full(len(columns), always)
-    for axis in AXES.values():
-        behind = axis.behind(columns, mesh_axis, behind) if axis.behind else behind
+    for own in _BEHIND:
+        behind = own(columns, mesh_axis, behind)
     return behind
 
 

@@ -14,7 +14,8 @@ from cost_models.axes.axis import Axis, Price, loaded
 from cost_models.axes.context import CONTEXT, CP
 from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
 from cost_models.axes.expert import EP, ETP
-from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
+from cost_models.axes.offload import NOWHERE, OFFLOAD, USUAL_RING, Offload
+from cost_models.axes.offload.ring import RING
 from cost_models.axes.order import ORDER
 from cost_models.axes.overlap import OVERLAP
 from cost_models.axes.pipeline import LAYERS, POOLS, PP, SCHEDULE, VPP

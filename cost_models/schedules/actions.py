@@ -118,7 +118,6 @@ def table_of_units(
     *,
     pp: int,
     vpp: int,
-    microbatches: int,
     warm_up_R: Ints,
     forward_chunk_U: Ints,
     forward_microbatch_U: Ints,
@@ -130,7 +129,7 @@ def table_of_units(
     GPipe, 1F1B and interleaved 1F1B differ in the warm-up and in the order of the units only. Forward i is
     therefore the rank's action max(i, 2i − warm_up), and backward i its action min(warm_up + 2i + 1, U + i).
     """
-    units = microbatches * vpp
+    units = len(forward_chunk_U)
     i_U = np.arange(units)
     warm_up_R1 = warm_up_R[:, None]
     forward_RU = np.maximum(i_U, 2 * i_U - warm_up_R1)
@@ -150,7 +149,7 @@ def table_of_units(
         schedule=schedule,
         pp=pp,
         vpp=vpp,
-        microbatches=microbatches,
+        microbatches=units // vpp,
         kind=interleave(np.full_like(i_U, FORWARD), np.full_like(i_U, BACKWARD)),
         stage=stage_RA,
         microbatch=interleave(forward_microbatch_U, backward_microbatch_U),

@@ -22,7 +22,6 @@ def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
         "gpipe",
         pp=pp,
         vpp=vpp,
-        microbatches=microbatches,
         warm_up_R=np.full(pp, microbatches),
         forward_chunk_U=np.zeros_like(order_U),
         forward_microbatch_U=order_U,

@@ -40,7 +40,6 @@ def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
         "interleaved",
         pp=pp,
         vpp=vpp,
-        microbatches=microbatches,
         warm_up_R=np.minimum(warm_up_R, microbatches * vpp),
         forward_chunk_U=chunk_U,
         forward_microbatch_U=microbatch_U,

@@ -33,7 +33,6 @@ def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
         "1f1b",
         pp=pp,
         vpp=vpp,
-        microbatches=microbatches,
         warm_up_R=pp - 1 - np.arange(pp),
         forward_chunk_U=np.zeros_like(order_U),
         forward_microbatch_U=order_U,

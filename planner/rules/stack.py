@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.axis import loaded
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.rule import Bools, Rule, Words, either, in_order
@@ -163,7 +164,7 @@ RUNNABLE: tuple[Rule, ...] = (
         broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         sentence=_states,
     ),
-    *(rule for axis in AXES.values() for rule in axis.executor_rules),
+    *(rule for axis in AXES.values() for rule in loaded(axis.executor_rules)),
     Rule(
         name="experts in fp8",
         broken=lambda q, x: _fp8(q, x) & q.model.has_experts,

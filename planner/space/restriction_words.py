@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,34 +84,8 @@ def parse_restrictions(
         for name in shut
         if (words := _opening(name, kept, allow))
     )
-    for axis in sorted(axis for axis in kept.bare if not _is_switch(axis)):
-        names = names_of(axis)
-        example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
-        problems.append(Problem(f"--fix {axis}", f"needs a value, like `{example}`"))
-    problems.extend(
-        Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
-        for axis in sorted(left_out.bare - {"recompute"})
-        if COLUMNS[axis].axis.must_be_chosen
-    )
-    problems.extend(
-        Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
-        for name in allow
-        if name not in CLOSED
-    )
-    if trainer is not None:
-        try:
-            trainer_named(trainer)
-        except InputError as error:
-            problems.append(Problem(f"--for {trainer}", f"{error.headline} ({error.hint})"))
-    for axis, most in left_out.at_most.items():
-        kept.bound(axis, "<=", most)
-    for axis, least in left_out.at_least.items():
-        kept.bound(axis, ">=", least)
-    policies = set(range(len(RECOMPUTE_POLICIES)))
-    unwanted = left_out.values.pop("recompute", set())
-    unwanted |= policies - kept.values.pop("recompute", policies)
-    if "recompute" in left_out.bare:
-        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
+    problems += _unusable(kept, left_out, allow, trainer)
+    unwanted = _turned_round(kept, left_out)
     for axis in kept.bare:
         kept.choose(axis, {1})
     found = Restrictions(
@@ -141,6 +115,43 @@ def parse_restrictions(
             hint=_either(emptied[0], kept, left_out) or "every one of them must hold: drop one",
         )
     return found
+
+
+def _turned_round(kept: _Read, left_out: _Read) -> set[int]:
+    """Bounds of what is left out become bounds of what is kept; the recompute policies that nothing may use."""
+    for axis, most in left_out.at_most.items():
+        kept.bound(axis, "<=", most)
+    for axis, least in left_out.at_least.items():
+        kept.bound(axis, ">=", least)
+    policies = set(range(len(RECOMPUTE_POLICIES)))
+    unwanted = left_out.values.pop("recompute", set())
+    unwanted |= policies - kept.values.pop("recompute", policies)
+    if "recompute" in left_out.bare:
+        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
+    return unwanted
+
+
+def _unusable(kept: _Read, left_out: _Read, allow: Sequence[str], trainer: str | None) -> Iterator[Problem]:
+    """Words that can be read and say too little, and names that are not known."""
+    for axis in sorted(axis for axis in kept.bare if not _is_switch(axis)):
+        names = names_of(axis)
+        example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
+        yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
+    yield from (
+        Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
+        for axis in sorted(left_out.bare - {"recompute"})
+        if COLUMNS[axis].axis.must_be_chosen
+    )
+    yield from (
+        Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
+        for name in allow
+        if name not in CLOSED
+    )
+    if trainer is not None:
+        try:
+            trainer_named(trainer)
+        except InputError as error:
+            yield Problem(f"--for {trainer}", f"{error.headline} ({error.hint})")
 
 
 def _opening(name: str, kept: _Read, allow: Sequence[str]) -> str:

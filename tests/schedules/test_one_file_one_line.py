@@ -22,7 +22,6 @@ def _table(pp, vpp, microbatches):
         "breadth-first",
         pp=pp,
         vpp=vpp,
-        microbatches=microbatches,
         warm_up_R=np.full(pp, len(unit_U)),
         forward_chunk_U=chunk_U,
         forward_microbatch_U=unit_U % microbatches,

@@ -23,9 +23,8 @@ import numpy as np
 
 from cost_models.axes.axis import Axis, Counted, Ints, Mesh, Needless
 from cost_models.axes.rule import Bools, Rule, Words, either
-from cost_models.axes.words import EVERY, Assigned, Counts
+from cost_models.axes.words import EVERY, Counts
 from cost_models.question import Question
-from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.units import counted
 
 if TYPE_CHECKING:
@@ -87,22 +86,6 @@ def _more_than_there_are(question: Question, layout: Layout) -> Words:
         f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
         "name fewer, or leave out the count: every block",
     )
-
-
-def _ring_too_long(question: Question, layout: Layout) -> Words:
-    streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
-    return Words(
-        f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed",
-        f"use `ring={streamed}` or less",
-    )
-
-
-def _whole_or_none(question: Question, layout: Layout) -> Words:
-    return Words("the activations of all blocks move, or of none", "write `activations` without a count")
-
-
-def _drive_in_part(question: Question, layout: Layout) -> Words:
-    return Words("all states that the CPU updates lie on the drive, or none", "write `drive` without a count")
 
 
 def _nothing_for_drive(question: Question, layout: Layout) -> Words:
@@ -226,18 +209,6 @@ def _opens_nothing(question: Question, trainer: str | None) -> str:
     return ""
 
 
-def _fp8_offload(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor's fp8 products keep their weights on the device",
-        "leave out `offload`, or plan with --precision bf16",
-    )
-
-
-def _split_offload(question: Question, layout: Layout) -> Words:
-    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
-    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
-
-
 def _kept_away(value: Offload) -> str:
     """What is in host memory, not of how many blocks."""
     return "/".join(part for part, count in value._asdict().items() if count) or "none"
@@ -257,12 +228,16 @@ OFFLOAD = Axis(
         Rule(
             name="activations move of every block",
             broken=lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
-            sentence=_whole_or_none,
+            sentence=lambda q, layout: Words(
+                "the activations of all blocks move, or of none", "write `activations` without a count"
+            ),
         ),
         Rule(
             name="the drive takes all states that it takes",
             broken=lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
-            sentence=_drive_in_part,
+            sentence=lambda q, layout: Words(
+                "all states that the CPU updates lie on the drive, or none", "write `drive` without a count"
+            ),
         ),
         Rule(
             name="LAMB updates on the device",
@@ -283,18 +258,7 @@ OFFLOAD = Axis(
             sentence=_drive_at,
         ),
     ),
-    executor_rules=(
-        Rule(
-            name="fp8 keeps blocks on the device",
-            broken=lambda q, x: (q.training.precision == "fp8") & offloads(x),
-            sentence=_fp8_offload,
-        ),
-        Rule(
-            name="offload runs backward passes whole",
-            broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
-            sentence=_split_offload,
-        ),
-    ),
+    executor_rules="cost_models.axes.offload.hosts:EXECUTOR_RULES",
     late_rules="cost_models.axes.offload.hosts:RULES",
     placed_rule=_names_more_than_placed,
     values=_tried,
@@ -311,31 +275,4 @@ OFFLOAD = Axis(
     price="cost_models.axes.offload.price:PRICE",
     time_part="offload",
     updates_elsewhere=offloads,
-)
-RING = Axis(
-    word=Assigned(usual=USUAL_RING),
-    text="Buffers on the device through which streamed weights come.",
-    compared=lambda value: "usual",  # how far ahead weights are fetched
-    written=lambda layout: layout.offload.streamed > 0 and layout.ring != USUAL_RING,
-    settled=lambda layout: layout.ring if layout.offload.streamed else USUAL_RING,
-    values=lambda question, mesh: (USUAL_RING,),
-    touches=frozenset({"states"}),
-    rules=(
-        Rule(
-            name="a ring is for streamed weights",
-            broken=lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
-            sentence=lambda q, layout: Words(
-                f"`ring={layout.ring}` says how many weights are streamed at once"
-            ),
-        ),
-        Rule(
-            name="a ring has no more buffers than streamed blocks",
-            broken=lambda q, x: (
-                (x.offload_streamed > 0)
-                & (x.ring != USUAL_RING)
-                & (x.ring > np.minimum(x.offload_streamed, evenly(q, x)))
-            ),
-            sentence=_ring_too_long,
-        ),
-    ),
 )

@@ -1,4 +1,5 @@
-"""Bytes of a host's memory that its ranks keep there, and the rules that memory and drives of hosts hold them.
+"""Bytes of a host's memory that its ranks keep there, and the rules that hosts hold it and
+that the executor can do it.
 
 Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
 travel.
@@ -30,6 +31,7 @@ from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.units import format_bytes
 
@@ -175,3 +177,29 @@ def needless_drives(question: Question, x: LayoutColumns) -> Bools:
     if not drive.any():
         return drive
     return drive & ~_overflows(question, replace(x, offload_drive=np.zeros(len(x), dtype=np.int64)))
+
+
+def _fp8_offload(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor's fp8 products keep their weights on the device",
+        "leave out `offload`, or plan with --precision bf16",
+    )
+
+
+def _split_offload(question: Question, layout: Layout) -> Words:
+    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
+    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
+
+
+EXECUTOR_RULES = (
+    Rule(
+        name="fp8 keeps blocks on the device",
+        broken=lambda q, x: (q.training.precision == "fp8") & offloads(x),
+        sentence=_fp8_offload,
+    ),
+    Rule(
+        name="offload runs backward passes whole",
+        broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
+        sentence=_split_offload,
+    ),
+)

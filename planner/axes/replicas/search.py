@@ -54,18 +54,11 @@ def search_replicas(
     """The `top` fastest of them that are faster than the `top`-th of `to_beat`, perhaps none, and the proof; its bound
     is infinite where nothing fits."""
     start = time.monotonic()
-    policies = limits.recompute(question.training)
-    columns = replica_layouts(question, limits)
-    space = ReplicaSpace(
-        question=question,
-        columns=columns,
-        costs=tuple(own.costs for own in replica_terms(question, columns)) if len(columns) else (),
-        policies=policies,
-        max_memory=math.inf if limits.max_memory is None else limits.max_memory,
-    )
+    space = _space(question, limits)
+    columns = space.columns
     bounds = space.bounds() if len(columns) else np.empty(0)
     best: dict[int, tuple[Placement, float]] = {}
-    solved = infeasible = decided = 0
+    infeasible = decided = 0
     interrupted, order = False, np.argsort(bounds, kind="stable")
 
     def kth() -> float:
@@ -81,35 +74,42 @@ def search_replicas(
             decided += 1
             if found is not None:
                 best[row] = found
-            if found is None and math.isinf(kth()):
-                infeasible += 1
-            else:
-                solved += 1
+            infeasible += found is None and math.isinf(kth())
             if on_progress is not None:
                 on_progress(decided, len(columns), kth(), float(bounds[row]))
     except KeyboardInterrupt:
         if not (keep_on_interrupt and (best or to_beat)):
             raise
         interrupted = True
-    left = bounds[order[decided:]]
-    never = int(np.isinf(left).sum())
-    undecided = int((left < kth() * (1 - TOLERANCE)).sum())
     priced = [_priced(space, row, placement) for row, (placement, _) in best.items()]
     ranked = sorted(priced, key=by_speed)[:top]
-    least = min([kth(), *left[:1].tolist(), *(one.step_seconds for one in ranked[:1])])
+    left, worst = bounds[order[decided:]], kth()
+    never, undecided = int(np.isinf(left).sum()), int((left < worst * (1 - TOLERANCE)).sum())
     certificate = Certificate(
         top=top,
-        space=in_words(question, policies),
+        space=in_words(question, space.policies),
         layouts=len(columns),
         infeasible=infeasible + never,
         pruned=len(left) - never - undecided,
-        solved=solved,
+        solved=decided - infeasible,
         undecided=undecided,
-        bound=least,
+        bound=min([worst, *left[:1].tolist(), *(one.step_seconds for one in ranked[:1])]),
         gap=0.0,
         seconds=time.monotonic() - start,
     )
     return SearchResult(estimates=tuple(ranked), certificate=certificate, interrupted=interrupted)
+
+
+def _space(question: MixedQuestion, limits: Restrictions) -> ReplicaSpace:
+    """Every layout, priced in each pool."""
+    columns = replica_layouts(question, limits)
+    return ReplicaSpace(
+        question=question,
+        columns=columns,
+        costs=tuple(own.costs for own in replica_terms(question, columns)) if len(columns) else (),
+        policies=limits.recompute(question.training),
+        max_memory=math.inf if limits.max_memory is None else limits.max_memory,
+    )
 
 
 def _priced(space: ReplicaSpace, row: int, placement: Placement) -> Estimate:
