@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -10,6 +10,7 @@ from cost_models.base import Spec
 from cost_models.risk import Risk
 
 Proof = Literal["search", "ilp"]
+PROOFS: tuple[Proof, ...] = get_args(Proof)
 """What proves an answer: the search, or one integer program over all layouts."""
 
 

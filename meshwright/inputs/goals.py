@@ -10,6 +10,7 @@ from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
 from cost_models.risk import RISKS, Risk
 from meshwright.inputs.options import Goal
+from planner.certificate import PROOFS, Proof
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]
@@ -34,6 +35,15 @@ def risk_of(word: str | None) -> Risk:
         InputError: it is no such word.
     """
     return _one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
+
+
+def proof_of(word: str | None) -> Proof:
+    """Read `--solver`; the search where it is not said.
+
+    Raises:
+        InputError: it is no such word.
+    """
+    return _one_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
 def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:

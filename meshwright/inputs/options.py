@@ -190,3 +190,12 @@ class Searching:
         from planner.search.budget import Budget
 
         return self.budget or Budget(time_limit=self.time_limit, keep_on_interrupt=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proving(Searching):
+    """How long a search may take, and what proves its answer."""
+
+    solver: str | None = flag(
+        "HOW", "What proves the answer: search (default) or ilp, one integer program.", after="time_limit"
+    )

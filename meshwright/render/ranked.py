@@ -122,7 +122,8 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     if certificate.gap <= 0:
         took = f", {seconds}" if certificate.seconds else ""  # plan files hold no durations
         return wrapped(
-            f"Proved optimal under the model{_minimised_words(certificate, best_seconds)}: {done}, gap 0 %"
+            f"Proved optimal under the model{' by one integer program' * (certificate.proved_by == 'ilp')}"
+            f"{_minimised_words(certificate, best_seconds)}: {done}, gap 0 %"
             f"{took}{_settled_words(certificate)}"
         )
     proven = (

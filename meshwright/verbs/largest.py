@@ -85,7 +85,18 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
         output.end_with_no()
 
 
-_OTHERS = ("price", "tokens", "deadline", "operations", "objective", "pick", "risk", "top", "replay")
+_OTHERS = (
+    "price",
+    "tokens",
+    "deadline",
+    "operations",
+    "objective",
+    "pick",
+    "risk",
+    "top",
+    "replay",
+    "solver",
+)
 """Flags of `plan` that mean nothing here."""
 
 

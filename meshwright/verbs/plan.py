@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument, as_keywords, flag, out, said
-from meshwright.inputs.options import Goal, Limits, Request, Searching
+from meshwright.inputs.options import Goal, Limits, Proving, Request
 from meshwright.verbs.contract.answers import PlanAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlanOptions(Searching, Goal, Limits, Request):
+class PlanOptions(Proving, Goal, Limits, Request):
     """What `plan` takes."""
 
     model: str | TransformerSpec | RecommenderSpec | Document = field(
@@ -98,7 +98,8 @@ def plan(options: PlanOptions) -> PlanAnswer:
     is the least probability with which it must fit; `host_memory` replaces the cluster's. `pick` is which layout is
     saved as the plan: `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised
     (`none`, `neutral`, `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of
-    them). Several clusters have a price each, in their order, and one plan on each number of GPUs.
+    them); `solver` is what proves it (`search`, or `ilp`: one integer program over up to 20,000 layouts). Several
+    clusters have a price each, in their order, and one plan on each number of GPUs.
 
     A transformer's answer is a `Planned` (of several clusters a `Ranked`), a recommender's a `ShardingPlanned`: `fix`,
     `forbid` and `together` are words of shardings then, and options that mean nothing to it are refused.

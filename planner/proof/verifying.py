@@ -27,7 +27,7 @@ from planner.space.restrictions import keeps_to
 
 TOLERANCE = 1e-9
 """Relative difference of two prices that counts as rounding."""
-_PROVERS = {"search": "a search", "ilp": "the integer program"}
+_PROVERS = {"search": "a search", "ilp": "an integer program"}
 """What proved an answer, in words."""
 _NAMED = 3
 """Most differences named in one sentence."""
@@ -293,4 +293,5 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
         return Check("proof", False, "; ".join(wrong))
     counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
     done = f"{counted(found.layouts, 'layout')}: {counts}"
-    return Check("proof", True, f"{done}, as the certificate says")
+    same = "as" if claimed.proved_by == found.proved_by else "with the bound that"
+    return Check("proof", True, f"{done}, {same} the certificate says")

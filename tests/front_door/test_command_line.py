@@ -50,7 +50,8 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         (
             "plan",
             "--gpus --global-batch --sequence --precision --dropout --training --stack --profile --fix --forbid"
-            " --max-memory --confidence --objective --tokens --price --deadline --top --time-limit --replay --out",
+            " --max-memory --confidence --objective --tokens --price --deadline --top --time-limit"
+            " --solver --replay --out",
         ),
         (
             "estimate",
@@ -61,7 +62,7 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ("cluster", "--discover --nodes --name --link --out"),
         ("explain", "--why-not"),
         ("advise", "--layout --time-limit --out"),
-        ("verify", "--time-limit"),
+        ("verify", "--time-limit --solver"),
         ("plot", "--gpus --between --points --kind --tokens --price --time-limit --out"),
         (
             "run",

@@ -10,22 +10,31 @@ import pytest
 from effort import number
 from questions import STACKS, cluster_of, random_model, without_context
 from several_pools import mixed_question, pool
-from small import every_axis
+from small import every_axis, small_question
+from weighed_brute import weighed_base
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, InputError, NothingPlacedError
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.training import TrainingSpec
-from planner.placement.leaf import TOLERANCE
+from planner.bounds.pricing import Pricing
+from planner.certificate import Proof
+from planner.placement.leaf import TOLERANCE, Floats
+from planner.plan import make_plan
+from planner.proof.verifying import verify
+from planner.search import by_program
+from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.restriction_words import parse_restrictions
 from planner.space.restrictions import Restrictions
 
-QUESTIONS = number(24, 500)
-MOST_LAYOUTS = number(400, 4000)
+QUESTIONS = number(20, 500)
+MOST_LAYOUTS = number(400, 1500)
 """Of one question; axes are fixed until it has no more."""
 WORLDS = ((1, 1), (2, 1), (4, 1), (2, 2), (8, 1), (4, 2), (8, 2), (3, 2))
 """(GPUs of a node, nodes)."""
@@ -122,3 +131,73 @@ def test_both_solvers_agree_on_random_questions() -> None:
     print(dict(met))
     assert met["infeasible"] < QUESTIONS / 2
     assert min(met[kind] for kind in ("pipelines", "recompute", "uneven", "pools")) >= QUESTIONS // 20
+
+
+def test_a_bound_that_is_too_high_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program shares no bound with the search, so an error in one of them is a disagreement."""
+    question, limits = small_question(memory="220 MiB"), parse_restrictions()
+    found, solved = _answers(question, limits)
+    agree(found, solved)
+    bounds, best = Pricing.bounds, found.best.layout.mbs
+
+    def too_high(pricing: Pricing, columns: LayoutColumns, costs: StageCosts) -> Floats:
+        return bounds(pricing, columns, costs) * np.where(columns.mbs == best, 2, 1)
+
+    monkeypatch.setattr(Pricing, "bounds", too_high)
+    with pytest.raises(AssertionError):
+        agree(*_answers(question, limits))
+
+
+def _answers(question: Question, limits: Restrictions) -> tuple[SearchResult, SearchResult]:
+    found = both(question, limits, 5)
+    assert found is not None
+    return found
+
+
+def test_questions_that_the_program_does_not_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = small_question()
+    monkeypatch.setattr(by_program, "MOST_LAYOUTS", 100)
+    with pytest.raises(InputError, match="up to 100 layouts; this one has 259") as caught:
+        search(question, proof="ilp")
+    assert "--fix an axis" in caught.value.hint
+    assert search(question, proof="ilp", restrictions=parse_restrictions(["pp=2", "tp=1"])).best.fits
+    pools = mixed_question(pool("old"), pool("new", speed=2.0))
+    with pytest.raises(InputError, match="replicas"):
+        search(pools, proof="ilp", restrictions=parse_restrictions(allow=("replicas",)))
+    with pytest.raises(InputError, match="without scenarios"):
+        search(weighed_base(0).question, proof="ilp")
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+def test_interrupted_the_program_returns_the_best_so_far_with_its_gap(reports: int) -> None:
+    question, seen = small_question(8, "150 MiB", global_batch=16), 0
+
+    def interrupt(_done: int, _total: int, _best: float, _bound: float) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == reports:
+            raise KeyboardInterrupt
+
+    whole = search(question, proof="ilp", top=3)
+    part = search(question, proof="ilp", top=3, on_progress=interrupt, keep_on_interrupt=True)
+    assert part.interrupted
+    proof = part.certificate
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved + proof.undecided
+    assert proof.bound <= whole.best.step_seconds <= part.best.step_seconds
+    with pytest.raises(NothingPlacedError, match="time ran out"):
+        search(question, proof="ilp", time_limit=0.0)
+
+
+@pytest.mark.parametrize(("made", "again"), [("search", "ilp"), ("ilp", "search"), ("ilp", "ilp")])
+def test_a_plan_of_either_is_verified_by_the_other(made: Proof, again: Proof) -> None:
+    question, limits = small_question(memory="220 MiB"), parse_restrictions(["dp=2"])
+    result = search(question, restrictions=limits, proof=made)
+    plan = make_plan(question, result.best, result.certificate, limits)
+    assert ("proved_by" in plan.model_dump(mode="json")["certificate"]) == (made == "ilp")
+    checks = list(verify(plan, Budget(proof=again)))
+    assert all(check.passed for check in checks)
+    optimum = next(check for check in checks if check.name == "optimum")
+    assert ("an integer program" in optimum.what) == (again == "ilp")
+    wrong = result.certificate.model_copy(update={"bound": result.certificate.bound * 0.9, "gap": 0.0})
+    checks = list(verify(make_plan(question, result.best, wrong, limits), Budget(proof=again)))
+    assert not next(check for check in checks if check.name == "proof").passed

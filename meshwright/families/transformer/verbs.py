@@ -35,7 +35,7 @@ _JOB = frozenset(
 )
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
-_GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pick", "risk"})
+_GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pick", "risk", "solver"})
 _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
@@ -44,7 +44,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "compare": frozenset({"trainer"}),
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
-    "verify": _NONE,
+    "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations"}),
     "explore": (_JOB - {"dropout", "optimizer"})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.flags import as_keywords, flag, plan_file
-from meshwright.inputs.options import Searching
+from meshwright.inputs.options import Proving
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_verb, verbs_of_plan
+from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from planner.any_plan import AnyPlan
     from planner.proof.checks import Check
+    from planner.search.budget import Budget
 
 VERIFY_SECONDS = 600.0
 """A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
 
 
 @dataclass(frozen=True)
-class VerifyOptions(Searching):
+class VerifyOptions(Proving):
     """What `verify` takes."""
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
@@ -44,8 +45,18 @@ def verify(options: VerifyOptions) -> tuple[Check, ...]:
 
     plan = options.plan
     loaded = plan if isinstance(plan, AnyPlan) else read_any_plan(plan)
-    budget = options.budget or Budget(time_limit=options.time_limit)
-    return tuple(verbs_of_plan(loaded).verify(loaded, budget))
+    verbs, budget = verbs_of_plan(loaded), options.budget or Budget(time_limit=options.time_limit)
+    _prove_as_asked(budget, verbs, options)
+    return tuple(verbs.verify(loaded, budget))
+
+
+def _prove_as_asked(budget: Budget, verbs: Verbs[Any], options: VerifyOptions) -> None:
+    """Let the solver that was said prove the plan again. Raises InputError where it means nothing to the family."""
+    from meshwright.inputs.goals import proof_of
+
+    if options.solver is not None:
+        require_options(verbs, "verify", ("solver",))
+        budget.proof = proof_of(options.solver)
 
 
 @command(VerifyOptions, name="verify")
@@ -61,6 +72,7 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
     verbs = verbs_of_plan(loaded)
     require_verb(verbs, "verify")
     with searching(output, options.time_limit, doing=f"verifying {path.name}", keep=False) as budget:
+        _prove_as_asked(budget, verbs, options)
         checks = tuple(verbs.verify(loaded, budget))
     about = verbs.about(loaded)
     answer = Verified(path=path, about=about, searched=loaded.searched, checks=checks)

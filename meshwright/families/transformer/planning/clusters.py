@@ -18,6 +18,7 @@ from meshwright.inputs.questions import cluster_of, in_words, questions_of
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plan import PlanOptions
 from planner.answers.offers import Offer, offers_of, rank_offers
+from planner.certificate import Proof
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.search.budget import Budget
@@ -35,6 +36,7 @@ class ClustersQuestion:
     precisions: tuple[Precision, ...] = ()
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
+    proof: Proof = "search"
 
     @property
     def question(self) -> Question:
@@ -52,6 +54,7 @@ class ClustersQuestion:
         Raises:
             InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
         """
+        budget.proof = self.proof
         ranking = rank_offers(
             self.offers,
             self.objective,

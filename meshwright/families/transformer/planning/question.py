@@ -12,7 +12,7 @@ from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster
 from meshwright.families.transformer.planning.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
 from meshwright.families.transformer.planning.planned import Planned
-from meshwright.inputs.goals import Pick, objective_of, pick_of, risk_of
+from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
@@ -22,6 +22,7 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
+from planner.certificate import Proof
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.rules.legality import require_opened
@@ -51,6 +52,8 @@ class PlanQuestion:
     top: int = TOP
     pick: Pick = "recommended"
     """Which layout the plan is."""
+    proof: Proof = "search"
+    """What proves the answer."""
 
     @property
     def plain(self) -> bool:
@@ -68,6 +71,7 @@ class PlanQuestion:
         Raises:
             InfeasibleError: nothing fits, or nothing meets the deadline.
         """
+        budget.proof = self.proof
         with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
                 self.question,
@@ -104,35 +108,36 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     else:
         read = [problems.read(lambda: _ask_one(options))]
     restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
-    picked, weighed = (
-        problems.read(lambda: pick_of(options.pick)),
-        problems.read(lambda: risk_of(options.risk)),
-    )
+    picked = problems.read(lambda: pick_of(options.pick))
+    weighed = problems.read(lambda: risk_of(options.risk))
+    proof = problems.read(lambda: proof_of(options.solver))
     problems.require()
     found = read[0]
     assert found is not None
     assert restrictions is not None
     assert picked is not None
     assert weighed is not None
+    assert proof is not None
     require_opened(found.question, restrictions.allowed)
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
         question = replace(found.question, risk=weighed)
-        return replace(found, question=question, restrictions=within, pick=picked)
+        return replace(found, question=question, restrictions=within, pick=picked, proof=proof)
     if weighed != "none":
         raise InputError(
             "`--risk` weighs the step time on one cluster's own GPUs, in one precision",
             hint="leave out --risk, or --objective, several --gpus, precisions or clusters",
         )
-    return replace(found, restrictions=within)
+    return replace(found, restrictions=within, proof=proof)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
     told, objective = plan.recommendation, plan.objective
     question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
+    proof: Proof = "search" if plan.certificate is None else plan.certificate.proved_by
     if several := clusters_of_plan(plan):
-        return several
+        return replace(several, proof=proof)
     return PlanQuestion(
         question=question,
         objective=Objective() if objective is None else objective.terms,
@@ -141,6 +146,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         restrictions=(plan.restrictions if told is None else told.asked).read,
         top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
         pick="fastest" if told is None else "recommended",
+        proof=proof,
     )
 
 
