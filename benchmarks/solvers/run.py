@@ -1,4 +1,4 @@
-"""How long the search and one integer program take to prove the same answer; CPU seconds, median of three.
+"""How long the search and one integer program take to prove the same answer; CPU seconds, median of three where they are short.
 
 python benchmarks/solvers/run.py                     every case: table on stdout, results.csv beside this file
 python benchmarks/solvers/run.py gpt3-64 llama8b-16  these cases; writes nothing
@@ -27,7 +27,7 @@ from planner.space.restrictions import Restrictions
 
 RESULTS = Path(__file__).parent / "results.csv"
 REPEATS = 3
-TIME_LIMIT = 120.0
+TIME_LIMIT = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ def _measured(case: Case, proof: Proof) -> tuple[SearchResult, float]:
         question, start = case.question, time.process_time()
         found = search(question, top=case.top, restrictions=case.limits, time_limit=TIME_LIMIT, proof=proof)
         spent.append(time.process_time() - start)
-        if spent[-1] > 5.0:
+        if spent[-1] > 2.0:
             break
     return found, statistics.median(spent)
 
