@@ -1,4 +1,4 @@
-"""How long the search and one integer program take to prove the same answer; CPU seconds, median of three where they are short.
+"""The search and one integer program prove the same answers; CPU seconds, median of three where they are short.
 
 python benchmarks/solvers/run.py                     every case: table on stdout, results.csv beside this file
 python benchmarks/solvers/run.py gpt3-64 llama8b-16  these cases; writes nothing

@@ -25,7 +25,7 @@ def best_placement(
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
 ) -> Solution:
-    """Placement by label setting, or by the integer program where there are too many labels.
+    """Prove the best placement by label setting, or by the integer program where there are too many labels.
 
     A weighed leaf has no such program: it comes back `stopped` there.
     """

@@ -1,1 +1,1 @@
-"""Is a plan file true: its prices and its proof, done again."""
+"""Verification of plan files: prices and proof are computed again."""

@@ -1,4 +1,4 @@
-"""Verify a sharding: its loads added up anew, restrictions read again, a better one sought by another solver."""
+"""Verification of a sharding: its loads, its restrictions, and a search for a better one by another solver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def verify_sharding(
 def _added_up(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
-    """Loads in exact fractions, GPU by GPU: memory holds them and the objective is the one that is claimed."""
+    """Check loads in exact fractions, GPU by GPU: every memory holds them, and the objective is as claimed."""
     stages = len(priced.fixed)
     loads = [[Fraction(0)] * stages for _ in range(priced.gpus)]
     moments = range(len(priced.fixed_bytes))
@@ -83,7 +83,7 @@ def _added_up(
 
 
 def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """What was fixed is so, what was kept together is, and nothing forbidden is used."""
+    """Check the restrictions: fixed options, tables that lie together, nothing forbidden."""
     tables, wrong = sharding.tables, []
     wrong += [
         f"table {n} is forbidden as `{one.option}`"
@@ -114,7 +114,7 @@ def _nothing_better(
     restrictions: ShardingRestrictions,
     time_limit: float,
 ) -> Check:
-    """Another solver finds no sharding below the claimed bound."""
+    """Check that another solver finds no sharding below the claimed bound."""
     problem = pose(priced, certificate.objective, restrictions)
     solver: SolverName = "cbc" if certificate.solver == "highs" else "highs"
     below = certificate.bound * (1 - CLOSE)

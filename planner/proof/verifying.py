@@ -34,7 +34,7 @@ _NAMED = 3
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
-    """Every check of a plan, one by one; a plan without a certificate has only its price checked."""
+    """Yield every check of a plan; without a certificate only its price is checked."""
     problems = plan.problems()
     yield Check(
         "layout",
@@ -103,7 +103,7 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
 
 
 def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Part → (claimed, right); a part that one side lacks is 0 there."""
+    """Part → (claimed, computed) value; a missing part counts as 0."""
     return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
 
 
@@ -269,7 +269,7 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
-    """Check that the certificate is the one that a search gives now."""
+    """Check that a second proof gives the same certificate."""
     found = optimum.result.certificate
     again = _PROVERS[found.proved_by]
     names = ["layouts", "undecided", "bound", "gap"]

@@ -33,7 +33,7 @@ PLACED_TOGETHER = 4
 """Layouts that get their placements in one round."""
 
 Pipeline = tuple[str, int, int, int]
-"""Schedule, pp, vpp and microbatches: the same chains of actions."""
+"""Schedule, pp, vpp and microbatches: what has the same paths."""
 
 
 class ProgramSearch:

@@ -1,1 +1,1 @@
-"""Integer programs; the only room that imports the solver."""
+"""Integer programs: the only folder of placement that imports PuLP."""

@@ -23,7 +23,10 @@ Verdict = Literal["proven", "nothing", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minimum:
-    """Outcome. `proven`: nothing takes less than `bound`; `nothing`: infeasible; `stopped`: `bound` still holds."""
+    """Result of a minimisation; `bound` holds whatever the verdict.
+
+    `proven`: nothing takes less than `bound`; `nothing`: infeasible; `stopped`: out of time.
+    """
 
     verdict: Verdict
     found: tuple[Leaf, Placement, float] | None

@@ -1,4 +1,4 @@
-"""HiGHS as PuLP calls it, silent from its first line: what programs read goes to the same output."""
+"""HiGHS through PuLP without output, since stdout holds answers that programs read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pulp
 
 
 class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
-    """`pulp.HiGHS(msg=False)` whose model is silent while it is made; PuLP's options, and HiGHS's own by name."""
+    """`pulp.HiGHS` without output, also while its model is made; takes PuLP's options, and HiGHS's own by name."""
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
         """Make the model as PuLP does."""
@@ -30,7 +30,7 @@ class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
 
 
 class _SilentModel(highspy.Highs):
-    """A model of HiGHS that is told to be silent before its callbacks: 1.16 prints its name when these are set."""
+    """A model with output turned off before its callbacks are enabled: HiGHS 1.16 prints its name there."""
 
     def enableCallbacks(self) -> None:  # noqa: N802 -- HiGHS's name
         self.setOptionValue("output_flag", False)

@@ -81,7 +81,7 @@ class Choice:
 
 
 class Program:
-    """The integer program over some layouts: those that are placed have columns, of the others a bound is known."""
+    """An integer program over layouts: placed layouts have columns, the others a lower bound."""
 
     def __init__(self, bounds: Sequence[float], target: float) -> None:
         self.scale = target
@@ -96,7 +96,7 @@ class Program:
 
     @property
     def step(self) -> pulp.LpAffineExpression:
-        """Seconds of the step, in units of the time to beat."""
+        """Step time of the chosen layout, in units of the time to beat."""
         return pulp.LpAffineExpression(self._cost)
 
     def bound(self, number: int, seconds: float) -> None:
@@ -104,7 +104,7 @@ class Program:
         self._cost[self.y[number]] = seconds / self.scale
 
     def place(self, number: int, leaf: Leaf, columns: Columns) -> Choice:
-        """Give a layout its placements in place of its bound."""
+        """Replace the bound of a layout by its placements."""
         y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
@@ -135,7 +135,7 @@ class Program:
         return replace(solved, bound=solved.bound * self.scale)
 
     def leave_out(self, number: int) -> None:
-        """Choose a layout no more."""
+        """Exclude a layout."""
         self.y[number].upBound = 0
 
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:

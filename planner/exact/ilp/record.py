@@ -1,4 +1,4 @@
-"""The program of record: one integer program chooses among the layouts that bounds could not discard, and places them.
+"""The program of record: an integer program that chooses among the layouts left by the bounds, and places them.
 
 Its optimum over these layouts is the optimum over all, since the others have bounds above it; that it is what the
 search found is the certificate.
@@ -39,7 +39,7 @@ class Record:
 
 
 class Survivor(NamedTuple):
-    """A layout that bounds could not discard, with what the search knows of it."""
+    """A layout left by the bounds, with what the search knows of it."""
 
     leaf: Leaf
     placement: Placement | None
@@ -91,7 +91,7 @@ def _columns(one: Survivor, target: float) -> Columns | None:
 
 
 def _tell(program: Program, choice: Choice, one: Survivor) -> None:
-    """Add the paths of a layout that are known before anything is solved."""
+    """Add the known paths of a layout as rows."""
     leaf = one.leaf
     paths = [*(known_paths(leaf) if leaf.is_plain else ()), *one.met_paths]
     if one.placement is not None:

@@ -29,7 +29,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """`bound` holds whatever the verdict; variables have values where `found`."""
+    """Result of one solve. `bound` holds whatever the verdict; variables have values where `found`."""
 
     verdict: Verdict
     bound: float
@@ -86,7 +86,7 @@ def at_least_one(
     cutoff: float,
     stop: Interrupt,
 ) -> list[float]:
-    """Lower bounds of a relaxed program that was just solved, with each variable in turn at least one.
+    """Lower bounds of a relaxed program that was just solved, each with one variable fixed at 1 or more.
 
     HiGHS solves it again for each whose reduced cost leaves it below `cutoff`; of CBC reduced costs are all there is.
     """
@@ -146,7 +146,7 @@ def _cbc(limit: float | None, gap: float) -> pulp.LpSolver:
 
 @contextmanager
 def interruptible(stop: Interrupt) -> Iterator[None]:
-    """While this is open, Ctrl-C asks to end: a solver does not return to Python by itself."""
+    """Record Ctrl-C in `stop` in place of raising it: a running solver does not return to Python."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -156,7 +156,7 @@ def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
 
 
 def all_ways(choices: Choices) -> Bools:
-    """(R, L + 1, B): whether a rank with so many blocks before it may hold so many, by its own choices alone."""
+    """(R, L + 1, B): block counts each rank may hold, by the blocks before it; from its own choices alone."""
     shape = (choices.leaf.pp, choices.leaf.num_layers + 1, len(choices.sizes))
     return np.broadcast_to(choices.useful[:, None, :], shape)
 

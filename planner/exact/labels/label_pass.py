@@ -1,4 +1,4 @@
-"""Labels: all that the filled ranks of a plain pipeline mean to the ranks after them, and the pass that extends them.
+"""Labels: what later ranks of a plain pipeline need to know of the filled ranks, and the pass that extends labels.
 
 A label is one way to fill ranks 0 … r. What may follow depends on its blocks, on its sums, and on how far the windows
 and paths that began in it let later ranks be filled. Of two labels with as many blocks, one that leaves at least as
@@ -40,7 +40,7 @@ class TooManyLabelsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """K ways to fill the first ranks."""
+    """K partial placements: ways to fill the first ranks."""
 
     blocks: Ints
     """(K,): blocks on the filled ranks together."""
@@ -268,7 +268,7 @@ def _sum_before(value_R: Floats) -> Floats:
 
 
 def undominated(kind: Ints, merits: Floats) -> Bools:
-    """(K,): whether no other of its kind (K,) has all merits (K, D) at least as high; the first of equals stays."""
+    """(K,): labels that no other of the same kind (K,) dominates in all merits (K, D); of equals the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     kept = np.zeros(len(kind), dtype=np.bool_)

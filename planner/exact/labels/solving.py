@@ -91,7 +91,7 @@ def _place(
     cut_off: float,
     time_limit: float | None,
 ) -> tuple[Solution, bool]:
-    """Passes and timelines in turn, and whether there were too many labels; `meet` adds candidates to the `cuts`."""
+    """Alternate label passes and timelines; also whether labels were too many. `meet` adds candidates to `cuts`."""
     start = time.monotonic()
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     rounds, too_many = 0, False

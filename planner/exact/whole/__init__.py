@@ -1,1 +1,1 @@
-"""The whole question as one integer program: a second proof that needs neither the search nor its labels."""
+"""Bounds and columns of the integer program over a whole question, independent of the search and its labels."""

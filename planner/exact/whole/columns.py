@@ -1,6 +1,6 @@
-"""Columns of one layout for the program: placements of its stages that fit, and that some step in time may have.
+"""Columns of one layout for the integer program: placements of its stages that fit within memory and a target time.
 
-Shape legend: J columns, K ways to split blocks among policies, Q chains, S virtual stages, P recompute policies.
+Shape legend: J columns, K ways to split blocks among policies, Q paths, S virtual stages, P recompute policies.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ PRECISION = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The columns of a layout with what each adds to some chains."""
+    """The columns of a layout, with the seconds that each adds to some paths."""
 
     leaf: Leaf
     columns: Columns
     fixed: Floats
-    """(Q,) seconds of the chains without blocks."""
+    """(Q,) seconds of the paths without blocks."""
     own: Floats
     """(J, Q) seconds that a column adds."""
     follows: Floats
-    """(J,) seconds after the chains, at least."""
+    """(J,) least seconds after the paths."""
 
     @classmethod
     def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
-        """The columns of a layout on the chains of its pipeline."""
+        """Time the columns of a layout on the paths of its pipeline."""
         fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
         own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
         optimizer_J: Floats = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
     def within(self, target: float) -> Timed | None:
-        """The columns that a step of at most `target` seconds may have; None where there is no such step."""
+        """The columns that a step of `target` seconds may contain; None where no placement is so fast."""
         own, chosen = self, self._in_time(target)
         while chosen.any() and not chosen.all():
             own = own.only(chosen)
@@ -56,7 +56,7 @@ class Timed:
         return Timed(self.leaf, kept, self.fixed, self.own[chosen], self.follows[chosen])
 
     def least(self, low: float, high: float) -> float:
-        """Seconds below which no step has columns, sought between two bounds; `high` where none as short has any."""
+        """A lower bound between two others, by bisection: no shorter step has columns for the whole model."""
         if self.within(high) is None:
             return high
         while high > low * (1 + PRECISION):
@@ -68,8 +68,7 @@ class Timed:
         return low
 
     def _in_time(self, target: float) -> Bools:
-        """(J,): columns with which no chain is too long, if all other stages have their shortest, and all blocks at
-        least the least that one costs."""
+        """(J,): columns whose paths stay within `target` when all other stages are as fast as they can be."""
         own_JQ, stage_J = self.own, self.columns.stage
         others_JQ: Floats = np.zeros_like(own_JQ)
         if self.leaf.is_plain:
@@ -93,7 +92,7 @@ class Timed:
 
 
 def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
-    """The columns of a layout that fit and that a step of at most `target` seconds may have; None where it has none."""
+    """The columns of a layout that fit and that a step of `target` seconds may contain; None where there are none."""
     if leaf.is_plain:
         columns = _stages(leaf, target)
         return Timed.of(leaf, columns, paths).within(target) if columns is not None else None
@@ -104,7 +103,7 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
 
 
 def balanced(leaf: Leaf, columns: Columns) -> Placement:
-    """A placement of a pipeline with one stage a rank whose slowest rank is as quick as any; the shortest pattern."""
+    """A first placement: the least time of the slowest rank, or of patterns the one with the fastest slowest stage."""
     seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
     if not leaf.is_plain:
         return Placement.of(columns.blocks[seconds_J.argmin()])
@@ -118,7 +117,7 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement:
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
-    """For each stage and number of blocks the fastest of all ways to recompute that fit, by trying every one."""
+    """For each stage and block count the fastest mix of recompute policies that fits; tries every mix."""
     nothing = leaf.no_blocks
     fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
     each_SP = leaf.by_stage("layer_forward")[:, None] + leaf.by_stage("layer_backward")

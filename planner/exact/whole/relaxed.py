@@ -1,8 +1,8 @@
 """Relaxed bounds of all layouts of one pipeline at once: the coefficients of layouts that have no placements yet.
 
-Every chain of actions through the timeline bounds the step from below, and so does any mean of chains. Chains are found
-by the timeline itself, with one rank slowed at a time, so no schedule needs a formula of its own. Blocks lie where
-they cost the chain least, in fractions, under the policies for which all ranks together have memory.
+Every path through the timeline bounds the step from below, and so does the mean of several paths. The timeline itself
+finds them, with one rank slowed at a time, so no schedule needs a formula of its own. Blocks lie where they add least
+to the path, in fractions, under the recompute policies for which all ranks together have memory.
 
 Shape legend: N layouts of one pipeline, S virtual stages, P recompute policies.
 """
@@ -21,14 +21,13 @@ from cost_models.schedules import CriticalPath
 from planner.placement.leaf import TOLERANCE, Floats, Leaf
 
 SLOWED = 1.05
-"""How much slower one rank is made to find the chains that run through it."""
+"""How much slower one rank is made to find the path that runs through it."""
 HANDED_OVER = 1e-3
-"""Delay between ranks while chains are sought, in forward passes."""
+"""Delay between ranks while paths are sought, in forward passes."""
 
 
 def paths_through(leaf: Leaf) -> list[CriticalPath]:
-    """Chains of a pipeline, of which each and the mean of all bound the step: through every rank or, where stages are
-    as good as equal, three of them."""
+    """Critical paths of a pipeline with one rank slowed: every rank in turn, or three where stages are nearly equal."""
     found = []
     for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
         forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
@@ -56,7 +55,7 @@ class Relaxation:
 
     @cached_property
     def _most_even(self) -> int:
-        """Blocks that some rank holds at least."""
+        """Fewest blocks of the fullest rank."""
         return -(-self.leaves[0].num_layers // self.leaves[0].pp)
 
     @cached_property
@@ -70,7 +69,7 @@ class Relaxation:
         return self._columns[name]
 
     def _length(self, paths: Sequence[CriticalPath]) -> Floats:
-        """(N,): least mean length of some chains."""
+        """(N,): least mean length of some paths."""
         forward_S = np.mean([path.forward_counts for path in paths], axis=0)
         backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in paths], axis=0)
         fixed_NS = forward_S * self._of("stage_forward") + backward_S * self._of("stage_backward")
@@ -84,8 +83,8 @@ class Relaxation:
         return total_N
 
     def _blocks(self, block_NSP: Floats) -> Floats:
-        """(N,): least price of all blocks: as many on each stage as it has at least, the others where they cost least,
-        and what recomputing costs more where that is least."""
+        """(N,): least seconds of all blocks: every stage has its fewest, the rest lie on the cheapest stage, and
+        recompute adds what it adds where that is least."""
         first = self.leaves[0]
         blocks, low = first.num_layers, first.sizes.start
         least_NS = np.where(first.allowed, block_NSP, np.inf).min(axis=2)
@@ -94,7 +93,7 @@ class Relaxation:
         return self._mixed(fastest_N[:, None] / blocks + more_NP)
 
     def _mixed(self, price_NP: Floats) -> Floats:
-        """(N,): least price of all blocks, policies mixed in any fraction for which all ranks together have memory."""
+        """(N,): least seconds of blocks, policies mixed in any fraction for which all ranks together have memory."""
         blocks, policies = self.leaves[0].num_layers, np.flatnonzero(self.leaves[0].allowed).tolist()
         kept_NP, room_N = self._memory
         best_N = np.full(len(self.leaves), np.inf)
