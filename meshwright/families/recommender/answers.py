@@ -139,7 +139,7 @@ class ShardingPlanned(_Priced):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingExplained:
+class ShardingExplained(AnswerBase):
     """What binds a sharding."""
 
     plan: RecommenderPlan
@@ -214,7 +214,7 @@ class ShardingExplained:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingsCompared:
+class ShardingsCompared(AnswerBase):
     """Shardings side by side, measured against the first."""
 
     priced: Sequence[tuple[RecommenderQuestion, RecommenderEstimate, Sharding]]

@@ -23,6 +23,7 @@ from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.formats.torchrec import import_sharding
+from planner.recommender.plan import RecommenderPlan
 from planner.recommender.search.searching import PROVEN
 from planner.search.budget import Budget
 
@@ -75,6 +76,11 @@ class Imported(AnswerBase):
     def save(self, path: str | Path) -> None:
         """Write what runs today as a plan."""
         self.today.save(path)
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """What runs today as a plan."""
+        return self.today.plan
 
     @property
     def fits(self) -> bool:
