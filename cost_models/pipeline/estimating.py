@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.layout import Layout, prices
-from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate, Trust, fullest_pool
+from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.breakdown import Breakdown
+from cost_models.estimate import Breakdown
 from cost_models.pipeline.memory_terms import MEMORY_PARTS, MemoryTerms, Term
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import ActionTable, live_profiles, pending_profiles

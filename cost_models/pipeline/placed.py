@@ -21,9 +21,8 @@ from cost_models.axes.columns import Ints
 from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
 from cost_models.axes.layout import Layout, prices
 from cost_models.axes.recompute import blocks_by_policy
-from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
-from cost_models.estimate import PoolReplicas
+from cost_models.estimate import Breakdown, PoolReplicas
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline, on_stages

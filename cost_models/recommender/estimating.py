@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError, Problem, first_of
+from cost_models.estimate import Breakdown
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
 from cost_models.recommender.prices.exchange import links_of

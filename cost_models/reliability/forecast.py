@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, InputError, Problem
+from cost_models.estimate import Breakdown
 from cost_models.memory.states import MOMENTS
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question

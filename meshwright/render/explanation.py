@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.axes.layout import Layout
-from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.units import format_bytes, format_seconds
 from meshwright.render.estimates import (
     host_lines,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cost_models.breakdown import Breakdown
+from cost_models.estimate import Breakdown
 from cost_models.units import format_count, grouped
 
 LINE_WIDTH = 80

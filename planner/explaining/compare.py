@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from planner.explaining.differing import one_model, same_work

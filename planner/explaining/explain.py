@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import first_same
 from cost_models.axes.replicas.price import in_pools
-from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from planner.explaining.compare import difference

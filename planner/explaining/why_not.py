@@ -10,9 +10,8 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers
-from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, Problem
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES

@@ -9,8 +9,7 @@ import pytest
 from command_line import ASKED, QUICK, Answer
 
 from cost_models.axes.layout import parse_layout
-from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate, Trust
+from cost_models.estimate import Breakdown, Estimate, Trust
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile

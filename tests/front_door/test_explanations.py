@@ -8,10 +8,9 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.axes.pipeline import even_layers
-from cost_models.breakdown import Breakdown
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import resolve_model
 from cost_models.pipeline.estimating import estimate as price

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.breakdown import Breakdown
-from cost_models.estimate import Estimate
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.breakdown import Breakdown
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
+from cost_models.estimate import Breakdown
 from cost_models.measured.calibration.least_squares import relative_errors, relative_least_squares
 from cost_models.measured.calibration.measurements import Measurement, merge, select
 from cost_models.measured.calibration.microbenchmark_parts import (
