@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+from calling import Answer, told
 from effort import THOROUGH
 from hypothesis import settings
 
@@ -31,6 +34,11 @@ def _cpu_seconds() -> float:
     return float(total)
 
 
+def pytest_collection_finish() -> None:
+    """Modules stay to the end; without them the many collections of garbage of a run cost little."""
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     before = _cpu_seconds() if CPU_TABLE else 0.0
@@ -39,3 +47,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with Path(CPU_TABLE).open("a", encoding="utf-8") as table:
             table.write(f'"{item.nodeid}",{_cpu_seconds() - before:.2f}\n')
     return result
+
+
+@pytest.fixture
+def meshwright(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Call the command line with these words."""
+    return partial(told, capsys)

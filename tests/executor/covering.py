@@ -21,11 +21,11 @@ Case = tuple[str, str]
 def in_every_run(cases: Sequence[Case]) -> list[Case]:
     """Of some cases, those up to four ranks in which all pairs occur, and the first of more ranks.
 
-    All of them in a thorough run.
+    All of them in a thorough run. Those of one mesh follow one another, for which the ranks have something ready.
     """
     small = [case for case in cases if _ranks(case) <= FEW_RANKS]
     larger = [case for case in cases if _ranks(case) > FEW_RANKS]
-    return some_of(cases, *all_pairs(small), *larger[:1])
+    return sorted(some_of(cases, *all_pairs(small), *larger[:1]), key=_mesh)
 
 
 def all_pairs(cases: Sequence[Case]) -> list[Case]:
@@ -57,3 +57,9 @@ def _pairs(case: Case) -> set[tuple[str, ...]]:
 
 def _ranks(case: Case) -> int:
     return parse_layout(case[1]).num_gpus
+
+
+def _mesh(case: Case) -> tuple[int | str, ...]:
+    """What tells apart the groups of ranks of two layouts."""
+    layout = parse_layout(case[1])
+    return layout.num_gpus, layout.tp, layout.cp, layout.pp, layout.ep, layout.shard or 0, layout.order

@@ -21,7 +21,8 @@ _PRELOAD = [
     "torch",
     "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining",
-    "executor.engine.engine",
+    "executor.checkpoints.checkpointer",
+    "executor.transformer.train",
 ]
 _LONGEST_SECONDS = 120.0
 _DTENSOR = "torch.distributed.tensor."
@@ -87,6 +88,7 @@ def _serve(pipe: Connection) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    _freeze()
     seats: object = None
     while (task := pipe.recv()) is not None:
         rank, ranks, rendezvous, job, arguments = task
@@ -112,6 +114,20 @@ def _seats(ranks: int, arguments: tuple[Any, ...]) -> object:
     return ranks, tuple(getattr(layout, axis) for axis in axes)
 
 
+@functools.cache
+def _freeze() -> list[functools._lru_cache_wrapper[Any]]:
+    """What DTensor remembers operators in, found once; modules then no longer cost a collection of garbage its time."""
+    found = _remembering()
+    gc.freeze()
+    return found
+
+
+def _remembering() -> list[functools._lru_cache_wrapper[Any]]:
+    """Caches of DTensor among objects that are not frozen."""
+    objects = (one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper)
+    return [one for one in objects if str(one.__module__).startswith(_DTENSOR)]
+
+
 def _forget_meshes() -> None:
     """DTensor remembers what operators return together with the mesh they saw first, and equal meshes are one to it,
     though the groups of the one are gone: no matter where a process has one job, but here it has many. What is
@@ -120,8 +136,7 @@ def _forget_meshes() -> None:
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
-    for known in gc.get_objects():
-        if type(known) is functools._lru_cache_wrapper and str(known.__module__).startswith(_DTENSOR):
-            known.cache_clear()
+    for known in (*_freeze(), *_remembering()):
+        known.cache_clear()
     getattr(_redistribute, "_planner_cache", {}).clear()
     gc.collect()

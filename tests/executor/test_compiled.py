@@ -64,7 +64,7 @@ LAYOUTS = {
     "tensor, in turns": (IN_TURNS, "tp2 sp mbs4 zero2"),
     "tensor, two norms": (TWO_NORMS, "tp2 sp mbs4 zero3 recompute=full:1"),
 }
-USUAL = ("recomputed", "shared experts", "tensor, zero3", "side by side", "tensor, latent", "tensor, window")
+USUAL = ("recomputed", "shared experts", "tensor, zero3", "tensor, latent")
 
 
 @pytest.mark.parametrize("case", some_of(list(LAYOUTS), *USUAL))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from training import LLAMA, plan_for
+from training import LLAMA, plan_for, reported
 
 from cost_models.errors import RunError
 from executor.faults.heartbeat import read_signs
@@ -122,18 +122,16 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
     assert load_report(kept) == report
 
 
-def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+def _traced(plan: Plan, folder: Path) -> RunReport:
+    return reported(plan, folder, steps=STEPS, warm_up=0, trace=folder)
+
+
+def test_a_trace_that_cannot_be_written_costs_nothing_else(processes: Processes, tmp_path: Path) -> None:
     """Rank 0 of two cannot write it, for a folder is in its place."""
-    notes: list[str] = []
-    report = run_plan(
-        plan_for("dp2 mbs2"),
-        RunConfig(steps=STEPS, warm_up=0, out=tmp_path, backend="gloo", trace=tmp_path),
-        on_note=notes.append,
-    )
+    report, _ = processes.run(2, _traced, plan_for("dp2 mbs2"), tmp_path)
     assert len(report.losses) == STEPS
     assert all(rank.parts and rank.memory for rank in report.ranks)
-    assert notes == [f"the trace could not be written to {tmp_path}: Is a directory"]
-    assert report.notes == tuple(notes)
+    assert report.notes == (f"the trace could not be written to {tmp_path}: Is a directory",)
     assert load_report(tmp_path / "run-report.json") == report
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from training import GPT, LLAMA, MOE, plan_for, question_for
+from processes import Processes
+from training import GPT, LLAMA, MOE, plan_for, question_for, reported
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
@@ -22,8 +23,9 @@ from cost_models.files import catalog
 from executor.emulate.dry_run import build_without_devices
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import run_plan
-from executor.measure.report import load_report
+from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
+from planner.plan import Plan
 from planner.plan_files import save_plan
 from planner.rules.legality import check
 from planner.rules.stack import require_runnable
@@ -60,11 +62,13 @@ def test_two_processes_train_and_report(tmp_path: Path) -> None:
     assert report.environment.world_size == 2
 
 
-def test_routers_are_reported(tmp_path: Path) -> None:
+def _two_steps(plan: Plan, folder: Path) -> RunReport:
+    return reported(plan, folder, steps=2, warm_up=1)
+
+
+def test_routers_are_reported(processes: Processes, tmp_path: Path) -> None:
     """Every mixture of the model, with the load that its experts got over all ranks."""
-    report = run_plan(
-        plan_for("dp2 ep2 mbs2", MOE), RunConfig(steps=2, warm_up=1, out=tmp_path, backend="gloo")
-    )
+    report, _ = processes.run(2, _two_steps, plan_for("dp2 ep2 mbs2", MOE), tmp_path)
     assert [router.layer for router in report.routers] == [1, 2, 3]  # the first block is dense
     for router in report.routers:
         assert router.mean_load == 8 * 16 * 2 / 4  # tokens of a step, two experts each, four experts

@@ -69,13 +69,13 @@ def test_ranks_that_hold_keys_send_what_the_formula_says(processes: Processes) -
         assert one.memory["tables"] > 0
 
 
-def _trained(plan: RecommenderPlan) -> RecommenderReport:
+def _trained(plan: RecommenderPlan, how: dict[str, Any] | None = None) -> RecommenderReport:
     import torch
 
     from executor.recommender.train import train
     from executor.steps import Watcher
 
-    config = RunConfig(steps=2, warm_up=0, learning_rate=0.05)
+    config = RunConfig(**(how or {"steps": 2, "warm_up": 0, "learning_rate": 0.05}))
     report = train(plan, torch.device("cpu"), config, Watcher())
     assert isinstance(report, RecommenderReport)
     return report
@@ -104,12 +104,11 @@ def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pyt
         read_any_report(tmp_path / "large.json")
 
 
-def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(tmp_path: Path) -> None:
+def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processes, tmp_path: Path) -> None:
     """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
     plan = plan_of(MIXED, optimizer="rowwise-adagrad")
     how: dict[str, Any] = {"steps": 12, "warm_up": 0, "backend": "gloo", "learning_rate": 0.05}
-    expected = run_plan(plan, RunConfig(**how, out=tmp_path / "reference"))
-    assert isinstance(expected, RecommenderReport)
+    expected = processes.run(2, _trained, plan, how)[0]
     out, killed, notes = tmp_path / "out", [], []
 
     def kill_once(step: dict[str, Any]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from calling import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,22 +197,13 @@ def test_broken_folders_say_what_is_wrong(text: Path, tmp_path: Path) -> None:
         read_header(tmp_path / "missing")
 
 
-def test_the_command(text: Path, tmp_path: Path) -> None:
+def test_the_command(text: Path, tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     """One JSON document; a second time it is refused with exit code 2."""
-    command = [
-        sys.executable,
-        "-m",
-        "meshwright",
-        "tokens",
-        str(text),
-        "-o",
-        str(tmp_path / "tokens"),
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["vocabulary"] == 256
-    assert f"Next: meshwright run plan.yaml --data {tmp_path / 'tokens'}" in done.stderr
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert "is there already" in json.loads(again.stdout)["error"]["headline"]
+    words = ("tokens", str(text), "-o", str(tmp_path / "tokens"), "--json")
+    code, out, err = meshwright(*words)
+    assert code == 0
+    assert json.loads(out)["vocabulary"] == 256
+    assert f"Next: meshwright run plan.yaml --data {tmp_path / 'tokens'}" in err
+    code, out, _ = meshwright(*words)
+    assert code == 2
+    assert "is there already" in json.loads(out)["error"]["headline"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -24,6 +25,7 @@ from planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
     from executor.engine.engine import Engine
+    from executor.measure.report import RunReport
 
 Floats = npt.NDArray[np.float64]
 Trained = tuple[list[tuple[float, float]], dict[str, Floats]]
@@ -129,6 +131,23 @@ def train_weights(
         curve.append((mean_over_data(value, engine), norm))
     after = _whole(engine)
     return curve, {name: after[name] - before[name] for name in after}
+
+
+def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
+    """The report that a run of these ranks writes to the folder."""
+    from executor.launch.record import FileWatcher
+    from executor.measure.any_report import save_report
+    from executor.measure.report import RunReport
+    from executor.run_config import REPORT, RunConfig
+    from executor.transformer.train import train
+
+    watcher = FileWatcher(folder, again=False)
+    report = train(plan, torch.device("cpu"), RunConfig(**how), watcher)
+    assert isinstance(report, RunReport)
+    if torch.distributed.get_rank() == 0:
+        assert report.notes == tuple(watcher.notes)
+        save_report(report, folder / REPORT)
+    return report
 
 
 def _whole(engine: Engine) -> dict[str, Floats]:

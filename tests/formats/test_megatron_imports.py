@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from calling import Answer
 from effort import number
 
 import meshwright as mw
@@ -14,7 +16,6 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
-from meshwright.cli.frame import main
 from meshwright.verbs.export import export
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
@@ -251,32 +252,27 @@ def test_whose_it_is(tmp_path: Path) -> None:
             reader_of(source, said)
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    return int(left.value.code or 0)
-
-
-def test_a_written_plan_is_explained_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_written_plan_is_explained_and_compared(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     script, mine = tmp_path / "run.sh", str(tmp_path / "mine.yaml")
     script.write_text(f"{COMMAND} --tensor-model-parallel-size 4 --use-distributed-optimizer --oddity 1\n")
-    assert run("import", str(script), "dgx-h100", "-o", mine, "--json") == 0
-    told = capsys.readouterr()
+    told = meshwright("import", str(script), "dgx-h100", "-o", mine, "--json")
+    assert told.code == 0
     assert "not known here: `--oddity 1`" in told.err
     record = json.loads(told.out)
     assert any("dropout 0.1" in one for one in record["assumptions"])
     answer = mw.import_plan(script, None, "dgx-h100")
     assert answer.record() == record
     assert str(load_any_plan(mine).layout) == str(answer.estimate.layout)  # type: ignore[attr-defined]
-    assert run("compare", mine, mine) == 0
-    assert run("explain", mine, "--why-not", "tp8 dp2 mbs1 zero1 sp") == 0
+    assert meshwright("compare", mine, mine).code == 0
+    assert meshwright("explain", mine, "--why-not", "tp8 dp2 mbs1 zero1 sp").code == 0
 
 
-def test_what_the_command_says_is_not_said_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("import", COMMAND, "llama3-8b", "dgx-h100", "--precision", "fp8") == 2
-    told = capsys.readouterr().err
+def test_what_the_command_says_is_not_said_beside_it(meshwright: Callable[..., Answer]) -> None:
+    code, _, told = meshwright("import", COMMAND, "llama3-8b", "dgx-h100", "--precision", "fp8")
+    assert code == 2
     assert "MODEL: the command says it" in told
     assert "--precision: the command says it" in told
-    assert run("import", COMMAND, "dgx-h100", "--gpus", "8") == 2
-    assert "starts on 16 GPUs, --gpus says 8" in capsys.readouterr().err
-    assert run("import", "plan.json", "dgx-h100") == 2
+    code, _, told = meshwright("import", COMMAND, "dgx-h100", "--gpus", "8")
+    assert code == 2
+    assert "starts on 16 GPUs, --gpus says 8" in told
+    assert meshwright("import", "plan.json", "dgx-h100").code == 2

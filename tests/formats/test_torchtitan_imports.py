@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from calling import Answer
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,6 @@ from benchmarks.exporters.targets import TARGETS
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
-from meshwright.cli.frame import main
 from meshwright.verbs.export import export
 from planner.formats.reading.settings import Reading
 from planner.formats.torchtitan.reading import read_torchtitan
@@ -350,21 +351,15 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    return int(left.value.code or 0)
-
-
-def test_a_recipe_becomes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_becomes_a_plan(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     recipe, mine = tmp_path / "recipe.py", str(tmp_path / "mine.yaml")
     recipe.write_text(textwrap.dedent(REGISTRY))
     words = ("import", str(recipe), "dgx-h100", "--gpus", "16", "--also", "--config llama3_8b", "-o", mine)
-    assert run(*words) == 0
-    capsys.readouterr()
+    assert meshwright(*words).code == 0
     answer = mw.import_plan(recipe, None, "dgx-h100", gpus=16, also="--config llama3_8b")
     assert str(load_any_plan(mine).layout) == str(answer.estimate.layout)  # type: ignore[attr-defined]
-    assert run("compare", mine, mine) == 0
-    assert run(*words[:2], "llama3.2-1b", *words[2:]) == 0  # a model that is named comes first
-    assert "the model that is named, for `8B` of llama3" in capsys.readouterr().err
-    assert run(*words[:3], "--gpus", "16", "--sequence", "4K") == 2
+    assert meshwright("compare", mine, mine).code == 0
+    code, _, told = meshwright(*words[:2], "llama3.2-1b", *words[2:])  # a model that is named comes first
+    assert code == 0
+    assert "the model that is named, for `8B` of llama3" in told
+    assert meshwright(*words[:3], "--gpus", "16", "--sequence", "4K").code == 2

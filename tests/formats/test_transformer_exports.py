@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import Answer
 from effort import number
 
 from benchmarks.exporters import compare, peers
@@ -21,7 +23,6 @@ from cost_models.files.catalog import load_stack
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
-from meshwright.cli.frame import main
 from meshwright.verbs.export import export
 from planner.formats.exporter import ABOUT_STACKS, Job, every_field, settings_of
 from planner.formats.registry import EXPORTERS
@@ -35,13 +36,6 @@ def plan_of(target: str, layout: str) -> Plan:
     read = parse_layout(layout)
     asked = question("llama3.1-8b", TARGETS[target].stack, gpus=read.num_gpus)
     return make_plan(asked, estimate(asked, read))
-
-
-def run(*words: str) -> None:
-    """The command line, which must end well."""
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    assert left.value.code in (0, None)
 
 
 USUAL = {
@@ -123,22 +117,23 @@ def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
             assert said == (list(value) if isinstance(value, tuple) else value), (key, str(layout))
 
 
-def test_other_words_and_their_difference_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_words_and_their_difference_are_told(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
-    run("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(tmp_path / "run.sh"))
-    told = capsys.readouterr().err
+    code, _, told = meshwright(
+        "export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(tmp_path / "run.sh")
+    )
+    assert code == 0
     assert "note: training.optimizer `adamw` is `optimizer adam` there" in told
     assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
     words = shlex.split((tmp_path / "run.sh").read_text("utf-8"), comments=True)
     assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
 
 
-def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_field(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
-    run("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "--json")
-    record = json.loads(capsys.readouterr().out)
+    code, out, _ = meshwright("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "--json")
+    assert code == 0
+    record = json.loads(out)
     verdicts = {one["field"]: one["verdict"] for one in record["fields"]}
     assert list(verdicts) == list(every_field())
     assert verdicts["layout.tp"] == "expressed"

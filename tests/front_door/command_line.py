@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 ASKED = ("gpt2-small", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 BIG = ("gpt3-175b", "dgx-a100-80gb", "--gpus", "1024", "--global-batch", "1536", "--sequence", "2048")
 QUICK = ("--time-limit", "20")
@@ -20,12 +18,3 @@ tables:
 - {name: shelf, rows: 20000, width: 64, count: 2}
 """
 """A small recommender's file: four tables of three kinds."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Exit code, stdout and stderr."""
-
-    code: int
-    out: str
-    err: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import ASKED, QUICK, Answer
+from command_line import ASKED, QUICK
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Breakdown, Estimate, Trust
@@ -128,22 +128,6 @@ def certificate() -> Certificate:
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever terminal the tests are started from."""
     monkeypatch.setenv("COLUMNS", "80")
-
-
-@pytest.fixture
-def meshwright(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Call the command line with these words."""
-
-    def call(*words: str) -> Answer:
-        try:
-            main(words)
-            code = 0
-        except SystemExit as left:
-            code = left.code if isinstance(left.code, int) else 0
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture(scope="session")

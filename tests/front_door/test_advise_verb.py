@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import ASKED, Answer
+from calling import Answer
+from command_line import ASKED
 
 import meshwright as mw
 from planner.plan_files import load_plan

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from calling import told
 
 from cost_models.files.catalog import load_profile
-from meshwright.cli.frame import main
 
 COLUMNS = (
     "framework,gpu,num_gpus,layers,hidden,heads,kv_heads,ffn_hidden,ffn_kind,vocab,seq_len,micro_batch,global_batch,"
@@ -38,18 +38,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    try:
-        main(words)
-        code = 0
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 def calibrate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    return run(capsys, "calibrate", *words)
+    return told(capsys, "calibrate", *words)
 
 
 def test_three_old_log_lines(capsys, here: Path) -> None:
@@ -69,7 +59,7 @@ def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
     (fitted,) = document["profiles"]
     assert fitted["median_error_after"] < fitted["median_error_before"]
     validated = json.loads(
-        run(capsys, "validate", "--runs", "mine.csv", "--profile", "ours.yaml", "--json")[1]
+        told(capsys, "validate", "--runs", "mine.csv", "--profile", "ours.yaml", "--json")[1]
     )
     for row, of_fit in zip(validated["rows"], fitted["runs"], strict=True):
         off = row["predicted_step_seconds"] / row["measured_step_seconds"] - 1
@@ -77,7 +67,7 @@ def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
         assert row["profile"] == "fitted-h100-sxm-torchtitan"
     asked = ("llama3-8b", "dgx-h100", "--stack", "torchtitan", "--gpus", "64", "--global-batch", "128")
     words = ("--sequence", "8192", "--layout", "dp64 mbs1 zero3 recompute=full", "--profile", "ours.yaml")
-    estimated = json.loads(run(capsys, "estimate", *asked, *words, "--json")[1])["estimate"]
+    estimated = json.loads(told(capsys, "estimate", *asked, *words, "--json")[1])["estimate"]
     assert estimated["trust"]["profile"] == "fitted-h100-sxm-torchtitan"
     predicted = validated["rows"][1]["predicted_step_seconds"]
     assert estimated["step_seconds"] == pytest.approx(predicted, rel=0.02)

@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from calling import told
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
-from meshwright.cli.frame import main
 from planner.plan_files import load_plan
 from planner.search.search import search
 from planner.space.families import LADDERS, Family, family_named
@@ -19,14 +19,6 @@ from planner.space.restriction_words import parse_restrictions
 
 ONE_H200 = {"gpus": 1, "stack": "meshwright", "host_memory": "128GiB"}
 FLAGS = ("--gpus", "1", "--stack", "meshwright", "--host-memory", "128GiB")
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    captured = capsys.readouterr()
-    return int(left.value.code or 0), captured.out, captured.err
 
 
 def family(name: str, by: str) -> Family:

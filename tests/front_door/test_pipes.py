@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from command_line import ASKED, Answer
+from calling import Answer
+from command_line import ASKED
 
 from cost_models.files import reading as pipes
 from planner.plan_files import load_plan

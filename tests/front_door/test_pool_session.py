@@ -17,20 +17,6 @@ from planner.plan_files import load_plan
 ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")
 
 
-@pytest.fixture
-def meshwright(capsys: pytest.CaptureFixture[str]):
-    def call(*words: str) -> tuple[int, str, str]:
-        try:
-            main(words)
-            code = 0
-        except SystemExit as left:
-            code = left.code if isinstance(left.code, int) else 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plans") / "mixed.yaml"

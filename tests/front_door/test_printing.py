@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import ASKED, Answer
+from calling import Answer
+from command_line import ASKED
 
 from cost_models.errors import InputError
 from meshwright.terminal.formats import as_csv, as_json

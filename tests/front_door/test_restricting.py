@@ -6,21 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from calling import told
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.cli.frame import main
 from planner.plan_files import load_plan
 
 ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    captured = capsys.readouterr()
-    return int(left.value.code or 0), captured.out, captured.err
 
 
 def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Answer
+from calling import Answer
 
 import meshwright as mw
 from meshwright.cli.frame import VERBS

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calling import told
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
-from meshwright.cli.frame import main
 from meshwright.verbs.plot import plot
 from planner.serving.serving_plan import load_serving_plan, rows_on_host
 
@@ -32,14 +32,6 @@ def model(tmp_path: Path) -> str:
     path = tmp_path / "ads.yaml"
     path.write_text(MODEL)
     return str(path)
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    captured = capsys.readouterr()
-    return int(left.value.code or 0), captured.out, captured.err
 
 
 def test_text_json_and_python_say_the_same(

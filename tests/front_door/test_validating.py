@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from calling import Answer, told
 from effort import number
 
 from cost_models.measured.runs.shipped import shipped_rows, source_notes
 from cost_models.measured.validation.predicting import Prediction, predict
-from meshwright.cli.frame import main
 
 COLUMNS = (
     "row_id,source_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch,"
@@ -37,14 +37,8 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    try:
-        main(("validate", *words))
-        code = 0
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
+    return told(capsys, "validate", *words)
 
 
 def test_the_shipped_runs_are_validated(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,15 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("question", "layout"), QUESTIONS)
-def test_every_change_holds_alone_and_together(question: Question, layout: str) -> None:
-    advice = advised(question, layout)
+@pytest.fixture(scope="module", params=QUESTIONS, ids=[layout for _, layout in QUESTIONS])
+def answered(request: pytest.FixtureRequest) -> tuple[Question, Advice]:
+    """A question and its advice."""
+    question, layout = request.param
+    return question, advised(question, layout)
+
+
+def test_every_change_holds_alone_and_together(answered: tuple[Question, Advice]) -> None:
+    question, advice = answered
     assert 1 <= len(advice.changes) <= CHANGES
     before = advice.today
     for one in advice.changes:
@@ -56,9 +62,9 @@ def test_every_change_holds_alone_and_together(question: Question, layout: str) 
     assert advice.changes[0].by_itself.layout == advice.changes[0].with_earlier.layout
 
 
-@pytest.mark.parametrize(("question", "layout"), QUESTIONS)
-def test_the_path_ends_at_the_proven_best(question: Question, layout: str) -> None:
-    advice, best = advised(question, layout), search(question, top=1).best
+def test_the_path_ends_at_the_proven_best(answered: tuple[Question, Advice]) -> None:
+    question, advice = answered
+    best = search(question, top=1).best
     assert advice.result.certificate.gap <= 0
     assert advice.best.step_seconds == pytest.approx(best.step_seconds)
     assert advice.best.step_seconds <= advice.reached.step_seconds * (1 + 1e-9)

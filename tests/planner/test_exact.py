@@ -17,8 +17,8 @@ from planner.placement.leaf import TOLERANCE
 from planner.rules.legality import check
 from planner.search.search import search
 
-QUERIES = number(80, 2000)
-TIGHT = number(12, 40)
+QUERIES = number(40, 2000)
+TIGHT = number(6, 40)
 """Questions asked under the least limits of memory."""
 BASES = 48
 """Random questions; restrictions and limits make many of each."""

@@ -24,7 +24,7 @@ from cost_models.risk import slowest, weigh, weighed_of
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search
 
-QUERIES = number(30, 800)
+QUERIES = number(18, 800)
 BASES = number(5, 48)
 
 
