@@ -13,7 +13,7 @@ import pytest
 from effort import THOROUGH, some_of
 from processes import Processes
 from saving_jobs import train_and_save
-from training import plan_for
+from training import plan_for, reported
 
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.folder import Folder
@@ -21,7 +21,9 @@ from executor.faults.failures import error_fields, failure_error, what_happened,
 from executor.faults.heartbeat import Heartbeat, read_signs
 from executor.launch.launch import run_plan
 from executor.measure.operations import OperationsReport
+from executor.measure.report import RunReport
 from executor.run_config import RunConfig
+from planner.plan import Plan
 
 STEPS = 12
 LAYOUT = "dp2 mbs2 zero1"
@@ -106,9 +108,13 @@ def test_an_interrupted_run_saves_and_goes_on_later(processes: Processes, tmp_pa
     assert stopped.value.hint == "the same command with --resume goes on"
     (at,) = Folder(tmp_path / "saved").complete()
     assert at < STEPS
-    report = run_plan(plan, RunConfig(**how, **saving, resume=True, out=tmp_path / "out"))
+    report, _ = processes.run(2, _resumed, plan, tmp_path / "out", how | saving)
     assert report.first_step == at + 1
     assert list(zip(report.losses, report.gradient_norms, strict=True)) == expected[at:]
+
+
+def _resumed(plan: Plan, folder: Path, how: dict[str, Any]) -> RunReport:
+    return reported(plan, folder, **how, resume=True)
 
 
 def test_a_rank_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

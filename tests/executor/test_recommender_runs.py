@@ -98,7 +98,7 @@ def test_a_kept_report_is_read_and_told_again(processes: Processes, tmp_path: Pa
 
 
 def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.records.run_reports.MAX_REPORT_BYTES", 1_000_000)
+    monkeypatch.setattr("meshwright.records.runs.MAX_REPORT_BYTES", 1_000_000)
     (tmp_path / "large.json").write_text(" " * 1_000_001)
     with pytest.raises(InputError, match="larger than 1 MB"):
         read_any_report(tmp_path / "large.json")

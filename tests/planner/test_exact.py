@@ -17,7 +17,7 @@ from planner.placement.leaf import TOLERANCE
 from planner.rules.legality import check
 from planner.search.search import search
 
-QUERIES = number(40, 2000)
+QUERIES = number(60, 2000)
 TIGHT = number(6, 40)
 """Questions asked under the least limits of memory."""
 BASES = 48
