@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,11 +31,6 @@ def _cpu_seconds() -> float:
         except psutil.Error:  # it ended meanwhile, and counts among those waited for
             continue
     return float(total)
-
-
-def pytest_collection_finish() -> None:
-    """Modules stay to the end; without them the many collections of garbage of a run cost little."""
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
