@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from drawing import JOB, OFFLOADS, SHAPES, completed, legal_layouts
+from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import Processes
@@ -41,7 +42,7 @@ def _expected(processes: Processes, shape: str) -> Trained:
 
 
 @settings(
-    max_examples=8,
+    max_examples=number(5, 8),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import told
 from effort import number
 
 import meshwright as mw
@@ -15,7 +16,6 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_model
 from cost_models.pipeline.estimating import estimate
-from meshwright.cli.frame import main
 from meshwright.verbs.export import export
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.reading.settings import Reading
@@ -92,16 +92,14 @@ def test_the_verb_tells_it_from_a_sharding(tmp_path: Path, capsys: pytest.Captur
     )
     assert reader_of(str(path)) == "deepspeed"
     words = ("import", str(path), "llama3.1-8b", "dgx-h100", "--gpus", "8", "--sequence", "4K")
-    with pytest.raises(SystemExit) as left:
-        main((*words, "-o", str(tmp_path / "mine.yaml")))
-    assert left.value.code in (0, None)
-    assert "AdamW: the file names no optimizer" in capsys.readouterr().err
+    code, _, err = told(capsys, *words, "-o", str(tmp_path / "mine.yaml"))
+    assert code == 0
+    assert "AdamW: the file names no optimizer" in err
     answer = mw.import_plan(path, "llama3.1-8b", "dgx-h100", gpus=8, sequence=4096)
     assert str(load_any_plan(tmp_path / "mine.yaml").layout) == str(answer.estimate.layout)  # type: ignore[attr-defined, union-attr]
-    with pytest.raises(SystemExit) as left:
-        main(words[:4])
-    assert left.value.code == 2
-    assert "--sequence: missing" in capsys.readouterr().err
+    code, _, err = told(capsys, *words[:4])
+    assert code == 2
+    assert "--sequence: missing" in err
 
 
 @pytest.mark.parametrize("text", [b"", b"[[[", b"\xff\xfe\x00"])

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
+from calling import told
 
 import meshwright as mw
 from benchmarks.importers.commands import nemo_file
 from benchmarks.importers.run import priced
 from cost_models.errors import InputError
-from meshwright.cli.frame import main
 from planner.formats.nemo.config_file import read_nemo
 from planner.formats.reading.settings import Reading
 
@@ -136,10 +136,9 @@ def test_gpus_that_contradict_the_file_are_both_named() -> None:
 def test_a_file_becomes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, mine = tmp_path / "gpt.yaml", str(tmp_path / "mine.yaml")
     file.write_text(yaml.safe_dump(nemo_file("llama3.1-8b")))
-    with pytest.raises(SystemExit) as left:
-        main(("import", str(file), "dgx-h100", "--also", WORDS, "-o", mine))
-    assert left.value.code == 0
-    assert "tp1 pp1 cp2 dp4 mbs1 zero1" in capsys.readouterr().out
+    code, out, _ = told(capsys, "import", str(file), "dgx-h100", "--also", WORDS, "-o", mine)
+    assert code == 0
+    assert "tp1 pp1 cp2 dp4 mbs1 zero1" in out
     assert (
         mw.import_plan(file, None, "dgx-h100", also=WORDS).estimate.layout.brief
         == "tp1 pp1 cp2 dp4 mbs1 zero1"
