@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.plan import plan as plan
     from meshwright.verbs.report import report as report
     from meshwright.verbs.report.writing import Reported as Reported
-    from meshwright.verbs.run import run as run
+    from meshwright.verbs.run.training import run as run
     from meshwright.verbs.serve import serve as serve
     from meshwright.verbs.validate import validate as validate
     from meshwright.verbs.validate import validate_recommenders as validate_recommenders
@@ -123,7 +123,7 @@ _HOMES = {
     "meshwright.verbs.plan": "plan",
     "meshwright.verbs.report": "report",
     "meshwright.verbs.report.writing": "Reported",
-    "meshwright.verbs.run": "run",
+    "meshwright.verbs.run.training": "run",
     "meshwright.verbs.serve": "serve",
     "meshwright.verbs.validate": "validate validate_recommenders",
     "meshwright.verbs.validate.validated": "Validated",

@@ -16,7 +16,7 @@ import meshwright
 from cost_models.base import Spec
 from cost_models.files.parsing import KINDS
 from cost_models.specs.transformer_shape import DERIVED_FIELDS
-from meshwright.cli.frame import app
+from meshwright.cli.frame import command_line as typer_app
 
 PAGES = ("command-line", "files", "python")
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Yields:")
@@ -31,7 +31,7 @@ def write_reference(folder: Path) -> None:
 
 def command_line() -> Iterator[str]:
     """Every verb with its arguments and options, in the order of `--help`."""
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(typer_app())
     yield "# Command line\n\nExit codes: 0 done, 1 the answer is no, 2 bad input, 130 interrupted.\n"
     for name, verb in group.commands.items():  # type: ignore[attr-defined]
         context = verb.context_class(verb, info_name=f"meshwright {name}")

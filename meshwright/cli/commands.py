@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
+from cost_models.families import part
 from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, in_order
 from meshwright.cli import completion
 from meshwright.terminal.output import Output
@@ -18,11 +19,12 @@ from meshwright.verbs.contract.command import Command
 def typer_function(command: Command[Any]) -> Callable[..., None]:
     """The function that typer reads: the options' flags, then those of `Output`, as its parameters."""
     own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
-    nested = {} if command.nested is None else flags_of(command.nested)
+    record = part(command.nested) if command.nested else None
+    nested = {} if record is None else flags_of(record)
     shown = {name: one for name, one in flags_of(Output).items() if name in command.shows}
     defaults = {**defaults_of(Output), **defaults_of(command.options)}
-    if command.nested is not None:
-        defaults |= defaults_of(command.nested)
+    if record is not None:
+        defaults |= defaults_of(record)
 
     def call(**values: Any) -> None:
         given = {name: _value(values[name], defaults[name], one) for name, one in own.items()}

@@ -36,15 +36,6 @@ from meshwright.verbs.tokens import tokens_command
 from meshwright.verbs.validate import validate_command
 from meshwright.verbs.verify import verify_command
 
-app = typer.Typer(
-    name="meshwright",
-    help="Plan the parallel training of large models with a proof, run the plan, and compare.",
-    rich_markup_mode=None,  # rich help costs 50 ms of start-up
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb, ended by Ctrl-C as by any other error: in words, with an exit code of its own."""
@@ -59,6 +50,8 @@ def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+_COMPLETING = "_MESHWRIGHT_COMPLETE"
+"""Set by a shell that wants words."""
 VERBS: tuple[Command[Any], ...] = (
     plan_command,
     estimate_command,
@@ -83,8 +76,26 @@ VERBS: tuple[Command[Any], ...] = (
 )
 """In the order of `--help`."""
 
-for _verb in VERBS:
-    app.command(_verb.name)(_stoppable(typer_function(_verb)))
+
+def command_line(only: str | None = None) -> typer.Typer:
+    """The verbs as typer has them; with `only`, other verbs than it have no flags, which saves making them."""
+    app = typer.Typer(
+        name="meshwright",
+        help="Plan the parallel training of large models with a proof, run the plan, and compare.",
+        rich_markup_mode=None,  # rich help costs 50 ms of start-up
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_frame)
+    for verb in VERBS:
+        whole = only is None or verb.name == only
+        app.command(verb.name, help=verb.help)(_stoppable(typer_function(verb)) if whole else _no_flags)
+    return app
+
+
+def _no_flags() -> None:
+    """Stand for a verb that was not called."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -95,7 +106,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _frame(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -129,6 +139,7 @@ def _call(words: list[str]) -> None:
     """Run a verb; what typer says of a flag is worded as every other error."""
     json = "--json" in words
     try:
+        app = command_line(None if _COMPLETING in os.environ else next(iter(words), ""))
         code = app(words, prog_name="meshwright", standalone_mode=False)
     except UsageError as error:
         usage, worded = word_usage_error(error)

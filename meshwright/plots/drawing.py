@@ -13,7 +13,6 @@ from cost_models.reliability.forecast import Forecast
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.units import counted, format_seconds
-from meshwright.plots.curves.forecast import forecast_frame
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.subjects import require_one_kind, several_kinds, subject_of
 from meshwright.records import frames
@@ -89,7 +88,7 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
 
 def draw_forecast(question: Question, found: Forecast) -> Drawing:
     """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
-    from meshwright.plots.curves.forecast import forecast
+    from meshwright.plots.curves.forecast import forecast, forecast_frame
 
     frame = forecast_frame(found)
     subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"

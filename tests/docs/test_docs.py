@@ -14,7 +14,7 @@ import typer
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.parsing import KINDS, load_spec
-from meshwright.cli.frame import app
+from meshwright.cli.frame import command_line
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -53,7 +53,7 @@ def parse(command: str) -> None:
     verb, *words = shlex.split(command.split(" | ")[0].split(" > ")[0], comments=True)[1:]
     if verb.startswith("-") or verb.isupper():
         return
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(command_line())
     group.commands[verb].make_context(verb, words)  # type: ignore[attr-defined]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from meshwright.terminal.output import Output
 
@@ -25,8 +25,8 @@ class Command(Generic[O]):
     """Flags of `Output` that it has."""
     hides: tuple[str, ...] = ()
     """Flags of shared options that it has not."""
-    nested: type[Any] | None = None
-    """A record whose flags are in the field `config` of the options, by name."""
+    nested: str = ""
+    """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
 
 
 def command(
@@ -35,7 +35,7 @@ def command(
     name: str,
     shows: Sequence[str] = ALL,
     hides: Sequence[str] = (),
-    nested: type[Any] | None = None,
+    nested: str = "",
 ) -> Callable[[Callable[[O, Output], None]], Command[O]]:
     """Make a verb of what it does on the command line; its help is the docstring."""
 

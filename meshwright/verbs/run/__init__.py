@@ -1,0 +1,101 @@
+"""`run`: trains with a plan on this machine, each rank in its own process, and sets measured beside predicted.
+
+Its flags are the fields of `executor.run_config.RunConfig`, which is imported when `run` is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.errors import InputError
+from cost_models.flags import flag, plan_file, switch
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
+
+if TYPE_CHECKING:
+    from meshwright.terminal.output import Output
+
+AUTO = "auto"
+"""As often as is best, of `every`."""
+_OF_FAMILIES = ("rate_warm_up", "rate_decay", "clip", "compile", "trace", "dry_run")
+"""Flags that may mean nothing to a family."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """What `meshwright run` takes besides the fields of `RunConfig`, which are in `config`."""
+
+    plan: Path = field(metadata=plan_file())
+    dry_run: bool = switch("Build every stage without its devices; train nothing.", after="trace")
+    operations: str | None = flag(
+        "NAME", "Failures, storage: catalogue name or file.", offers="operations", after="every"
+    )
+    config: Mapping[str, Any]
+
+
+@command(RunFlags, name="run", nested="executor.run_config:RunConfig")
+def run_command(options: RunFlags, output: Output) -> None:
+    """Train with a plan here and set measured beside predicted."""
+    from meshwright.verbs.run.training import run
+    from planner.plan_files import load_any_plan
+
+    config = dict(options.config)
+    loaded = load_any_plan(options.plan)
+    verbs = verbs_of_plan(loaded)
+    given = {**config, "dry_run": options.dry_run}
+    require_options(verbs, "run", [name for name in _OF_FAMILIES if given[name]])
+    running = verbs.running(loaded)
+    if options.dry_run:
+        output.show(running.built())
+        output.note(f"Next: meshwright run {options.plan}")
+        return
+    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
+    if speaks and (note := running.before(compiled=config["compile"])):
+        output.note(note)
+    told: list[int] = []
+
+    def tell(step: dict[str, Any]) -> None:
+        told.append(step["step"])
+        output.note(running.step_line(step))
+
+    trace = config["trace"]
+    earlier = _version(trace)
+    config["every"] = _steps(config["every"])
+    answer = run(
+        loaded,
+        on_step=tell,
+        on_note=output.note,
+        name=options.plan.name,
+        operations=options.operations,
+        **config,
+    )
+    if not speaks or (config["nodes"] > 1 and not told):  # of several nodes the one with rank 0 tells of it
+        return
+    output.show(answer)
+    written = config["out"] / "run-report.json"
+    if _version(trace) != earlier:
+        output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
+    output.note(f"Wrote {written}. {running.next_step(answer.report, written)}")
+
+
+def _steps(every: str) -> int | str:
+    """ "100" → 100; `auto` stays."""
+    from cost_models.documents import printable
+
+    if every == AUTO:
+        return every
+    if not (every.isdecimal() and every.isascii() and int(every[:12]) > 0 and len(every) <= 12):
+        raise InputError(f"--every: `{printable(every)}` is neither a number of steps nor `{AUTO}`")
+    return int(every)
+
+
+def _version(file: Path | None) -> tuple[int, int] | None:
+    """Another one once the file is written again; None where there is none."""
+    if file is None or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
