@@ -48,7 +48,7 @@ def divisors(number: int) -> list[int]:
 
 
 def more(terms: Terms, added: Mapping[str, Mapping[str, Array]]) -> Terms:
-    """The coefficients that something is added to, with it."""
+    """The coefficients that change: each of `added` on top of the one in `terms`."""
     return {
         name: terms[name] | {part: terms[name].get(part, 0.0) + value for part, value in parts.items()}
         for name, parts in added.items()

@@ -151,7 +151,7 @@ def _latency(reach: Sequence[Reach], leaving: Sequence[npt.NDArray[Any]]) -> Arr
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
-    """Each hop at what the level costs where it turns: it leaves the domains inside, and not those farther out."""
+    """Seconds of all hops: a hop costs what the outermost level costs whose domains it leaves."""
     seconds = np.zeros(1)
     for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
         seconds = seconds + (hops - farther) * cost

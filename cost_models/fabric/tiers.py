@@ -109,7 +109,7 @@ class _Climb:
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
     def under_same_switches(self) -> Joint:
-        """Domains that share more than half of their switches, with every switch most of whose links lead into one."""
+        """Domains joined because they share more than half of their switches, and the switches that belong to each."""
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}

@@ -104,7 +104,7 @@ class RankMemory:
         return most_R
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Floats:
-        """(..., R): bytes in training besides what blocks keep, with all of some policies at work; one chunk a rank."""
+        """(..., R): training bytes besides kept activations of blocks, if `policies` are in use; one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         training_RKQ = self._held(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(

@@ -112,7 +112,7 @@ class BlockBehindCompute(FlatParameters):
         self._expect()
 
     def spread(self) -> None:
-        """Write the share into the weights and have everyone's gathered."""
+        """Copy this rank's shard into the weights and start the all-gather of all shards."""
         self.arrive()
         mine = self.weights[self._mine]
         if self.weights.dtype != self.shard.dtype:

@@ -65,7 +65,7 @@ class Asked(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What its answer passes over."""
+        """What its answer leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Output:
         check_places(("-o", out), ("--csv", self.csv))
 
     def tell_of(self, question: Asked) -> None:
-        """Say what had to be assumed to read a question, and what its answer passes over."""
+        """Print what had to be assumed to read a question, and what its answer leaves out."""
         self.assumed(question.assumptions)
         self.remark(question.notes)
 
@@ -127,7 +127,7 @@ class Output:
             self.note(f"assumed: {assumption}")
 
     def remark(self, notes: Sequence[str]) -> None:
-        """Say what the question's answer passes over."""
+        """Print what of the question the answer leaves out."""
         for note in notes:
             self.note(f"note: {note}")
 

@@ -73,7 +73,7 @@ def least_memory(
 
 
 def _within_own_limit(question: Question, restrictions: Restrictions, result: SearchResult) -> SearchResult:
-    """The plans with the user's memory limit in place of the one they were found under."""
+    """The plans with the user's memory limit, in place of the tighter one that found them."""
     if isinstance(question, MixedQuestion):
         return result
     asked = math.inf if restrictions.max_memory is None else restrictions.max_memory

@@ -139,7 +139,7 @@ def least_share(group: RankGroup) -> Floats:
 
 
 def closest_first(fullness_N: Floats) -> Sequence[int]:
-    """The rows worth comparing, by memory that all ranks together need at least as a share of what they have."""
+    """The `COMPARED` rows that come closest to fitting: least needed memory as a share of available memory first."""
     rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED].tolist()
     return rows
 

@@ -121,7 +121,7 @@ class ChannelSeconds:
 
     @classmethod
     def least(cls, some: Sequence[ChannelSeconds]) -> ChannelSeconds:
-        """Each channel where it is least busy."""
+        """The least seconds of each channel over several records."""
         return cls(
             **{own.name: reduce(np.minimum, [getattr(one, own.name) for one in some]) for own in fields(cls)}
         )

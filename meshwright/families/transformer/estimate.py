@@ -54,7 +54,7 @@ class Estimated:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
+        """What of the question the answer leaves out."""
         return notes_of(self.question)
 
     @property
@@ -138,7 +138,7 @@ class EstimateQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
+        """What of the question the answer leaves out."""
         return notes_of(self.question)
 
     def answer(self, budget: Budget | None = None) -> Estimated:

@@ -49,7 +49,7 @@ class Asked(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What its answer passes over."""
+        """What its answer leaves out."""
 
 
 class PlanAsked(Asked, Protocol):
@@ -160,7 +160,7 @@ class Verbs(Protocol[P]):
         """The model and its GPUs in a few words."""
 
     def notes(self, plan: P) -> Sequence[str]:
-        """What a plan's prediction passes over."""
+        """What a plan's prediction leaves out."""
 
     def drift(self, plan: P, name: object) -> str:
         """A note where the plan in a file is priced otherwise today; else nothing."""

@@ -53,7 +53,7 @@ class PlotRequest:
     budget: Budget
     """For the searches of a curve."""
     notes: list[str] = field(default_factory=list)
-    """What the pictures pass over."""
+    """What the pictures leave out."""
 
 
 def require_kind(kind: str) -> None:
@@ -170,7 +170,7 @@ class Plotted:
     kind: str
     drawing: Drawing
     notes: tuple[str, ...] = ()
-    """What the picture passes over."""
+    """What the picture leaves out."""
     file: Path | None = None
     """Where the picture is written."""
 

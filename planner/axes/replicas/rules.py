@@ -81,7 +81,7 @@ def _size_objections(question: MixedQuestion, layout: Layout) -> list[Words]:
 
 
 def _meeting_objections(layout: Layout) -> list[Words]:
-    """What replicas would do together every microbatch, or only if they had as many."""
+    """Objections to layouts in which replicas communicate every microbatch, or need equally many microbatches."""
     found = []
     different = "replicas in different pools take different numbers of microbatches"
     if layout.vpp > 1 or layout.schedule not in PLAIN:

@@ -41,7 +41,7 @@ class LargestQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
+        """What of the question the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     def answer(self, budget: Budget) -> Largest:

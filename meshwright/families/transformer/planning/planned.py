@@ -78,7 +78,7 @@ class Planned:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
+        """What of the question the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     @property

@@ -62,7 +62,7 @@ class PlanQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
+        """What of the question the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     def answer(self, top: int | None, budget: Budget) -> Planned:
