@@ -18,7 +18,6 @@ from cost_models.files.whole import temporary_folder
 from cost_models.question import MixedQuestion
 from executor.doctor.judging import BETWEEN, Assumptions
 from executor.doctor.readings import LATENCY, LINK, MATMUL, MEMORY, Examination
-from executor.doctor.sizes import sizes_of
 from executor.microbenchmarks.workers import require_devices, result_of, run_workers
 from planner.plan import Plan
 
@@ -89,6 +88,8 @@ def assumptions_of(plan: Plan) -> Assumptions:
 
     A plan over several pools of GPUs, each with a profile of its own, says only what memory it needs.
     """
+    from executor.doctor.sizes import sizes_of  # imports torch
+
     needed = max(sum(parts.values()) for parts in plan.prediction.rank_memory)
     question = plan.question
     if isinstance(question, MixedQuestion):

@@ -33,7 +33,7 @@ class Budget:
     """Which solver settles the answers; None: the usual one."""
     proof: Proof = "search"
     """What proves them: the search, or one integer program over all layouts."""
-    start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
     """True once time ran out or the user interrupted."""
     interrupted: bool = False

@@ -46,7 +46,7 @@ def call(*words: str) -> Answer:
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with (
-        mock.patch.object(cli, "app", _command()),
+        mock.patch.object(cli, "command_line", return_value=_command()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         _ends_some_time(),
@@ -78,10 +78,13 @@ def _keeps_its_word(answer: Answer) -> None:
         assert max(map(len, answer.err.split("\n"))) < 2000, "a line without end"
 
 
+_COMMAND_LINE = cli.command_line
+
+
 @cache
 def _command() -> Any:
     """Built once: typer builds it anew at every call, which takes longer than most calls."""
-    return typer.main.get_command(cli.app)
+    return typer.main.get_command(_COMMAND_LINE())
 
 
 @contextlib.contextmanager
