@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
@@ -15,10 +15,8 @@ from cost_models.units import counted, format_bytes, format_seconds
 from executor.measure.operations import PARTS, OperationsReport
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
-from meshwright.render.words import as_html, percent, wrapped
-
-if TYPE_CHECKING:
-    import pandas as pd
+from meshwright.render.words import percent, wrapped
+from meshwright.verbs.contract.answer import AnswerBase
 
 
 class Measured(Protocol):
@@ -40,7 +38,7 @@ R = TypeVar("R", bound=Measured)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AnyRan(Generic[R]):
+class AnyRan(AnswerBase, Generic[R]):
     """What a run measured, beside what was predicted: a family says which quantities, and how that is told."""
 
     report: R
@@ -82,18 +80,6 @@ class AnyRan(Generic[R]):
         if self.report.operations is not None:
             lines += operations_text(self.report.operations, self.operations)
         return tuple(lines)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row per quantity: `quantity`, `predicted`, `measured`, in base units."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self.text))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{as_html(repr(self))}</pre>"
 
 
 _LONGEST_BETWEEN = 3.6e12

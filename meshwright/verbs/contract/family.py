@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.families import FAMILIES, Family, family_of_plan_kind, part
+from meshwright.terminal.output import Asked
 from meshwright.verbs.contract.answers import (
     AdviceAnswer,
     Answer,
@@ -38,18 +39,6 @@ if TYPE_CHECKING:
     from planner.search.budget import Budget
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
-
-
-class Asked(Protocol):
-    """A question that was read whole."""
-
-    @property
-    def assumptions(self) -> Sequence[str]:
-        """What had to be assumed to read it."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What its answer leaves out."""
 
 
 class PlanAsked(Asked, Protocol):
