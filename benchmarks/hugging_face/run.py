@@ -3,7 +3,7 @@
 python benchmarks/hugging_face/run.py OUT.csv [LOGITS.json]     needs `transformers` 4.57, which nothing else does
 
 LOGITS.json keeps some logits of some configs, with names and shapes of the weights, so that
-`tests/executor/test_hugging_face_logits.py` compares with them where `transformers` is not.
+`tests/executor/models/test_hugging_face_logits.py` compares with them where `transformers` is not.
 """
 
 from __future__ import annotations

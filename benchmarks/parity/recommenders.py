@@ -2,9 +2,9 @@
 
     python benchmarks/parity/recommenders.py OUT.csv
 
-Shardings, models and jobs are those of tests/executor/test_recommender_parity.py: two processes over gloo, four steps
-of 24 samples. Writes a row for each: the farthest that a loss, any element of any table or a dense weight ended from
-where it should.
+Shardings, models and jobs are those of tests/executor/recommender/test_recommender_parity.py: two processes over gloo,
+four steps of 24 samples. Writes a row for each: the farthest that a loss, any element of any table or a dense weight
+ended from where it should.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor" / "recommender"))
 from processes import Processes
 from recommending import model, trained
 from test_recommender_parity import ALONE, EXACT, NEAR, stray

@@ -53,7 +53,7 @@ PRELOAD = [
     "executor.transformer.train",
 ]
 TOLERANCE = 1e-4
-"""Relative; what layouts that add up in another order may differ by under AdamW (tests/executor/test_parity.py)."""
+"""Relative; what layouts that add up in another order may differ by under AdamW (test_parity.py)."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The operators of a transformer block, in the order in which they run: the one place that says what a block is.
 
 A switch of a block (a norm more, a gate, latents, experts) is one operator more or another one here, and a module of
-the executor; `tests/executor/test_operators.py` holds the two together.
+the executor; `tests/executor/models/test_operators.py` holds the two together.
 """
 
 from __future__ import annotations

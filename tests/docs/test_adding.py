@@ -41,5 +41,5 @@ def test_the_files_that_the_guides_name_are_there() -> None:
         assert (ROOT / "cost_models" / file).exists()
     for file in ("registry.py", "target.py", "deepspeed/writing.py"):
         assert (ROOT / "planner" / "formats" / file).is_file()
-    for folder in ("benchmarks/exporters", "tests/formats", "cost_models/data/gpus"):
+    for folder in ("benchmarks/exporters", "tests/planner/formats", "cost_models/data/gpus"):
         assert (ROOT / folder).is_dir()

@@ -1,0 +1,177 @@
+"""Collective costs by hand, their conservation and monotonicity, and measured curves in their place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clusters import EVERY_SMALL_LAYOUT, cluster, columns, dp_groups, profile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    broadcast_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
+from cost_models.communication.topology import axis_groups
+from cost_models.specs.hardware import CollectiveCurve, CurvePoint
+
+COLLECTIVES = {
+    "all_reduce": all_reduce_seconds,
+    "all_gather": all_gather_seconds,
+    "reduce_scatter": reduce_scatter_seconds,
+    "broadcast": broadcast_seconds,
+    "all_to_all": all_to_all_seconds,
+    "p2p": point_to_point_seconds,
+}
+NAMES = pytest.mark.parametrize("name", COLLECTIVES)
+
+
+def curve(operation: str, group_size: int, *points: tuple[float, float], nodes: int = 1) -> CollectiveCurve:
+    """Measured (bytes, seconds) points."""
+    measured = tuple(CurvePoint(size=size, seconds=seconds) for size, seconds in points)
+    return CollectiveCurve(operation=operation, group_size=group_size, nodes=nodes, points=measured)
+
+
+def test_ring_inside_a_node_by_hand() -> None:
+    """8 ranks at 80 % of 300 GB/s: 7/8 of 240 MB take 0.875 ms, 7 hops of 1 us each; all-reduce does both."""
+    groups = dp_groups(8)
+    np.testing.assert_allclose(all_gather_seconds(240e6, groups, profile()), 0.875e-3 + 7e-6)
+    np.testing.assert_allclose(reduce_scatter_seconds(240e6, groups, profile()), 0.875e-3 + 7e-6)
+    np.testing.assert_allclose(all_reduce_seconds(240e6, groups, profile()), 2 * (0.875e-3 + 7e-6))
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter"])
+def test_bandwidth_grows_with_the_message_to_its_asymptote(name: str) -> None:
+    """B∞ S / (S + S½): with S½ = B∞ · (start-up + 7 hops) half of B∞, with nine times that nine tenths."""
+    groups, hardware = dp_groups(8), profile().model_copy(update={"collective_seconds": 20e-6})
+    asymptote = 240e9 / (7 / 8)
+    half = asymptote * (20e-6 + 7e-6)
+    for times, share in ((1, 0.5), (9, 0.9), (99, 0.99)):
+        rate = times * half / COLLECTIVES[name](times * half, groups, hardware)
+        np.testing.assert_allclose(rate, share * asymptote)
+
+
+def test_ring_across_nodes_by_hand() -> None:
+    """tp8 dp4: one member to a node, 90 % of 25 GB/s; 3 hops of 5 us, or log2(4) up a tree and down."""
+    groups = dp_groups(4, tp=8)
+    transfer = 0.75 * 90e6 / 22.5e9
+    np.testing.assert_allclose(all_gather_seconds(90e6, groups, profile()), transfer + 15e-6)
+    np.testing.assert_allclose(all_reduce_seconds(90e6, groups, profile()), 2 * transfer + 2 * 10e-6)
+
+
+def test_all_members_of_a_node_share_its_network() -> None:
+    """16 ranks on 2 nodes: 8 · 25 GB/s · 0.9 out of a node; 13 hops inside and 2 between nodes."""
+    seconds = all_gather_seconds(1e9, dp_groups(16), profile())
+    np.testing.assert_allclose(seconds, 15 / 16 * 1e9 / 180e9 + 13 * 1e-6 + 2 * 5e-6)
+
+
+def test_a_broadcast_goes_along_a_chain_chunk_by_chunk() -> None:
+    """16 ranks on 2 nodes of four adapters: all of 180 MB at 180 GB/s, and the first 512 KiB of four channels over 14
+    hops at 240 GB/s and one at 180 GB/s before the last rank begins."""
+    four = cluster(nodes=2, rails=4)
+    seconds = broadcast_seconds(180e6, dp_groups(16, of=four), profile())
+    latency = 13 * 1e-6 + 2 * 5e-6
+    fill = 4 * 2**19 * (14 / 240e9 + 1 / 180e9)
+    np.testing.assert_allclose(seconds, 1e-3 + latency + fill)
+
+
+def test_a_tree_keeps_the_latency_of_large_all_reduces_logarithmic() -> None:
+    """512 ranks on 64 nodes: chains of 7 inside, log2(64) = 6 across, up and down."""
+    seconds = all_reduce_seconds(1e-9, dp_groups(512), profile())
+    np.testing.assert_allclose(seconds, 2 * (7 * 1e-6 + 6 * 5e-6), rtol=1e-6)
+
+
+def test_all_to_all_by_hand() -> None:
+    """16 ranks send 1 MB to every other: 8 · 8 MB leave a node; 7 near and 8 far exchanges."""
+    seconds = all_to_all_seconds(256e6, dp_groups(16), profile())
+    np.testing.assert_allclose(seconds, 64e6 / 180e9 + 7 * 1e-6 + 8 * 5e-6)
+
+
+def test_a_stage_boundary_between_nodes_has_one_share_of_the_network() -> None:
+    """pp2 inside a node, then between nodes; two stages to a node share the node's network all the same."""
+    groups = axis_groups(cluster(nodes=2), columns((4, 1, 2), (8, 1, 2), (4, 1, 4))).pp
+    inside, across = 24e6 / 240e9 + 1e-6, 24e6 / 22.5e9 + 5e-6
+    np.testing.assert_allclose(point_to_point_seconds(24e6, groups, profile()), [inside, across, across])
+
+
+@NAMES
+def test_nothing_to_do_takes_no_time(name: str) -> None:
+    startup = profile(curve(name, 2, (1.0, 1.0), (2.0, 2.0)), collective_seconds=1.0)
+    assert COLLECTIVES[name](1e6, dp_groups(1), startup).tolist() == [0.0]
+    assert COLLECTIVES[name](0, dp_groups(2), startup).tolist() == [0.0]
+
+
+@NAMES
+def test_start_up_is_paid_once(name: str) -> None:
+    without, with_start_up = (
+        COLLECTIVES[name](1e6, dp_groups(4), profile(collective_seconds=s)) for s in (0.0, 1e-3)
+    )
+    np.testing.assert_allclose(with_start_up - without, 1e-3)
+
+
+@given(st.sampled_from(EVERY_SMALL_LAYOUT), st.floats(1e9, 1e12))
+def test_gather_and_scatter_move_what_an_all_reduce_moves(
+    degrees: tuple[int, int, int], message: float
+) -> None:
+    for groups in three_axes(degrees):
+        twice = all_gather_seconds(message, groups, profile()) + reduce_scatter_seconds(
+            message, groups, profile()
+        )
+        latency = 2 * all_gather_seconds(1e-30, groups, profile()) - all_reduce_seconds(
+            1e-30, groups, profile()
+        )
+        np.testing.assert_allclose(twice - latency, all_reduce_seconds(message, groups, profile()))
+
+
+def three_axes(degrees: tuple[int, int, int], **fields: str) -> tuple:
+    """The groups of all three axes."""
+    groups = axis_groups(cluster(nodes=12, **fields), columns(degrees))
+    return groups.tp, groups.dp, groups.pp
+
+
+@NAMES
+@given(
+    degrees=st.sampled_from(EVERY_SMALL_LAYOUT),
+    message=st.floats(0, 1e12),
+    more=st.floats(0, 1e12),
+    bandwidth=st.integers(1, 500),
+    faster=st.integers(0, 500),
+    link=st.sampled_from(["intra", "inter"]),
+)
+def test_more_bytes_are_never_quicker_and_more_bandwidth_never_slower(
+    name: str,
+    degrees: tuple[int, int, int],
+    message: float,
+    more: float,
+    bandwidth: int,
+    faster: int,
+    link: str,
+) -> None:
+    seconds = COLLECTIVES[name]
+    slow = three_axes(degrees, **{link: f"{bandwidth} GB/s"})
+    fast = three_axes(degrees, **{link: f"{bandwidth + faster} GB/s"})
+    for slow_axis, fast_axis in zip(slow, fast, strict=True):
+        assert seconds(message + more, slow_axis, profile()) >= seconds(message, slow_axis, profile())
+        assert seconds(message, fast_axis, profile()) <= seconds(message, slow_axis, profile())
+
+
+@NAMES
+def test_a_measured_curve_replaces_the_formula_where_it_matches(name: str) -> None:
+    measured = profile(curve(name, 2, (1e3, 7e-3), (1e6, 7e-3)))
+    groups = axis_groups(cluster(), columns((1, 2, 1), (1, 4, 1), (8, 2, 1))).dp
+    seconds, formula = (COLLECTIVES[name](1e4, groups, used) for used in (measured, profile()))
+    assert seconds[0] == pytest.approx(7e-3)
+    replaced = 2 if name == "p2p" else 1  # a boundary has two ends, however long the pipeline
+    np.testing.assert_array_equal(seconds[replaced:], formula[replaced:])
+
+
+def test_a_curve_measured_across_nodes_serves_groups_across_nodes() -> None:
+    measured = profile(curve("all_reduce", 2, (1e3, 7e-3), (1e6, 7e-3), nodes=2))
+    groups = axis_groups(cluster(), columns((1, 2, 1), (8, 2, 1))).dp
+    seconds = all_reduce_seconds(1e4, groups, measured)
+    assert seconds[0] < 1e-3
+    assert seconds[1] == pytest.approx(7e-3)

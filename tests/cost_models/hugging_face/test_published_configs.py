@@ -1,0 +1,99 @@
+"""Configs as they are published: their parameters are those that `transformers` counts, and nothing is passed over."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost_models.errors import InputError
+from cost_models.files.models import LoadedModel, resolve_model
+from cost_models.operators.parameters import total_parameters
+
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
+CONFIGS: dict[str, dict[str, Any]] = json.loads((FOLDER / "published.json").read_text("utf-8"))
+with (FOLDER / "published.csv").open(encoding="utf-8") as _file:
+    COUNTED = {row["model"]: int(row["parameters"]) for row in csv.DictReader(_file)}
+
+
+def read(folder: Path, config: dict[str, Any]) -> LoadedModel:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return resolve_model(str(folder))
+
+
+def test_forty_current_architectures_are_counted() -> None:
+    assert COUNTED.keys() == CONFIGS.keys()
+    assert len({config["model_type"] for config in CONFIGS.values()}) >= 40
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    model = read(tmp_path, CONFIGS[name]).spec
+    assert total_parameters(model) == pytest.approx(COUNTED[name], rel=1e-3)
+
+
+def test_windows_and_positions_are_read_block_by_block(tmp_path: Path) -> None:
+    exaone = read(tmp_path, CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).spec
+    assert [exaone.window_of(layer) for layer in range(4)] == [4096, 4096, 4096, None]
+    assert exaone.rotary is not None
+    assert exaone.rotary.pattern == (True, True, True, False)
+    ministral = read(tmp_path, CONFIGS["mistralai/Ministral-8B-Instruct-2410"]).spec
+    assert [ministral.window_of(layer) for layer in range(4)] == [None, 32768, 32768, 32768]
+    ernie = read(tmp_path, CONFIGS["baidu/ERNIE-4.5-300B-A47B-Base-PT"]).spec
+    assert (ernie.num_moe_layers, ernie.is_mixture(2), ernie.is_mixture(3)) == (51, False, True)
+
+
+def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
+    granite = read(tmp_path, CONFIGS["ibm-granite/granite-3.3-8b-base"]).spec
+    assert (granite.embedding_scale, granite.attention_scale, granite.logit_scale) == (
+        12.0,
+        0.0078125,
+        1 / 16,
+    )
+    assert granite.left_out == ("what halves of blocks add, scaled by 0.22",)
+    assert (
+        "clipped queries, keys and values"
+        in read(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out
+    )
+    assert any("xIELU" in what for what in read(tmp_path, CONFIGS["swiss-ai/Apertus-8B-2509"]).spec.left_out)
+
+
+def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
+    def said(**more: Any) -> str:
+        return "; ".join(read(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | more).assumptions)
+
+    assert "not read" not in said(bos_token_id=1, torch_dtype="bfloat16", use_mup=False, extra=None)
+    assert "nothing of memory_slots 16, rope_style new: not read" in said(memory_slots=16, rope_style="new")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_type": "jamba"}, "state spaces in seven of eight blocks, which has no price here"),
+        ({"model_type": "lfm2"}, "short convolutions in most of its blocks"),
+        ({"model_type": "gemma3n"}, "embeddings of their own in every block"),
+        ({"model_type": "minimax"}, "linear attention"),
+    ],
+)
+def test_blocks_without_a_price_are_refused_with_what_they_are(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        read(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"moe_topk": [8] * 31 + [4]}, "its blocks differ in `moe_topk`"),
+        ({"num_shared_expert": 2}, "several shared experts"),
+        ({"moe_intermediate_size": 1024}, "not as wide as `intermediate_size`"),
+        ({"moe_topk": []}, "experts_per_token|moe_topk"),
+    ],
+)
+def test_a_mixture_whose_blocks_differ_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read(tmp_path, CONFIGS["tencent/Hunyuan-A13B-Pretrain"] | change)

@@ -1,0 +1,248 @@
+"""The timeline against closed forms, against a naive simulation, and its critical path as a bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from test_actions import LEGAL_SHAPES, tables
+
+from cost_models.schedules import ActionTable, build, compile_timeline
+
+SECONDS = st.floats(0.0, 10.0, allow_subnormal=False)
+
+
+Durations = tuple[np.ndarray, np.ndarray, np.ndarray, float]
+"""(S,) forward, (S,) backward or its input half, (S,) weight half, and the transfer delay."""
+
+
+@st.composite
+def durations(draw: st.DrawFn, stages: int) -> Durations:
+    """What every pass takes."""
+    each = arrays(float, stages, elements=SECONDS)
+    return draw(each), draw(each), draw(each), draw(SECONDS)
+
+
+@st.composite
+def priced_tables(draw: st.DrawFn) -> tuple[ActionTable, Durations]:
+    """A table with durations for its stages and a transfer delay."""
+    table = draw(tables())
+    return table, draw(durations(table.num_stages))
+
+
+def naive_spans(table: ActionTable, priced: Durations) -> list[list[tuple[float, float]]]:
+    """Start and end of each rank's actions: run whichever rank can go on, action by action, rules written out."""
+    forward, backward, weight, p2p = priced
+    takes = {"F": forward, "B": backward + weight, "I": backward, "W": weight}
+    on = table.rank_of_stage.tolist()
+    left: dict[tuple[str, int, int], float] = {}
+    orders = [table.actions(rank) for rank in range(table.pp)]
+    spans: list[list[tuple[float, float]]] = [[] for _ in orders]
+    overlapped = np.zeros_like(table.is_backward) if table.overlapped is None else table.overlapped
+    clock = [0.0] * table.pp
+    while any(len(span) < len(order) for span, order in zip(spans, orders, strict=True)):
+        before = [len(span) for span in spans]
+        for rank, order in enumerate(orders):
+            while len(spans[rank]) < len(order):
+                place = len(spans[rank])
+                kind, k, mb = order[place]
+                other = {"F": k - 1, "B": k + 1, "I": k + 1}.get(kind, -1)
+                start = clock[rank]
+                if 0 <= other < table.num_stages and on[other] != rank:
+                    arrives = left.get(("F" if kind == "F" else "back", other, mb))
+                    if arrives is None:
+                        break
+                    start = max(start, arrives + p2p)
+                clock[rank] = start + takes[kind][k]
+                spans[rank].append((start, clock[rank]))
+                hands_on = {"F": "F", "B": "back", "I": "back"}.get(kind)
+                first_of_pair = kind == "F" and overlapped[rank, place]
+                if hands_on and not first_of_pair:
+                    left[hands_on, k, mb] = clock[rank]
+                if kind == "B" and overlapped[rank, place]:
+                    _, k_before, mb_before = order[place - 1]
+                    left["F", k_before, mb_before] = clock[rank]
+        assert [len(span) for span in spans] != before, "deadlock"
+    return spans
+
+
+@given(priced_tables())
+def test_spans_are_those_of_a_naive_simulation(priced: tuple[ActionTable, Durations]) -> None:
+    table, (forward, backward, weight, p2p) = priced
+    timeline = compile_timeline(table)
+    starts, ends = timeline.spans(forward, backward, p2p, weight)
+    for rank, expected in enumerate(naive_spans(table, (forward, backward, weight, p2p))):
+        actions = len(expected)
+        np.testing.assert_allclose(starts[rank, :actions], [start for start, _ in expected], atol=1e-9)
+        np.testing.assert_allclose(ends[rank, :actions], [end for _, end in expected], atol=1e-9)
+        assert (ends[rank, actions:] == ends[rank, actions - 1]).all()  # idle entries take no time
+    np.testing.assert_array_equal(timeline.rank_ends(forward, backward, p2p, weight), ends[:, -1])
+
+
+@given(priced_tables())
+def test_no_rank_ends_before_its_own_work_is_done(priced: tuple[ActionTable, Durations]) -> None:
+    table, (forward, backward, weight, p2p) = priced
+    ends = compile_timeline(table).rank_ends(forward, backward, p2p, weight)
+    work = np.bincount(table.rank_of_stage, weights=forward + backward + weight, minlength=table.pp)
+    assert (ends >= table.microbatches * work * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("shape", LEGAL_SHAPES, ids=str)
+def test_no_legal_schedule_deadlocks(shape: tuple[str, int, int, int]) -> None:
+    table = build(*shape)
+    ones = np.ones(table.num_stages)
+    assert np.isfinite(compile_timeline(table).rank_ends(ones, ones, 1.0)).all()
+
+
+@given(priced_tables(), st.data())
+def test_critical_path_is_tight_where_found_and_a_bound_elsewhere(
+    priced: tuple[ActionTable, Durations], data: st.DataObject
+) -> None:
+    table, (forward, backward, weight, p2p) = priced
+    timeline = compile_timeline(table)
+    tail = data.draw(arrays(float, table.pp, elements=SECONDS))
+    path = timeline.critical_path(forward, backward, p2p, tail, weight)
+
+    def length(forward: np.ndarray, backward: np.ndarray, weight: np.ndarray, p2p: float) -> float:
+        counted = path.forward_counts @ forward + path.backward_counts @ backward
+        counted += path.weight_counts @ weight + path.p2p_count * p2p
+        return float(counted + tail[path.rank])
+
+    makespan = (timeline.rank_ends(forward, backward, p2p, weight) + tail).max()
+    assert length(forward, backward, weight, p2p) == pytest.approx(makespan, rel=1e-12, abs=1e-12)
+    f, b, w, delay = data.draw(durations(table.num_stages))
+    assert length(f, b, w, delay) <= (timeline.rank_ends(f, b, delay, w) + tail).max() * (1 + 1e-12) + 1e-12
+
+
+@given(tables(), st.data())
+def test_a_batch_is_its_rows(table: ActionTable, data: st.DataObject) -> None:
+    timeline = compile_timeline(table)
+    forward, backward, weight = (
+        data.draw(arrays(float, (2, 3, table.num_stages), elements=SECONDS)) for _ in "fbw"
+    )
+    p2p = data.draw(arrays(float, (2, 3), elements=SECONDS))
+    ends = timeline.rank_ends(forward, backward, p2p, weight)
+    starts, stops = timeline.spans(forward, backward, p2p, weight)
+    assert ends.shape == (2, 3, table.pp)
+    for row in np.ndindex(2, 3):
+        alone = timeline.rank_ends(forward[row], backward[row], p2p[row], weight[row])
+        np.testing.assert_array_equal(ends[row], alone)
+        np.testing.assert_array_equal(stops[row][:, -1], alone)
+        takes = [forward[row], backward[row] + weight[row], backward[row], weight[row], 0 * weight[row]]
+        np.testing.assert_allclose(
+            stops[row] - starts[row], np.stack(takes)[table.kind, table.stage], atol=1e-9
+        )
+
+
+@given(tables(), st.data())
+def test_halves_matter_only_where_they_are_split(table: ActionTable, data: st.DataObject) -> None:
+    """Elsewhere, and on one rank, only their sum counts."""
+    forward, backward, weight, p2p = data.draw(durations(table.num_stages))
+    timeline = compile_timeline(table)
+    halves, whole = (
+        timeline.rank_ends(forward, backward, p2p, weight),
+        timeline.rank_ends(forward, backward + weight, p2p),
+    )
+    if not table.splits_backward:
+        np.testing.assert_allclose(halves, whole, rtol=1e-12)
+    if table.pp == 1:
+        np.testing.assert_allclose(halves, table.microbatches * (forward + backward + weight).sum())
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("pp", "microbatches"), [(1, 4), (4, 4), (4, 12), (8, 64)])
+def test_uniform_stages_have_the_closed_form_bubble(schedule: str, pp: int, microbatches: int) -> None:
+    """(m + p − 1)(f + b): Huang et al. 2019; Narayanan et al. 2021, section 2.2.1."""
+    ends = compile_timeline(build(schedule, pp, 1, microbatches)).rank_ends(
+        np.full(pp, 1.0), np.full(pp, 2.0)
+    )
+    assert ends.max() == pytest.approx((microbatches + pp - 1) * 3.0)
+
+
+@pytest.mark.parametrize(("pp", "vpp", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 3, 16), (8, 6, 96)])
+def test_interleaving_divides_the_bubble_by_the_chunks(pp: int, vpp: int, microbatches: int) -> None:
+    """(m + (p − 1)/v)(f + b) with f + b of a whole rank: Narayanan et al. 2021, section 2.2.2."""
+    stages = np.ones(pp * vpp)
+    ends = compile_timeline(build("interleaved", pp, vpp, microbatches)).rank_ends(
+        stages / vpp, 2 * stages / vpp
+    )
+    assert ends.max() == pytest.approx((microbatches + (pp - 1) / vpp) * 3.0)
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 12), (8, 32)])
+@pytest.mark.parametrize(
+    ("f", "i", "w"), [(2.0, 2.0, 2.0), (2.0, 3.0, 1.0), (2.0, 2.0, 1.0), (3.0, 4.0, 2.0)]
+)
+def test_zero_bubble_replaces_part_of_the_bubble_by_weight_halves(
+    pp: int, microbatches: int, f: float, i: float, w: float
+) -> None:
+    """ZB-H1's bubble is (p − 1)(F + I − W) where W ≤ F, I (Qi et al. 2023, table 2)."""
+    ends = compile_timeline(build("zero-bubble", pp, 1, microbatches)).rank_ends(
+        *(np.full(pp, seconds) for seconds in (f, i)), 0.0, np.full(pp, w)
+    )
+    assert ends.max() == pytest.approx(microbatches * (f + i + w) + (pp - 1) * (f + i - w))
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 6), (4, 16), (8, 40)])
+def test_zbv_has_no_bubble_where_all_passes_are_equal(pp: int, microbatches: int) -> None:
+    """Only the way of the first microbatch to the rank is left, none on rank 0 (Qi et al. 2023, section 6)."""
+    ones = np.ones(2 * pp)
+    ends = compile_timeline(build("zbv", pp, 2, microbatches)).rank_ends(ones, ones, 0.0, ones)
+    np.testing.assert_allclose(ends, 6 * microbatches + np.arange(pp))
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 8), (4, 16), (8, 40)])
+def test_a_v_of_pairs_has_less_bubble_than_interleaving(pp: int, microbatches: int) -> None:
+    ones = np.ones(2 * pp)
+    pairs, interleaved = (
+        compile_timeline(build(schedule, pp, 2, microbatches)).rank_ends(ones, ones, 0.0, ones).max()
+        for schedule in ("dualpipev", "interleaved")
+    )
+    assert 6 * microbatches <= pairs < interleaved
+
+
+def test_what_an_overlapped_pair_made_leaves_when_both_are_done() -> None:
+    """In the steady state of two ranks, each forward pass waits for the backward pass that runs with its sender's."""
+    table = build("dualpipev", 2, 2, 8)
+    ones = np.ones(4)
+    starts, ends = compile_timeline(table).spans(ones, ones, 0.0, ones)
+    assert table.overlapped is not None
+    place = {(rank, action): at for rank in range(2) for at, action in enumerate(table.actions(rank))}
+    crossing = 0
+    for (rank, (kind, stage, mb)), at in place.items():
+        sent = kind == "F" and table.overlapped[rank, at] and stage + 1 < 4
+        if sent and (receiver := int(table.rank_of_stage[stage + 1])) != rank:
+            assert starts[receiver, place[receiver, ("F", stage + 1, mb)]] >= ends[rank, at + 1]
+            crossing += 1
+    assert crossing >= 8
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_1f1b_exposes_about_two_transfers_per_microbatch(pp: int) -> None:
+    """pp microbatches go round the whole pipeline in p(f + b) + 2(p − 1)c: each pays 2(p − 1)/p transfers."""
+    delay, stages = 0.25, np.ones(pp)
+
+    def makespan(microbatches: int) -> float:
+        ends = compile_timeline(build("1f1b", pp, 1, microbatches)).rank_ends(stages, 2 * stages, delay)
+        return float(ends.max())
+
+    assert (makespan(20 * pp) - makespan(10 * pp)) / (10 * pp) == pytest.approx(
+        3.0 + 2 * (pp - 1) / pp * delay
+    )
+
+
+def test_a_slow_last_stage_sets_the_pace() -> None:
+    """With the head on the last stage every microbatch waits for it: fill, m times the slow stage, drain."""
+    forward, backward = np.array([1.0, 1.0, 1.0, 2.0]), np.array([2.0, 2.0, 2.0, 4.0])
+    ends = compile_timeline(build("1f1b", 4, 1, 16)).rank_ends(forward, backward)
+    assert ends.max() == pytest.approx(3 * 1.0 + 16 * 6.0 + 3 * 2.0)
+
+
+def test_a_large_batch_is_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline = compile_timeline(build("1f1b", 3, 1, 5))
+    forward = np.arange(21.0).reshape(7, 3)
+    whole = timeline.rank_ends(forward, forward, 1.0)
+    monkeypatch.setattr("cost_models.schedules.timeline._BATCH_ROWS", 70)
+    np.testing.assert_array_equal(timeline.rank_ends(forward, forward, 1.0), whole)

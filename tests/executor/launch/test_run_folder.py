@@ -1,0 +1,115 @@
+"""Ranks that are started again go on with what an earlier start of theirs left, and with nothing of another run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import plan_for
+
+from executor.faults.heartbeat import LAUNCH
+from executor.launch.launch import run_plan
+from executor.launch.meeting import is_owned_by, owner, write_owners
+from executor.launch.record import process_began, read_progress
+from executor.measure.any_report import save_report
+from executor.measure.report import RunReport, load_report
+from executor.run_config import RunConfig
+from planner.plan_files import save_plan
+
+FIRST_START_FAILS = """
+import os, sys
+from pathlib import Path
+import torch.distributed as dist
+from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
+
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+before, saved, *folder = sys.argv[1:]
+if first and before == "before":
+    sys.exit(1)
+if first:
+    dist.destroy_process_group = lambda: os._exit(1)
+saved = saved if before == "after" else None
+config = RunConfig(steps=4, warm_up=0, seed=7, backend="gloo", out=folder[0], checkpoint=saved, every=10)
+run_plan(Path(folder[0], "plan.yaml"), config)
+"""
+
+
+def _twice(folder: Path, when: str) -> RunReport:
+    """The report of a script that torchrun starts twice, as the first time it fails."""
+    save_plan(plan_for("mbs2"), folder / "plan.yaml")
+    script = folder / "script.py"
+    script.write_text(FIRST_START_FAILS, "utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    words = [*torchrun, str(script), when, str(folder / "saved"), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=_environment())
+    assert done.returncode == 0, done.stderr
+    return load_report(folder / "run-report.json")
+
+
+def _environment() -> dict[str, str]:
+    from executor.launch.environment import worker_environment
+
+    environment = worker_environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return environment | {"PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(tmp_path: Path) -> None:
+    """And that is no answer to what this run was asked."""
+    other = run_plan(plan_for("mbs2"), RunConfig(steps=2, warm_up=0, seed=0, backend="gloo", out=tmp_path))
+    save_report(other.model_copy(update={"losses": (9.0, 9.0)}), tmp_path / "run-report.json")
+    report = _twice(tmp_path, "before")
+    assert (report.seed, len(report.losses), report.notes) == (7, 4, ())
+    assert len(read_progress(tmp_path / "progress.jsonl")) == 4
+
+
+def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Path) -> None:
+    report = _twice(tmp_path, "after")
+    (rank,) = report.ranks
+    assert len(rank.wall_seconds) == 4
+    assert rank.parts
+    assert rank.memory
+    (note,) = report.notes
+    assert note.startswith("start 2: ")
+
+
+def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of launchers by their tokens, of torchrun alone by the folder of its logs, which counts starts."""
+
+    def who(seed: int = 0, calls: int = 0, **environment: str) -> frozenset[str]:
+        monkeypatch.setattr("executor.launch.meeting._calls", calls)
+        with monkeypatch.context() as changed:
+            for name in (LAUNCH, "TORCHELASTIC_ERROR_FILE"):
+                changed.delenv(name, raising=False)
+            for name, value in environment.items():
+                changed.setenv(name, value)
+            return frozenset({owner(plan, RunConfig(steps=4, seed=seed))})
+
+    plan = plan_for("mbs2")
+    token: dict[str, Any] = {LAUNCH: "one"}
+    assert not is_owned_by(tmp_path, who(**token))
+    write_owners(tmp_path, who(**token) | who(**{LAUNCH: "two"}))
+    assert is_owned_by(tmp_path, who(**token))
+    assert is_owned_by(tmp_path, who(**token) | who(**{LAUNCH: "in the place of two"}))
+    assert not is_owned_by(tmp_path, who(**{LAUNCH: "of a later run"}))
+    assert not is_owned_by(tmp_path, who(seed=7, **token))
+    assert not is_owned_by(tmp_path, who(calls=1, **token))
+    logs = "/logs/none_{}/attempt_{}/0/error.json"
+    write_owners(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 0)))
+    assert is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 1)))
+    assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
+    write_owners(tmp_path, who())
+    assert is_owned_by(tmp_path, who())
+
+
+def test_a_process_began_when_it_was_started() -> None:
+    """Within a few of the ticks of 10 ms by which Linux counts; its time of booting is known to a second only."""
+    code = "from executor.launch.record import process_began; print(process_began())"
+    before = time.time()
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert before - 0.1 < float(told.stdout) < time.time()
+    assert process_began() < before

@@ -1,0 +1,192 @@
+"""The benchmark of one GPU keeps to its time, says what it left out, and goes on where it was cut short."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+RUN = Path(__file__).parents[3] / "benchmarks" / "h200" / "run.py"
+
+
+def run(*words: str | Path) -> str:
+    """What it prints."""
+    done = subprocess.run(
+        [sys.executable, str(RUN), *map(str, words)],
+        env=os.environ | {"PYTHONPATH": str(RUN.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Its own module, which is no part of a package."""
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    yield importlib.import_module("results")
+    for name in ("job", "run", "prices", "measuring", "results", "cases"):
+        sys.modules.pop(name, None)
+
+
+def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
+    told = run(tmp_path, "--dry", "--seconds", "5").splitlines()
+    assert len(told) == 5
+    assert told[0] == "calibration: left out, takes about 75 s, 0 s were left"
+    assert "- left out: calibration, takes about 75 s, 0 s were left" in (tmp_path / "results.md").read_text()
+
+
+def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
+    """And so is one that a killed command had not taken over yet."""
+    (tmp_path / "running.json").write_text(
+        json.dumps({"runs": {"no-such-model/s32/mbs1/none/fp32/adamw": {"failed": "x"}}, "sweeps": {}})
+    )
+    names = ("llama-nano/s32/mbs1/*", "no-such-model/*")
+    told = run(tmp_path, "--dry", "--only", *names)
+    row = json.loads((tmp_path / "results.json").read_text())["runs"]["llama-nano/s32/mbs1/none/fp32/adamw"]
+    assert row["step_seconds"] > 0
+    assert row["attention"] == "flash of the CPU"
+    assert row["predicted_peak_bytes"] == pytest.approx(
+        sum(row[f"measured_{part}_bytes"] for part in ("weights", "gradients", "optimizer", "rest")), rel=0.02
+    )
+    assert "no-such-model/s32/mbs1/none/fp32/adamw: x\n" in told
+    assert run(tmp_path, "--dry", "--seconds", "5", "--only", *names) == told
+
+
+def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
+    lines = run("--list").splitlines()
+    names = [line.split()[-1] for line in lines]
+    assert len(set(names)) == len(names) == 23
+    assert all(float(line.split()[0]) < 200 for line in lines)
+    assert [name.split("/")[0] for name in names[:4]] == [
+        "calibration",
+        "llama3.2-1b",
+        "llama3.2-3b",
+        "llama3.1-8b",
+    ]
+
+
+def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, results: ModuleType) -> None:
+    """Asked for again or from before the calibration: only a measurement takes its place; a failure is told."""
+    case = sys.modules["cases"].Case(model="m", sequence=8, mbs=1)
+    old = {"step_seconds": 1.0, "mfu": 0.5, "predicted_peak_bytes": 1}
+    old |= {"datasheet_step_seconds": 1.0, "datasheet_error": 0.0}
+    known = results.Results(tmp_path)
+    known.keep(case.name, {"failed": "at first"})
+    known.keep(case.name, dict(old))
+    assert known.has(case)
+    known.repeat(case)
+    assert not known.has(case)
+    known = results.Results(tmp_path)  # the command was killed
+    assert not known.has(case)
+    assert known.runs[case.name] == old | {"again": True}
+    known.keep(case.name, {"failed": "x"})
+    assert known.has(case)
+    assert known.runs[case.name] == old | {"repetition_failed": "x"}
+    known.keep(case.name, {"step_seconds": 2.0})
+    (tmp_path / results.PROFILE).touch()
+    assert not known.has(case)
+    known.keep(case.name, {"step_seconds": 3.0, "measured_step_seconds": 3.0})
+    assert known.has(case)
+    assert "repetition_failed" not in known.runs[case.name]
+
+
+def test_a_sweep_is_done_when_its_choice_and_its_runs_know_the_profile(
+    tmp_path: Path, results: ModuleType
+) -> None:
+    cases = sys.modules["cases"]
+    sweep = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1, global_batch=1))
+    names = [case.name for case in sweep.choices]
+    known = results.Results(tmp_path)
+    known.runs = {name: {"step_seconds": 1.0} for name in names}
+    known.sweeps[sweep.name] = {"chosen": names[0], "runs": names, "complete": True, "tier": "datasheet"}
+    assert known.has(sweep)
+    (tmp_path / results.PROFILE).touch()
+    assert not known.has(sweep)
+    assert not known.chose(sweep)
+    known.sweeps[sweep.name]["tier"] = "measured"
+    assert known.chose(sweep)
+    assert not known.has(sweep)
+    for name in names:
+        assert known.seconds(sweep) > sweep.seconds(len(names))
+        known.runs[name]["measured_step_seconds"] = 1.0
+    assert known.has(sweep)
+    assert known.seconds(sweep) == sweep.seconds(len(names))
+
+
+SWEEP_THAT_IS_KILLED = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+out, sweep = Path(sys.argv[1]), sys.argv[2]
+path = out / "results.json"
+ended = json.loads(path.read_text())["runs"] if path.exists() else {}
+names = ["a", "b", "c"]
+began = next((name for name in names if name not in ended), None)
+found = {"chosen": "a", "by": "x", "runs": names, "complete": began is None, "tier": "datasheet"}
+told = {"runs": {}, "sweeps": {sweep: found}, "began": began}
+(out / "running.json").write_text(json.dumps(told))
+if began == "b":
+    time.sleep(60)
+if began:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_kills_its_process_is_not_met_again_but_one_for_which_time_ran_out_is(
+    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, cases = importlib.import_module("run"), sys.modules["cases"]
+    script = tmp_path / "job.py"
+    script.write_text(SWEEP_THAT_IS_KILLED)
+    monkeypatch.setattr(started, "_JOB", script)
+    sweep, known = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1)), results.Results(tmp_path)
+    started._do(sweep, known, 60.0, [])
+    started._do(sweep, known, 2.0, [])
+    assert known.runs == {"a": {"failed": "exit code -9"}}
+    assert known.left_out == {sweep.name: "not done after 2 s"}
+    known.keep("b", {"failed": "x"})
+    known.save()
+    asked = argparse.Namespace(again=False, dry=True, cluster="x")
+    started._go_through(sweep, known, time.monotonic() + 120, asked)
+    assert known.has(sweep)
+    assert known.runs["c"] == {"failed": "exit code -9"}
+    assert not known.left_out
+
+
+def test_a_process_goes_on_after_a_lack_of_memory_and_ends_after_any_other_failure(
+    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CUDA failed of once it may fail of forever."""
+    job, cases = importlib.import_module("job"), sys.modules["cases"]
+    sweep = next(one for one in cases.jobs(dry=True).values() if isinstance(one, cases.Sweep))
+    failures = iter([torch.OutOfMemoryError("too much"), RuntimeError("illegal access")])
+
+    def fail(*_: object, **__: object) -> None:
+        raise next(failures)
+
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(job, "trained", fail)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit):
+        job.sweep(sweep, tmp_path, job.cluster_of("", dry=True))
+    known = results.Results(tmp_path)
+    assert [row["failed"] for row in known.runs.values()] == [
+        "OutOfMemoryError: too much",
+        "RuntimeError: illegal access",
+    ]
+    assert not known.has(sweep)
+    assert known.seconds(sweep) == sweep.seconds(2)

@@ -1,0 +1,62 @@
+"""Windows and parallel residuals of Hugging Face configs give the logits that `transformers` gives.
+
+Kept by `benchmarks/hugging_face/run.py`, which compares all families where `transformers` is installed: weights are
+drawn again from the same seed, in the order of its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cost_models.files.models import resolve_model
+from executor.models.transformer import Transformer
+
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
+KEPT: dict[str, dict[str, Any]] = json.loads((FOLDER / "logits.json").read_text("utf-8"))
+COPYING = runpy.run_path(str(FOLDER / "copying.py"))
+SEQUENCES, TOKENS, SPREAD = 2, 40, 0.2
+TOLERANCE = 1e-5
+
+
+def last_logits(kept: dict[str, Any], folder: Path, **changed: object) -> torch.Tensor:
+    """(B, V) of the last tokens, by the model that a config is read as; some of its fields changed."""
+    config = kept["config"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    spec = resolve_model(str(folder)).spec.model_copy(update=changed)
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(shape, generator=generator) * SPREAD for shape in kept["shapes"]]
+    model = Transformer(spec, vocabulary=spec.vocab_size).eval()
+    named = {name: weights[place] for name, place in kept["names"].items()}
+    COPYING["copy_weights"](model, spec, config["model_type"], named)
+    tokens = torch.randint(0, spec.vocab_size, (SEQUENCES, TOKENS), generator=generator)
+    with torch.no_grad():
+        logits: torch.Tensor = model(tokens)
+    return logits[:, -1]
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    kept = KEPT[name]
+    off = (last_logits(kept, tmp_path) - torch.tensor(kept["last_logits"])).abs().max()
+    assert float(off) <= TOLERANCE * kept["largest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("mistral", {"attention_window": None}),
+        ("qwen2", {"window_pattern": ()}),
+        ("gemma3", {"window_pattern": ("window",)}),
+        ("cohere2", {"window_pattern": ()}),
+    ],
+)
+def test_what_a_config_says_is_in_the_logits(name: str, changed: dict[str, Any], tmp_path: Path) -> None:
+    """Without it they are others: the comparison notices."""
+    off = (last_logits(KEPT[name], tmp_path, **changed) - torch.tensor(KEPT[name]["last_logits"])).abs().max()
+    assert float(off) > 100 * TOLERANCE * KEPT[name]["largest"]
