@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
-from cost_models.axes.rule import Bools, Rule, Words, either, multiplied
+from cost_models.axes.rule import Bools, Words, either, multiplied, refuses, rule_when
 from cost_models.axes.words import UNSAID, Choice, Number
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
@@ -37,30 +37,27 @@ def _pieces(question: Question, x: LayoutColumns) -> Ints:
     return np.where(_trades_heads(question, x), 1, 2)
 
 
+@rule_when(
+    "cp divides the sequence",
+    lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
+)
 def _sequence_divides(question: Question, layout: Layout) -> Words:
     length, way = question.training.sequence_length, layout.context or question.stack.context_parallel
     pieces = layout.cp * (1 if way == "all-to-all" else 2)
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
 
+@rule_when(
+    "cp divides the heads it trades",
+    lambda q, x: (
+        (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
+    ),
+)
 def _heads_divide(question: Question, layout: Layout) -> Words:
     heads = question.model.num_kv_heads
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
     what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
     return Words(f"{what} ranks share {heads} key/value heads")
-
-
-def _stack_has_no_context(question: Question, layout: Layout) -> Words:
-    what = f"software stack `{question.stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)"
-    return Words(what, "use cp1; `--stack` names another")
-
-
-def _stack_lacks_context(question: Question, layout: Layout) -> Words:
-    ways = [f"context={way}" for way in question.stack.context_kinds]
-    return Words(
-        f"software stack `{question.stack.name}` has no `context={layout.context}`",
-        f"it has {either(ways)}; `--stack` names another",
-    )
 
 
 def _not_offered(question: Question, x: LayoutColumns) -> Bools:
@@ -70,22 +67,26 @@ def _not_offered(question: Question, x: LayoutColumns) -> Bools:
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
+@rule_when("the stack has this way of context parallelism", _not_offered)
+def _stack_lacks_context(question: Question, layout: Layout) -> Words:
+    ways = [f"context={way}" for way in question.stack.context_kinds]
+    return Words(
+        f"software stack `{question.stack.name}` has no `context={layout.context}`",
+        f"it has {either(ways)}; `--stack` names another",
+    )
+
+
 CP = Axis(
     word=Number(),
     text="Ranks that share one sequence.",
     executor="executor.axes.context.attention:ContextAxis",
-    rules=(
-        Rule(
-            name="cp divides the sequence",
-            broken=lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
-            sentence=_sequence_divides,
-        ),
-    ),
+    rules=(_sequence_divides,),
     stack_rules=(
-        Rule(
-            name="the stack has context parallelism",
-            broken=lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
-            sentence=_stack_has_no_context,
+        refuses(
+            "the stack has context parallelism",
+            lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
+            "software stack `{question.stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)",
+            "use cp1; `--stack` names another",
         ),
     ),
     touches=frozenset({"states", "blocks"}),
@@ -106,24 +107,8 @@ CONTEXT = Axis(
     settled=lambda layout: None if layout.cp == 1 else layout.context,
     must_be_chosen=True,
     within="cp",
-    rules=(
-        Rule(
-            name="cp divides the heads it trades",
-            broken=lambda q, x: (
-                (x.cp > 1)
-                & _trades_heads(q, x)
-                & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
-            ),
-            sentence=_heads_divide,
-        ),
-    ),
-    stack_rules=(
-        Rule(
-            name="the stack has this way of context parallelism",
-            broken=_not_offered,
-            sentence=_stack_lacks_context,
-        ),
-    ),
+    rules=(_heads_divide,),
+    stack_rules=(_stack_lacks_context,),
     touches=frozenset({"blocks"}),
     values=_ways,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.axes.axis import Axis, Price, Terms, more
-from cost_models.axes.rule import Rule, Words, either, multiplied
+from cost_models.axes.rule import Words, either, multiplied, refuses, rule_when
 from cost_models.axes.words import Number
 from cost_models.question import Question
 
@@ -18,6 +18,10 @@ ZERO_STAGES = 4
 """ZeRO 0 to 3."""
 
 
+@rule_when(
+    "batch divides into microbatches",
+    lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
+)
 def _batch_divides(question: Question, layout: Layout) -> Words:
     batch, together = question.training.global_batch, layout.dp * layout.mbs
     below = batch // together * together
@@ -28,18 +32,7 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
     )
 
 
-def _zero_needs_replicas(question: Question, layout: Layout) -> Words:
-    return Words(f"`zero{layout.zero}` shards over dp, which is 1 here", "write zero0")
-
-
-def _shard_needs_zero(question: Question, layout: Layout) -> Words:
-    return Words(f"`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing", "write zero1")
-
-
-def _shard_divides(question: Question, layout: Layout) -> Words:
-    return Words(f"`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp")
-
-
+@rule_when("the stack has this ZeRO stage", lambda q, x: ~np.isin(x.zero, q.stack.zero_stages))
 def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
     stages = [f"zero{stage}" for stage in question.stack.zero_stages]
     return Words(
@@ -48,6 +41,7 @@ def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
     )
 
 
+@rule_when("the stack shards in groups", lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard))
 def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     what = f"software stack `{question.stack.name}` shards over all {layout.data_ranks:,} ranks of dp x cp"
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
@@ -73,13 +67,7 @@ MBS = Axis(
     text="Sequences of a microbatch.",
     always_written=True,
     common=True,
-    rules=(
-        Rule(
-            name="batch divides into microbatches",
-            broken=lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
-            sentence=_batch_divides,
-        ),
-    ),
+    rules=(_batch_divides,),
     touches=frozenset({"blocks"}),
 )
 ZERO = Axis(
@@ -88,19 +76,14 @@ ZERO = Axis(
     always_written=True,
     common=True,
     rules=(
-        Rule(
-            name="ZeRO needs replicas",
-            broken=lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
-            sentence=_zero_needs_replicas,
+        refuses(
+            "ZeRO needs replicas",
+            lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
+            "`zero{layout.zero}` shards over dp, which is 1 here",
+            "write zero0",
         ),
     ),
-    stack_rules=(
-        Rule(
-            name="the stack has this ZeRO stage",
-            broken=lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
-            sentence=_stack_has_no_zero,
-        ),
-    ),
+    stack_rules=(_stack_has_no_zero,),
     touches=frozenset(),
     price=Price(bytes=_buckets),
 )
@@ -111,23 +94,18 @@ SHARD = Axis(
     comes_to=lambda layout: layout.shard_group,
     follows=lambda columns: columns.replicas,
     rules=(
-        Rule(
-            name="hybrid sharding needs ZeRO",
-            broken=lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
-            sentence=_shard_needs_zero,
+        refuses(
+            "hybrid sharding needs ZeRO",
+            lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
+            "`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing",
+            "write zero1",
         ),
-        Rule(
-            name="shard groups divide the replicas",
-            broken=lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
-            sentence=_shard_divides,
-        ),
-    ),
-    stack_rules=(
-        Rule(
-            name="the stack shards in groups",
-            broken=lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
-            sentence=_stack_lacks_hybrid,
+        refuses(
+            "shard groups divide the replicas",
+            lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
+            "`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp",
         ),
     ),
+    stack_rules=(_stack_lacks_hybrid,),
     touches=frozenset(),
 )

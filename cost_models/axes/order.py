@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
-from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.rule import Bools, Words, either, rule_when
 from cost_models.axes.words import Choice
 from cost_models.question import Question
 from cost_models.specs.choices import ORDERS, Order
@@ -74,14 +74,6 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
     return stride
 
 
-def _stack_lacks_order(question: Question, layout: Layout) -> Words:
-    orders = [f"order={order}" for order in question.stack.axis_orders]
-    return Words(
-        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
-        f"it has {either(orders)}; `--stack` names another",
-    )
-
-
 def _not_offered(question: Question, x: LayoutColumns) -> Bools:
     """Whether no order of the stack seats the ranks as the layout's does."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
@@ -91,6 +83,15 @@ def _not_offered(question: Question, x: LayoutColumns) -> Bools:
     offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
     missing: Bools = (offered != own).all(axis=1)
     return missing
+
+
+@rule_when("the stack has this order", _not_offered)
+def _stack_lacks_order(question: Question, layout: Layout) -> Words:
+    orders = [f"order={order}" for order in question.stack.axis_orders]
+    return Words(
+        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
+        f"it has {either(orders)}; `--stack` names another",
+    )
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
@@ -105,7 +106,7 @@ ORDER = Axis(
     implied=lambda given: OUTERMOST_REPLICAS if given.get("replicas") else None,
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
     alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
-    stack_rules=(Rule(name="the stack has this order", broken=_not_offered, sentence=_stack_lacks_order),),
+    stack_rules=(_stack_lacks_order,),
     touches=frozenset(),
     values=_orders,
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.axis import Axis
-from cost_models.axes.rule import Rule, Words, either, multiplied
+from cost_models.axes.rule import Words, either, multiplied, refuses, rule_when
 from cost_models.axes.words import Choice, Number, PerStage
 from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
@@ -47,6 +47,9 @@ def _schedule_complaint(layout: Layout) -> str:
     return f"schedule {layout.schedule} does not go with vpp{layout.vpp}"
 
 
+@rule_when(
+    "stages between the ends have blocks", lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS
+)
 def _stages_have_blocks(question: Question, layout: Layout) -> Words:
     stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
@@ -56,14 +59,7 @@ def _stages_have_blocks(question: Question, layout: Layout) -> Words:
     )
 
 
-def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
-    return Words(f"`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here", "leave out `vpp`")
-
-
-def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
-    return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
-
-
+@rule_when("the stack has this schedule", lambda q, x: ~is_scheduled(x, q.stack.schedules))
 def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
     return Words(
         f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
@@ -71,6 +67,10 @@ def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
     )
 
 
+@rule_when(
+    "a split backward pass finds its weights",
+    lambda q, x: (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD),
+)
 def _split_needs_weights(question: Question, layout: Layout) -> Words:
     what = (
         f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
@@ -86,13 +86,7 @@ PP = Axis(
     executor="executor.axes.pipeline:PipelineAxis",
     always_written=True,
     common=True,
-    rules=(
-        Rule(
-            name="stages between the ends have blocks",
-            broken=lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
-            sentence=_stages_have_blocks,
-        ),
-    ),
+    rules=(_stages_have_blocks,),
     touches=frozenset({"pipeline"}),
 )
 VPP = Axis(
@@ -101,10 +95,11 @@ VPP = Axis(
     implied=_implied_chunks,
     common=True,
     rules=(
-        Rule(
-            name="chunks need a pipeline",
-            broken=lambda q, x: (x.vpp > 1) & (x.pp == 1),
-            sentence=_chunks_need_a_pipeline,
+        refuses(
+            "chunks need a pipeline",
+            lambda q, x: (x.vpp > 1) & (x.pp == 1),
+            "`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here",
+            "leave out `vpp`",
         ),
     ),
     touches=frozenset(),
@@ -118,25 +113,16 @@ SCHEDULE = Axis(
     common=True,
     must_be_chosen=True,
     rules=(
-        Rule(
-            name="the schedule needs a pipeline",
-            broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
-            sentence=_schedule_needs_a_pipeline,
+        refuses(
+            "the schedule needs a pipeline",
+            lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
+            "`schedule={layout.schedule}` needs pp2 or more",
+            "leave out `schedule`",
         ),
     ),
     stack_rules=(
-        Rule(
-            name="the stack has this schedule",
-            broken=lambda q, x: ~is_scheduled(x, q.stack.schedules),
-            sentence=_stack_has_no_schedule,
-        ),
-        Rule(
-            name="a split backward pass finds its weights",
-            broken=lambda q, x: (
-                (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD)
-            ),
-            sentence=_split_needs_weights,
-        ),
+        _stack_has_no_schedule,
+        _split_needs_weights,
     ),
     touches=frozenset(),
 )

@@ -37,6 +37,27 @@ class Rule:
     """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
 
 
+Broken = Callable[[Question, "LayoutColumns"], Bools]
+Sentence = Callable[[Question, "Layout"], Words]
+
+
+def rule_when(
+    name: str, broken: Broken, *, unknown: Callable[[Question], bool] | None = None
+) -> Callable[[Sentence], Rule]:
+    """Makes a rule of the function below it, which words what is wrong."""
+    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
+
+
+def refuses(name: str, broken: Broken, what: str, hint: str = "") -> Rule:
+    """A rule whose words are templates of `layout`, `question` and `model`: "not with `zero{layout.zero}`"."""
+
+    def worded(question: Question, layout: Layout) -> Words:
+        known = {"layout": layout, "question": question, "model": question.model}
+        return Words(what.format(**known), hint.format(**known))
+
+    return Rule(name=name, broken=broken, sentence=worded)
+
+
 def either(words: list[str]) -> str:
     """ "a", "a or b", "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.axes.axis import Axis
-from cost_models.axes.rule import Rule, Words, dividing, multiplied
+from cost_models.axes.rule import Rule, Words, dividing, multiplied, refuses, rule_when
 from cost_models.axes.words import Number, Switch
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
 
+@rule_when("tensor group lies in one node", lambda q, x: q.cluster.gpus_per_node % x.tp != 0)
 def _group_in_node(question: Question, layout: Layout) -> Words:
     size = question.cluster.gpus_per_node
     return Words(
@@ -25,22 +26,21 @@ def _group_in_node(question: Question, layout: Layout) -> Words:
     )
 
 
-def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Question, Layout], Words]:
+def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:
     def sentence(question: Question, layout: Layout) -> Words:
-        total = count(question.model)
+        total = int(count(question.model))
         hint = dividing("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
 
-    return sentence
-
-
-def _sequence_needs_tensor(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
-        "leave out `sp`, or use tp2 or more",
+    return Rule(
+        name=f"tp divides the {what}", broken=lambda q, x: count(q.model) % x.tp != 0, sentence=sentence
     )
 
 
+@rule_when(
+    "tp divides the sequence",
+    lambda q, x: (x.sp == 1) & (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0),
+)
 def _sequence_divides(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length
     if layout.cp == 1:
@@ -55,32 +55,14 @@ TP = Axis(
     always_written=True,
     common=True,
     rules=(
-        Rule(
-            name="tensor group lies in one node",
-            broken=lambda q, x: q.cluster.gpus_per_node % x.tp != 0,
-            sentence=_group_in_node,
-        ),
-        Rule(
-            name="tp divides the heads",
-            broken=lambda q, x: q.model.num_heads % x.tp != 0,
-            sentence=_splits(lambda model: model.num_heads, "attention heads"),
-        ),
-        Rule(
-            name="tp divides the key/value heads",
-            broken=lambda q, x: q.model.num_kv_heads % x.tp != 0,
-            sentence=_splits(lambda model: model.num_kv_heads, "key/value heads"),
-        ),
-        Rule(
-            name="tp divides the MLP",
-            broken=lambda q, x: (q.model.moe_share < 1) & (q.model.ffn_hidden_size % x.tp != 0),
-            sentence=_splits(lambda model: model.ffn_hidden_size, "columns of the MLP"),
-        ),
-        Rule(
-            name="tp divides the shared experts",
-            broken=lambda q, x: q.model.shared_expert_ffn_hidden_size % x.tp != 0,
-            sentence=_splits(
-                lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"
-            ),
+        _group_in_node,
+        _divides("heads", lambda model: model.num_heads, "attention heads"),
+        _divides("key/value heads", lambda model: model.num_kv_heads, "key/value heads"),
+        _divides("MLP", lambda model: model.ffn_hidden_size * (model.moe_share < 1), "columns of the MLP"),
+        _divides(
+            "shared experts",
+            lambda model: model.shared_expert_ffn_hidden_size,
+            "columns of the shared experts",
         ),
     ),
     touches=frozenset({"states", "blocks"}),
@@ -90,18 +72,13 @@ SP = Axis(
     text="What lies outside tensor parallelism is split along the sequence.",
     common=True,
     rules=(
-        Rule(
-            name="sequence parallelism needs tensor parallelism",
-            broken=lambda q, x: (x.sp == 1) & (x.tp == 1),
-            sentence=_sequence_needs_tensor,
+        refuses(
+            "sequence parallelism needs tensor parallelism",
+            lambda q, x: (x.sp == 1) & (x.tp == 1),
+            "`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
+            "leave out `sp`, or use tp2 or more",
         ),
-        Rule(
-            name="tp divides the sequence",
-            broken=lambda q, x: (
-                (x.sp == 1) & (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
-            ),
-            sentence=_sequence_divides,
-        ),
+        _sequence_divides,
     ),
     touches=frozenset({"blocks"}),
     values=lambda question, mesh: (0, 1) if mesh.tp > 1 else (0,),

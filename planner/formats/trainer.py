@@ -1,13 +1,10 @@
-"""The record of a trainer, and how its rules are written."""
+"""The record of a trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.rule import Bools, Rule, Words
-from cost_models.question import Question
+from cost_models.axes.rule import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +23,3 @@ class Trainer:
     """Whether its one setting for all stages may be how many blocks of a stage are recomputed in full."""
     source: str
     """Code the rules were read from."""
-
-
-def refuses(name: str, broken: Callable[[Question, LayoutColumns], Bools], what: str, hint: str = "") -> Rule:
-    """A rule whose sentence is a template of `layout` and `model`: "not with `zero{layout.zero}`"."""
-    return Rule(
-        name=name,
-        broken=broken,
-        sentence=lambda question, layout: Words(what.format(layout=layout, model=question.model), hint),
-    )

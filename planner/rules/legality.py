@@ -14,7 +14,7 @@ from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout, late_rules
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
-from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied
+from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied, rule_when
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
@@ -25,6 +25,7 @@ from planner.rules.searched import searched
 from planner.rules.stack import STACK_RULES
 
 
+@rule_when("uses every GPU", lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus)
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
     what = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
@@ -47,11 +48,6 @@ def _recompute_objection(layout: Layout) -> Words | None:
     return Words(f"{what}: {why}", "leave out `recompute`, or use another schedule")
 
 
-def _schedule_runs(question: Question, layout: Layout) -> Words:
-    microbatches = layout.microbatches(question.training.global_batch)
-    return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
-
-
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     """The scalar rule of each schedule, asked once for every distinct (schedule, pp, vpp, microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
@@ -63,11 +59,13 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
 
 
-_EVERY_GPU = Rule(
-    name="uses every GPU",
-    broken=lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
-    sentence=_uses_every_gpu,
-)
+@rule_when("the schedule can run", _schedule_refuses)
+def _schedule_runs(question: Question, layout: Layout) -> Words:
+    microbatches = layout.microbatches(question.training.global_batch)
+    return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
+
+
+_EVERY_GPU = _uses_every_gpu
 _FIRST_TOLD = (
     "tensor group lies in one node",
     "tp divides the heads",
@@ -97,7 +95,7 @@ RULES: tuple[Rule, ...] = (
     *STACK_RULES,
 )
 
-SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sentence=_schedule_runs)
+SCHEDULE_RULE = _schedule_runs
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cost_models.axes.axis import loaded
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Bools, Rule, Words, either, in_order
+from cost_models.axes.rule import Bools, Rule, Words, either, in_order, refuses, rule_when
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
@@ -33,6 +33,9 @@ _WHOLE = 16
 """Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
 
 
+@rule_when(
+    "a precision the executor has", lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS)
+)
 def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     return Words(what, IN_16_BITS)
@@ -43,21 +46,15 @@ def _narrow_states(training: TrainingSpec) -> bool:
     return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in others)
 
 
-def _states(question: Question, layout: Layout) -> Words:
-    return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
-
-
+@rule_when("experts in fp8", lambda q, x: _fp8(q, x) & q.model.has_experts)
 def _fp8_experts(question: Question, layout: Layout) -> Words:
     return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
 
 
-def _fp8_split(question: Question, layout: Layout) -> Words:
-    what = (
-        f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
-    )
-    return Words(what, "use another schedule")
-
-
+@rule_when(
+    "products in fp8 have whole sides",
+    lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
+)
 def _fp8_sides(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
@@ -86,6 +83,7 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
     return (x.tp > 0) & (question.training.precision == "fp8")
 
 
+@rule_when("the model is what it trains", lambda q, x: (x.tp > 0) & bool(q.model.untrained))
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
@@ -95,15 +93,16 @@ def _another_model(question: Question, layout: Layout) -> Words:
     )
 
 
+@rule_when(
+    "learned positions reach the sequence",
+    lambda q, x: (
+        (x.tp > 0) & (q.model.positions == "learned") & (q.training.sequence_length > q.model.max_positions)
+    ),
+)
 def _positions(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
     what = f"`{model.name}` has {model.max_positions:,} learned positions; sequences have {length:,} tokens"
     return Words(what, f"shorten the sequence, or write `max_positions: {length}` in a model file of yours")
-
-
-def _one_pool(question: Question, layout: Layout) -> Words:
-    what = f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools"
-    return Words(what, "whole replicas in each run: plan with `--allow replicas`")
 
 
 def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
@@ -115,6 +114,14 @@ def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     return ~trained
 
 
+@rule_when(
+    "tp divides the tokens it routes",
+    lambda q, x: (
+        q.model.has_experts
+        & (x.sp == 0)
+        & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
+    ),
+)
 def _routed_parts(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length
     what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
@@ -122,87 +129,50 @@ def _routed_parts(question: Question, layout: Layout) -> Words:
     return Words(f"{what}; {over} does not divide {length} tokens")
 
 
+@rule_when(
+    "split experts and latents follow one another",
+    lambda q, x: (
+        (x.tp > 1) & q.model.parallel_block & (q.model.has_experts or q.model.latent_attention is not None)
+    ),
+)
 def _one_after_the_other(question: Question, layout: Layout) -> Words:
     which = "experts" if question.model.has_experts else "latent attention"
     what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
     return Words(what, "use tp1")
 
 
-def _split_norms(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}", "use tp1"
-    )
-
-
 RUNNABLE: tuple[Rule, ...] = (
-    Rule(
-        name="the model is what it trains",
-        broken=lambda q, x: (x.tp > 0) & bool(q.model.untrained),
-        sentence=_another_model,
+    _another_model,
+    _positions,
+    refuses(
+        "one kind of GPU",
+        _stages_in_pools,
+        "the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools",
+        "whole replicas in each run: plan with `--allow replicas`",
     ),
-    Rule(
-        name="learned positions reach the sequence",
-        broken=lambda q, x: (
-            (x.tp > 0)
-            & (q.model.positions == "learned")
-            & (q.training.sequence_length > q.model.max_positions)
-        ),
-        sentence=_positions,
-    ),
-    Rule(
-        name="one kind of GPU",
-        broken=_stages_in_pools,
-        sentence=_one_pool,
-    ),
-    Rule(
-        name="a precision the executor has",
-        broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
-        sentence=_precision,
-    ),
-    Rule(
-        name="states in fp32",
-        broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
-        sentence=_states,
+    _precision,
+    refuses(
+        "states in fp32",
+        lambda q, x: (x.tp > 0) & _narrow_states(q.training),
+        "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     *(rule for axis in AXES.values() for rule in loaded(axis.executor_rules)),
-    Rule(
-        name="experts in fp8",
-        broken=lambda q, x: _fp8(q, x) & q.model.has_experts,
-        sentence=_fp8_experts,
+    _fp8_experts,
+    refuses(
+        "fp8 runs backward passes whole",
+        lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
+        "each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8",
+        "use another schedule",
     ),
-    Rule(
-        name="fp8 runs backward passes whole",
-        broken=lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
-        sentence=_fp8_split,
+    _fp8_sides,
+    _routed_parts,
+    refuses(
+        "norms over all heads have all heads",
+        lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
+        "the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}",
+        "use tp1",
     ),
-    Rule(
-        name="products in fp8 have whole sides",
-        broken=lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
-        sentence=_fp8_sides,
-    ),
-    Rule(
-        name="tp divides the tokens it routes",
-        broken=lambda q, x: (
-            q.model.has_experts
-            & (x.sp == 0)
-            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
-        ),
-        sentence=_routed_parts,
-    ),
-    Rule(
-        name="norms over all heads have all heads",
-        broken=lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
-        sentence=_split_norms,
-    ),
-    Rule(
-        name="split experts and latents follow one another",
-        broken=lambda q, x: (
-            (x.tp > 1)
-            & q.model.parallel_block
-            & (q.model.has_experts or q.model.latent_attention is not None)
-        ),
-        sentence=_one_after_the_other,
-    ),
+    _one_after_the_other,
 )
 
 

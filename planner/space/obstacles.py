@@ -15,7 +15,7 @@ from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.rule import Bools, Rule, Words, either, refuses, rule_when
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
@@ -107,22 +107,18 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
     recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in own])
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
-        Rule(name="ranks fill the pools", broken=_outside_pools, sentence=_pool_words),
-        Rule(name="the search covers such stages", broken=_uncovered, sentence=_uncovered_words),
-        Rule(
-            name="groups to shard over",
-            broken=lambda q, x: (x.zero > 0) & (x.shard == 1),
-            sentence=lambda q, layout: Words(
-                f"`zero{layout.zero} shard1` shards over one rank, which the search has as zero0",
-                "write zero=0, or shard=2 or more",
-            ),
+        _pool_words,
+        _uncovered_words,
+        refuses(
+            "groups to shard over",
+            lambda q, x: (x.zero > 0) & (x.shard == 1),
+            "`zero{layout.zero} shard1` shards over one rank, which the search has as zero0",
+            "write zero=0, or shard=2 or more",
         ),
-        Rule(
-            name="the schedule may recompute so",
-            broken=lambda q, x: ~recomputes[x.schedule],
-            sentence=lambda q, layout: Words(
-                f"`schedule={layout.schedule}` does not go with recompute={either(list(policies))}"
-            ),
+        refuses(
+            "the schedule may recompute so",
+            lambda q, x: ~recomputes[x.schedule],
+            "`schedule={layout.schedule}` does not go with recompute=" + either(list(policies)),
         ),
     )
 
@@ -133,6 +129,7 @@ def _outside_pools(question: Question, x: LayoutColumns) -> Bools:
     return ~fills_pools(question, x)
 
 
+@rule_when("ranks fill the pools", _outside_pools)
 def _pool_words(question: Question, layout: Layout) -> Words:
     return pool_objections(question, layout)[0]
 
@@ -144,6 +141,7 @@ def _uncovered(question: Question, x: LayoutColumns) -> Bools:
     return ~np.array(covered, dtype=np.bool_)
 
 
+@rule_when("the search covers such stages", _uncovered)
 def _uncovered_words(question: Question, layout: Layout) -> Words:
     blocks = question.model.num_layers
     what = f"`pp{layout.pp} vpp{layout.vpp}` makes {counted(layout.num_stages, 'stage')} of {counted(blocks, 'block')}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cost_models.axes.axis import Axis, Counted, Ints, Mesh, Needless
-from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.rule import Bools, Words, either, refuses, rule_when
 from cost_models.axes.words import EVERY, Counts
 from cost_models.question import Question
 from cost_models.units import counted
@@ -79,6 +79,7 @@ def evenly(question: Question, columns: LayoutColumns) -> Ints:
     return question.model.num_layers // columns.pp
 
 
+@rule_when("a rank has the blocks that it offloads", lambda q, x: named_blocks(x) > evenly(q, x))
 def _more_than_there_are(question: Question, layout: Layout) -> Words:
     has = question.model.num_layers // layout.pp
     named = counted(layout.offload.named, "block")
@@ -88,13 +89,7 @@ def _more_than_there_are(question: Question, layout: Layout) -> Words:
     )
 
 
-def _nothing_for_drive(question: Question, layout: Layout) -> Words:
-    return Words(
-        "`offload` has states on the drive and none that the CPU updates",
-        "add `states` or `streamed`: `offload=states/drive`",
-    )
-
-
+@rule_when("LAMB updates on the device", lambda q, x: _cpu_updates(x) & (q.training.optimizer == "lamb"))
 def _lamb_on_host(question: Question, layout: Layout) -> Words:
     what = "`optimizer: lamb` scales a parameter by the norm of all of it, which its ranks add up before they change it"
     return Words(
@@ -109,6 +104,10 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
     return some
 
 
+@rule_when(
+    "the stack uses drives under this ZeRO stage",
+    lambda q, x: (x.offload_drive > 0) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+)
 def _drive_at(question: Question, layout: Layout) -> Words:
     stages = either([f"`zero{stage}`" for stage in question.stack.drive.zero_stages])
     return Words(
@@ -117,6 +116,15 @@ def _drive_at(question: Question, layout: Layout) -> Words:
     )
 
 
+def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
+    lacks = np.zeros(len(x), dtype=np.bool_)
+    for part in Offload._fields:
+        if part not in question.stack.residencies:
+            lacks |= getattr(x, f"offload_{part}") > 0
+    return lacks
+
+
+@rule_when("the stack offloads this", _stack_lacks)
 def _lacks(question: Question, layout: Layout) -> Words:
     stack = question.stack
     has = (
@@ -132,14 +140,6 @@ def _lacks(question: Question, layout: Layout) -> Words:
     parts = " and ".join(f"`{part}`" for part in lacking)
     what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
     return Words(what, f"{has} there; `--stack` names another")
-
-
-def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
-    lacks = np.zeros(len(x), dtype=np.bool_)
-    for part in Offload._fields:
-        if part not in question.stack.residencies:
-            lacks |= getattr(x, f"offload_{part}") > 0
-    return lacks
 
 
 def countable(question: Question, pp: Ints) -> Ints:
@@ -220,43 +220,30 @@ OFFLOAD = Axis(
     compared=_kept_away,
     complaint=_complaint,
     rules=(
-        Rule(
-            name="a rank has the blocks that it offloads",
-            broken=lambda q, x: named_blocks(x) > evenly(q, x),
-            sentence=_more_than_there_are,
+        _more_than_there_are,
+        refuses(
+            "activations move of every block",
+            lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
+            "the activations of all blocks move, or of none",
+            "write `activations` without a count",
         ),
-        Rule(
-            name="activations move of every block",
-            broken=lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
-            sentence=lambda q, layout: Words(
-                "the activations of all blocks move, or of none", "write `activations` without a count"
-            ),
+        refuses(
+            "the drive takes all states that it takes",
+            lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
+            "all states that the CPU updates lie on the drive, or none",
+            "write `drive` without a count",
         ),
-        Rule(
-            name="the drive takes all states that it takes",
-            broken=lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
-            sentence=lambda q, layout: Words(
-                "all states that the CPU updates lie on the drive, or none", "write `drive` without a count"
-            ),
-        ),
-        Rule(
-            name="LAMB updates on the device",
-            broken=lambda q, x: _cpu_updates(x) & (q.training.optimizer == "lamb"),
-            sentence=_lamb_on_host,
-        ),
-        Rule(
-            name="the drive is for states that the CPU updates",
-            broken=lambda q, x: (x.offload_drive > 0) & ~_cpu_updates(x),
-            sentence=_nothing_for_drive,
+        _lamb_on_host,
+        refuses(
+            "the drive is for states that the CPU updates",
+            lambda q, x: (x.offload_drive > 0) & ~_cpu_updates(x),
+            "`offload` has states on the drive and none that the CPU updates",
+            "add `states` or `streamed`: `offload=states/drive`",
         ),
     ),
     stack_rules=(
-        Rule(name="the stack offloads this", broken=_stack_lacks, sentence=_lacks),
-        Rule(
-            name="the stack uses drives under this ZeRO stage",
-            broken=lambda q, x: (x.offload_drive > 0) & ~np.isin(x.zero, q.stack.drive.zero_stages),
-            sentence=_drive_at,
-        ),
+        _lacks,
+        _drive_at,
     ),
     executor_rules="cost_models.axes.offload.hosts:EXECUTOR_RULES",
     late_rules="cost_models.axes.offload.hosts:RULES",

@@ -25,7 +25,7 @@ from cost_models.axes.offload.residency import (
     rest_is,
 )
 from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_bytes, drive_traffic
-from cost_models.axes.rule import Bools, Rule, Words
+from cost_models.axes.rule import Bools, Words, refuses, rule_when
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.memory.states import state_bytes
@@ -116,6 +116,11 @@ def _overflows(question: Question, x: LayoutColumns) -> Bools:
     return overflows
 
 
+@rule_when(
+    "hosts hold what is offloaded",
+    _overflows,
+    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
+)
 def _sentence(question: Question, layout: Layout) -> Words:
     pools = question.by_pool
     columns = LayoutColumns.of([layout])
@@ -139,6 +144,11 @@ def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     return overflows
 
 
+@rule_when(
+    "drives hold what lies on them",
+    _overflows_drive,
+    unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
+)
 def _drive_sentence(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
@@ -153,18 +163,8 @@ def _drive_sentence(question: Question, layout: Layout) -> Words:
 
 
 RULES = (
-    Rule(
-        name="hosts hold what is offloaded",
-        broken=_overflows,
-        sentence=_sentence,
-        unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
-    ),
-    Rule(
-        name="drives hold what lies on them",
-        broken=_overflows_drive,
-        sentence=_drive_sentence,
-        unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
-    ),
+    _sentence,
+    _drive_sentence,
 )
 
 
@@ -179,27 +179,18 @@ def needless_drives(question: Question, x: LayoutColumns) -> Bools:
     return drive & ~_overflows(question, replace(x, offload_drive=np.zeros(len(x), dtype=np.int64)))
 
 
-def _fp8_offload(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor's fp8 products keep their weights on the device",
-        "leave out `offload`, or plan with --precision bf16",
-    )
-
-
+@rule_when("offload runs backward passes whole", lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD))
 def _split_offload(question: Question, layout: Layout) -> Words:
     what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
     return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
 
 
 EXECUTOR_RULES = (
-    Rule(
-        name="fp8 keeps blocks on the device",
-        broken=lambda q, x: (q.training.precision == "fp8") & offloads(x),
-        sentence=_fp8_offload,
+    refuses(
+        "fp8 keeps blocks on the device",
+        lambda q, x: (q.training.precision == "fp8") & offloads(x),
+        "the executor's fp8 products keep their weights on the device",
+        "leave out `offload`, or plan with --precision bf16",
     ),
-    Rule(
-        name="offload runs backward passes whole",
-        broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
-        sentence=_split_offload,
-    ),
+    _split_offload,
 )

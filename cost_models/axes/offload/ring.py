@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.axes.axis import Axis
 from cost_models.axes.offload import USUAL_RING, evenly
-from cost_models.axes.rule import Rule, Words
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.axes.words import Assigned
 from cost_models.question import Question
 from cost_models.units import counted
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
 
+@rule_when(
+    "a ring has no more buffers than streamed blocks",
+    lambda q, x: (
+        (x.offload_streamed > 0)
+        & (x.ring != USUAL_RING)
+        & (x.ring > np.minimum(x.offload_streamed, evenly(q, x)))
+    ),
+)
 def _ring_too_long(question: Question, layout: Layout) -> Words:
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
     return Words(
@@ -34,21 +42,11 @@ RING = Axis(
     values=lambda question, mesh: (USUAL_RING,),
     touches=frozenset({"states"}),
     rules=(
-        Rule(
-            name="a ring is for streamed weights",
-            broken=lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
-            sentence=lambda q, layout: Words(
-                f"`ring={layout.ring}` says how many weights are streamed at once"
-            ),
+        refuses(
+            "a ring is for streamed weights",
+            lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
+            "`ring={layout.ring}` says how many weights are streamed at once",
         ),
-        Rule(
-            name="a ring has no more buffers than streamed blocks",
-            broken=lambda q, x: (
-                (x.offload_streamed > 0)
-                & (x.ring != USUAL_RING)
-                & (x.ring > np.minimum(x.offload_streamed, evenly(q, x)))
-            ),
-            sentence=_ring_too_long,
-        ),
+        _ring_too_long,
     ),
 )

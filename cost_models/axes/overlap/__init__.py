@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.offload import offloads
-from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.rule import Bools, Words, either, refuses, rule_when
 from cost_models.axes.words import UNSAID, Subset
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
@@ -58,6 +58,7 @@ def _lacking(question: Question, x: LayoutColumns) -> Bools:
     return lacking
 
 
+@rule_when("the stack overlaps this", _lacking)
 def _stack_lacks(question: Question, layout: Layout) -> Words:
     stack, has = question.stack, overlapped_by(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
@@ -73,18 +74,12 @@ def _reduces_later(question: Question, x: LayoutColumns) -> Bools:
     return later
 
 
+@rule_when("the stack overlaps under this ZeRO stage", _reduces_later)
 def _stages(question: Question, layout: Layout) -> Words:
     stages = either([f"`zero{stage}`" for stage in question.stack.overlaps_gradient_reduce_at])
     return Words(
         f"software stack `{question.stack.name}` has `overlap=dp` under {stages} only",
         f"use {stages}, or leave `dp` out",
-    )
-
-
-def _needs_parts(question: Question, layout: Layout) -> Words:
-    return Words(
-        "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
-        "write `sp`",
     )
 
 
@@ -108,25 +103,13 @@ def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
     return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
 
 
+@rule_when(
+    "schedules off tables send ahead", lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN)
+)
 def _sends_ahead(question: Question, layout: Layout) -> Words:
     what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
     named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
     return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
-
-
-def _no_symmetric_memory(question: Question, layout: Layout) -> Words:
-    return Words(
-        "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
-        f" `{question.cluster.name}` has none",
-        "leave `tp` out of `overlap`",
-    )
-
-
-def _offload_overlap(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
-        "leave out `offload`, or `overlap=dp`",
-    )
 
 
 OVERLAP = Axis(
@@ -135,35 +118,31 @@ OVERLAP = Axis(
     compared=lambda value: "usual" if value is None else ",".join(value) or "none",
     settled=_meaningful,
     rules=(
-        Rule(
-            name="tensor overlap splits the sequence",
-            broken=lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
-            sentence=_needs_parts,
+        refuses(
+            "tensor overlap splits the sequence",
+            lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
+            "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
+            "write `sp`",
         ),
     ),
     stack_rules=(
-        Rule(name="the stack overlaps this", broken=_lacking, sentence=_stack_lacks),
-        Rule(
-            name="the stack overlaps under this ZeRO stage",
-            broken=_reduces_later,
-            sentence=_stages,
-        ),
+        _stack_lacks,
+        _stages,
     ),
     executor_rules=(
-        Rule(
-            name="symmetric memory is of GPUs",
-            broken=lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
-            sentence=_no_symmetric_memory,
+        refuses(
+            "symmetric memory is of GPUs",
+            lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
+            "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
+            " `{question.cluster.name}` has none",
+            "leave `tp` out of `overlap`",
         ),
-        Rule(
-            name="schedules off tables send ahead",
-            broken=lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
-            sentence=_sends_ahead,
-        ),
-        Rule(
-            name="blocks in host memory have buffers of their own",
-            broken=lambda q, x: (x.overlap_dp == 1) & offloads(x),
-            sentence=_offload_overlap,
+        _sends_ahead,
+        refuses(
+            "blocks in host memory have buffers of their own",
+            lambda q, x: (x.overlap_dp == 1) & offloads(x),
+            "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
+            "leave out `offload`, or `overlap=dp`",
         ),
     ),
     values=_tried,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cost_models.axes.rule import refuses
 from cost_models.specs.choices import SCHEDULES
-from planner.formats.trainer import Trainer, refuses
+from planner.formats.trainer import Trainer
 
 DEEPSPEED = Trainer(
     name="DeepSpeed",

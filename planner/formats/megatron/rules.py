@@ -8,14 +8,18 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Bools, Rule, Words
+from cost_models.axes.rule import Bools, Words, refuses, rule_when
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.formats.trainer import Trainer, refuses
+from planner.formats.trainer import Trainer
 
 _SCHEDULES = ("1f1b", "interleaved")
 
 
+@rule_when(
+    "interleaving takes microbatches in groups of pp",
+    lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
+)
 def _interleaved(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
     what = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
@@ -28,6 +32,10 @@ def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
     return inside
 
 
+@rule_when(
+    "data outside the pipeline are as many as copies of experts",
+    lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
+)
 def _experts_and_order(question: Question, layout: Layout) -> Words:
     what = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
     if question.model.has_experts:
@@ -43,6 +51,9 @@ def _expert_copies(x: LayoutColumns) -> Bools:
     return uneven
 
 
+@rule_when(
+    "optimizer instances divide the copies of experts", lambda q, x: q.model.has_experts & _expert_copies(x)
+)
 def _instances(question: Question, layout: Layout) -> Words:
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
     instances = layout.data_ranks // layout.shard_group
@@ -70,27 +81,15 @@ MEGATRON = Trainer(
             "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`",
             "write zero1",
         ),
-        Rule(
-            name="interleaving takes microbatches in groups of pp",
-            broken=lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
-            sentence=_interleaved,
-        ),
+        _interleaved,
         refuses(
             "experts and tensor parallelism want sequence parallelism",
             lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
             "Megatron trains experts with tp{layout.tp} only with sequence parallelism",
             "write `sp`",
         ),
-        Rule(
-            name="data outside the pipeline are as many as copies of experts",
-            broken=lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
-            sentence=_experts_and_order,
-        ),
-        Rule(
-            name="optimizer instances divide the copies of experts",
-            broken=lambda q, x: q.model.has_experts & _expert_copies(x),
-            sentence=_instances,
-        ),
+        _experts_and_order,
+        _instances,
     ),
     counts_full=True,  # --recompute-method block --recompute-num-layers N
     source=(

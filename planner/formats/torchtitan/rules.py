@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Rule, Words
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.question import Question
-from planner.formats.trainer import Trainer, refuses
+from planner.formats.trainer import Trainer
 
 
+@rule_when(
+    "expert groups lie in one shard group",
+    lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
+)
 def _experts_in_shard(question: Question, layout: Layout) -> Words:
     ranks = layout.shard_group * layout.tp
     what = f"`ep{layout.ep}` takes ranks from one shard group: shard x tp has {ranks:,}"
@@ -55,11 +59,7 @@ TORCHTITAN = Trainer(
             "without `ep` torchtitan splits experts over tp{layout.tp}",
             "leave out `etp`",
         ),
-        Rule(
-            name="expert groups lie in one shard group",
-            broken=lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
-            sentence=_experts_in_shard,
-        ),
+        _experts_in_shard,
     ),
     counts_full=False,
     source=(
