@@ -91,7 +91,6 @@ class MixedQuestion(Question):
         return self.pools
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
-        """The question about this cluster with other questions of its pools."""
         return mixed_question(self.mixed, pools)
 
     @property

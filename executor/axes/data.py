@@ -35,6 +35,8 @@ class DataAxis(Axis):
     One dim of the mesh shards; of two the first holds copies of what the second shards (hybrid sharding).
     """
 
+    order = 8
+
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
         return layout.zero >= 2

@@ -107,12 +107,10 @@ class BlockBehindCompute(FlatParameters):
         return found
 
     def finish_update(self) -> None:
-        """Update the share, have everyone's gathered, forget the gradients."""
         super().finish_update()
         self._expect()
 
     def spread(self) -> None:
-        """Copy this rank's shard into the weights and start the all-gather of all shards."""
         self.arrive()
         mine = self.weights[self._mine]
         if self.weights.dtype != self.shard.dtype:
@@ -176,6 +174,8 @@ class OrderedReductions:
 
 class OverlapAxis(Axis):
     """The buffers of one rank whose collectives run behind compute, their order, and process groups of their own."""
+
+    order = 7
 
     @classmethod
     def wanted(cls, layout: Layout) -> bool:

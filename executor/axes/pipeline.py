@@ -200,6 +200,8 @@ def _shape_between(plan: Plan) -> tuple[int, int, int]:
 class PipelineAxis(Axis):
     """Sums the gradients of the two copies of a tied matrix, on the first and the last stage."""
 
+    order = 6
+
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
         return layout.pp > 1

@@ -39,6 +39,8 @@ from executor.models.transformer import Block, Transformer
 class TensorAxis(Axis):
     """Splits every matrix of a slice over the tensor ranks, and the loss over the vocabulary."""
 
+    order = 1
+
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
         return layout.tp > 1

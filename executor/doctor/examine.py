@@ -56,24 +56,16 @@ def _as_rank(processes: int, kind: str) -> Examination:
     import torch.distributed as dist
 
     from executor.doctor.measuring import examine_here
-    from executor.launch.meeting import store_here
+    from executor.launch.meeting import join_job
 
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    ranks = int(os.environ["WORLD_SIZE"])
     if ranks != processes:
         raise HostError(
             f"{processes} processes were asked for, and torchrun has started {ranks}",
             hint="leave out --processes, or start as many",
         )
-    device = torch.device("cpu")
-    if kind == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
     torch.set_num_threads(1)
-    backend, store = ("nccl" if kind == "cuda" else "gloo"), store_here(rank, ranks)
-    if store is None:
-        dist.init_process_group(backend)
-    else:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    device = join_job("nccl" if kind == "cuda" else "gloo")
     try:
         return examine_here(device)
     finally:

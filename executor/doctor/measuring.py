@@ -8,14 +8,12 @@ something looks slow there are more passes, so that other load on the machine is
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,9 +32,9 @@ from executor.doctor.readings import (
     Reading,
 )
 from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
-from executor.launch.environment import end_with_parent
 from executor.messages import gather_json
 from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.workers import among_workers, result_of, worker_arguments
 
 Call = Callable[[], object]
 Wrap = Callable[[str, tuple[int, ...], Call], Call]
@@ -206,27 +204,11 @@ def _clock(device: torch.device) -> float | None:
 
 
 def main(wrap: Wrap = as_it_is) -> None:
-    """Measure with the others; rank 0 writes what all of them found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    given = parser.parse_args()
-    end_with_parent()
-    torch.set_num_threads(1)
-    device = torch.device(f"cuda:{given.rank}" if given.device == "cuda" else "cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=(given.folder / "rendezvous").as_uri(),
-        rank=given.rank,
-        world_size=given.world,
-    )
-    seen = examine_here(device, wrap)
-    (given.folder / f"rank-{given.rank}.json").write_text(seen.model_dump_json(), "utf-8")
-    dist.destroy_process_group()
+    """Measure with the others; every rank writes what all of them found."""
+    given = worker_arguments(__doc__).parse_args()
+    with among_workers(given) as device:
+        seen = examine_here(device, wrap)
+        result_of(given.folder, given.rank).write_text(seen.model_dump_json(), "utf-8")
 
 
 if __name__ == "__main__":

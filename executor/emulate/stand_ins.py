@@ -164,7 +164,6 @@ class _KnownRouter(Router):
     came: dict[Slice, Bags]
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
-        """Cut up this rank's ids as in a real exchange; return the known ids of all ranks."""
         super().exchange(parts)
         return {one: Bags(bags.values.clone(), bags.lengths.clone()) for one, bags in self.came.items()}
 

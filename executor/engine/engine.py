@@ -11,17 +11,14 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from cost_models.axes.axis import loaded
+from cost_models.axes.layout import AXES as PRICED
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from executor.axes.axis import Axis, Rank
-from executor.axes.context.attention import ContextAxis
-from executor.axes.data import DataAxis, synchronise_only_when
-from executor.axes.expert import ExpertAxis, expert_place
-from executor.axes.offload.hook import OffloadAxis
-from executor.axes.overlap import OverlapAxis
-from executor.axes.pipeline import PipelineAxis, PipelineStep, make_pipeline
-from executor.axes.recompute import RecomputeAxis
-from executor.axes.tensor import TensorAxis
+from executor.axes.data import synchronise_only_when
+from executor.axes.expert import expert_place
+from executor.axes.pipeline import PipelineStep, make_pipeline
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.mesh import local
@@ -30,17 +27,10 @@ from executor.run_config import EngineOptions
 from executor.timing import Carried
 from planner.plan import Plan
 
-AXES: tuple[type[Axis], ...] = (
-    TensorAxis,
-    ContextAxis,
-    ExpertAxis,
-    RecomputeAxis,
-    OffloadAxis,
-    PipelineAxis,
-    OverlapAxis,
-    DataAxis,
+AXES: tuple[type[Axis], ...] = tuple(
+    sorted((loaded(axis.executor) for axis in PRICED.values() if axis.executor), key=lambda one: one.order)
 )
-"""Axes in the order in which they are applied: blocks are split, then recomputed, then kept elsewhere, then sharded."""
+"""Hooks of all axes in the order in which they are applied."""
 
 
 class Engine(Rank):

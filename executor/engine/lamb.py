@@ -59,7 +59,6 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update; finds the norms of whole parameters first, unless `WholeNorms.find` has set the ratios."""
         if self._ratios is None:
             assert self._norms is not None
             self._norms.find([self])

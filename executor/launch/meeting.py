@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from cost_models.errors import InputError
+from cost_models.errors import HostError, InputError
 from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import LAUNCH
 from executor.launch.environment import LOOPBACK
@@ -87,7 +87,34 @@ def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> 
         )
 
 
-def store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
+def join_job(backend: str, restarts: int = 0) -> torch.device:
+    """Join the process group of the environment's job; the device of this rank.
+
+    Raises:
+        HostError: torchrun's store leads restarted ranks to those that are gone.
+    """
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = _store_here(rank, ranks)
+    try:
+        if store is None:
+            dist.init_process_group(backend)
+        else:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    except RuntimeError as error:
+        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            raise HostError(
+                f"ranks that were started again do not find each other: {error}",
+                hint="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun",
+            ) from error
+        raise
+    return device
+
+
+def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
     """A store on loopback for ranks that meet there; None where they meet elsewhere or share torchrun's own store."""
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None

@@ -31,10 +31,10 @@ from executor.faults.stopping import StopRequest, largest_count, last_words, wri
 from executor.launch.environment import PARENT, end_with_parent
 from executor.launch.meeting import (
     is_owned_by,
+    join_job,
     owner,
     owners_of_all_ranks,
     require_same_job,
-    store_here,
     write_owners,
 )
 from executor.launch.nodes import delete_answers
@@ -81,11 +81,7 @@ def _work(
 ) -> AnyReport | Stopped:
     # torchrun does not count a start with another node in the place of one that went without a word
     began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
-    device = torch.device("cpu")
-    if backend == "nccl":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    _join(backend, restarts)
+    device = join_job(backend, restarts)
     starts = largest_count(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
     require_same_job(plan, config, device)
     watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device, config)
@@ -94,24 +90,6 @@ def _work(
     result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
     dist.destroy_process_group()
     return result
-
-
-def _join(backend: str, restarts: int) -> None:
-    """Join the process group. Raises HostError where torchrun's store leads restarted ranks to those that are gone."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = store_here(rank, ranks)
-    try:
-        if store is None:
-            dist.init_process_group(backend)
-        else:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
-    except RuntimeError as error:
-        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            raise HostError(
-                f"ranks that were started again do not find each other: {error}",
-                hint="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun",
-            ) from error
-        raise
 
 
 class _Hang:

@@ -41,7 +41,6 @@ class FileWatcher(Watcher):
         self._append(asdict(progress))
 
     def note(self, text: str) -> None:
-        """Append a line of words."""
         super().note(text)
         self._append({"note": text})
 

@@ -6,18 +6,15 @@ measurements keeps the processes side by side, contending for cores, caches and 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement, quietest
-from executor.launch.environment import end_with_parent
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.host import host_overhead, tiny_engines
 from executor.microbenchmarks.kernels import (
@@ -32,7 +29,7 @@ from executor.microbenchmarks.offload import offload
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
-from executor.microbenchmarks.workers import announce
+from executor.microbenchmarks.workers import among_workers, announce, result_of, worker_arguments
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28
@@ -66,43 +63,23 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     return quietest(rounds)
 
 
-def _touch_memory(device: torch.device) -> None:
-    """Fault the pages in that the measurements will use: training does it in its first step."""
-    torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
-
-
 def main() -> None:
     """`python -m executor.microbenchmarks.worker --rank 0 --world 2 --folder DIR [--quick]`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    end_with_parent()
-    torch.manual_seed(arguments.rank)
-    torch.set_num_threads(1)
-    device = torch.device(f"cuda:{arguments.rank}" if arguments.device == "cuda" else "cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        scale = cuda_scale(arguments.precision, quick=arguments.quick)
-    else:
-        scale = cpu_scale(quick=arguments.quick)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=(arguments.folder / "rendezvous").as_uri(),
-        rank=arguments.rank,
-        world_size=arguments.world,
-    )
-    budget = _QUICK_BUDGET_SECONDS if arguments.quick else _BUDGET_SECONDS
-    watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
-    _touch_memory(device)
-    rows = measure(watch, scale, on_progress=announce)
-    text = json.dumps([row.as_dict() for row in rows])
-    (arguments.folder / f"rank-{arguments.rank}.json").write_text(text, encoding="utf-8")
-    dist.destroy_process_group()
+    given = parser.parse_args()
+    with among_workers(given) as device:
+        torch.manual_seed(given.rank)
+        on_gpu, quick = device.type == "cuda", given.quick
+        scale = cuda_scale(given.precision, quick=quick) if on_gpu else cpu_scale(quick=quick)
+        budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
+        watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
+        # fault the pages in that the measurements will use: training does it in its first step
+        torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
+        rows = measure(watch, scale, on_progress=announce)
+        text = json.dumps([row.as_dict() for row in rows])
+        result_of(given.folder, given.rank).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cost_models.errors import HostError, Problem, RunError
-from executor.launch.environment import on_this_machine, worker_environment
+from executor.launch.environment import end_with_parent, on_this_machine, worker_environment
+
+if TYPE_CHECKING:
+    import torch
 
 Progress = Callable[[str], None]
 _POLL_SECONDS = 0.05
@@ -58,6 +63,37 @@ def run_workers(
 def result_of(folder: Path, rank: int) -> Path:
     """The file of a process's result."""
     return folder / f"rank-{rank}.json"
+
+
+def worker_arguments(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that `run_workers` gives a process, and `--device`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
+
+
+@contextmanager
+def among_workers(given: argparse.Namespace) -> Iterator[torch.device]:
+    """Inside the block this process is one of the workers, in their process group, on one thread; its device."""
+    import torch
+    import torch.distributed as dist
+
+    end_with_parent()
+    torch.set_num_threads(1)
+    device = torch.device(f"cuda:{given.rank}" if given.device == "cuda" else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=(given.folder / "rendezvous").as_uri(),
+        rank=given.rank,
+        world_size=given.world,
+    )
+    yield device
+    dist.destroy_process_group()
 
 
 def require_devices(processes: int) -> None:

@@ -51,7 +51,6 @@ class WeighedLeaf(Leaf):
 
     @cached_property
     def key(self) -> bytes:
-        """What its placement depends on: in every scenario, too."""
         columns = (getattr(self.scenarios, own.name) for own in fields(StageCosts))
         mean: bytes = replace(self.each[0], costs=self.costs).key
         return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)

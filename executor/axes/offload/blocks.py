@@ -86,7 +86,6 @@ class StatesOnHost(FlatParameters):
         return nn.Parameter(self._host_copy(self.weights[self._mine], pinned=True)), self.share_gradient
 
     def reduce(self) -> None:
-        """Average over the replicas, unless that is done."""
         if not self._reduced:
             self.end_pass()
             super().reduce()
@@ -128,7 +127,6 @@ class StatesOnHost(FlatParameters):
         self._seen.clear()
 
     def spread(self) -> None:
-        """Bring the share up and gather everyone's."""
         mine = self.weights[self._mine]
         source = self._updated_weights()
         if source.dtype != mine.dtype:

@@ -34,6 +34,8 @@ from executor.timing import Carried
 class OffloadAxis(Axis):
     """Keeps states, weights or activations of this rank's blocks in host memory or on the drive."""
 
+    order = 5
+
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
         return layout.offload != NOWHERE
@@ -141,7 +143,6 @@ class OffloadAxis(Axis):
         )
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """All tensors in host memory now."""
         yield from self.link.held
         for flats in self._on_host.values():
             for flat in flats:
@@ -150,7 +151,6 @@ class OffloadAxis(Axis):
             yield from block.host_tensors()
 
     def drive_tensors(self) -> list[Tensor]:
-        """All tensors on the drive."""
         return [] if self.drive is None else self.drive.tensors
 
     def host_parameters(self) -> set[int]:

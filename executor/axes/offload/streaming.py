@@ -59,24 +59,20 @@ class StreamedBlock(StatesOnHost):
         return self._coming is not None
 
     def load(self) -> None:
-        """Begin to copy the weights to the device."""
         if not self.here:
             _allocate(self.weights)
             self._coming = self.host.link.up(self.weights, self.host_weights)
 
     def await_weights(self) -> None:
-        """Have all computations that follow wait for the weights."""
         self.load()
         assert self._coming is not None
         self._coming.before_computing()
 
     def drop(self) -> None:
-        """Free the weights on the device."""
         self._coming = None
         _free(self.weights)
 
     def gradient(self, parameter: Tensor) -> Tensor:
-        """The accumulated gradient of one parameter on the host, a view in its local shape."""
         return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
 
     def settle(self) -> None:
@@ -108,7 +104,6 @@ class StreamedBlock(StatesOnHost):
         _free(self.gradients)
 
     def norms(self) -> list[Tensor]:
-        """The norm of each of the gradients in `reduced`, which are on the host."""
         if self._update is None:
             self._await_gradients()
             self._norms = super().norms()
@@ -117,12 +112,10 @@ class StreamedBlock(StatesOnHost):
         return self._norms
 
     def scale(self, factor: float) -> None:
-        """Multiply the averaged gradient of this rank's share."""
         assert self.shard.grad is not None
         self.shard.grad.mul_(factor)
 
     def begin_update(self) -> None:
-        """Have the CPU update the share, unless it does already."""
         if self._update is None:
             self._update = self.host.link.on_host(self._updated)
 

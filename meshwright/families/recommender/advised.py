@@ -59,7 +59,6 @@ class ShardingAdvised(AnswerBase):
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.others]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         advice = self.advice
         return {
             "schema": JSON_SCHEMA,

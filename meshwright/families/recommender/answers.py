@@ -56,7 +56,6 @@ class _Priced(AnswerBase):
         return table_rows(self.question, self.sharding)
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "question": question_record(self.question),
@@ -68,7 +67,6 @@ class _Priced(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         return (
             question_text(self.question, self.estimate),
             "",
@@ -120,13 +118,11 @@ class ShardingPlanned(_Priced):
         return make_recommender_plan(self.question, self.sharding, self.limits, self.certificate)
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
         return super().record() | {"certificate": certificate}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints."""
         return *super().text, proof_text(self.certificate)
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
@@ -168,7 +164,6 @@ class ShardingExplained(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         told = self.plan.certificate
         return {
             "schema": JSON_SCHEMA,
@@ -181,7 +176,6 @@ class ShardingExplained(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright explain` prints."""
         question, told = self.plan.question, self.plan.certificate
         return (
             question_text(question, self.estimate),
@@ -228,7 +222,6 @@ class ShardingsCompared(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         plans = [
             {
                 "question": question_record(question),
@@ -241,7 +234,6 @@ class ShardingsCompared(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright compare` prints."""
         write = {
             "seconds": precise,
             "bytes": format_bytes,

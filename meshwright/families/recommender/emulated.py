@@ -52,7 +52,6 @@ class ShardEmulated(AnswerBase):
         return [dict(zip(_COLUMNS, one, strict=True)) for one in rows]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "comparison": self.rows,
@@ -61,7 +60,6 @@ class ShardEmulated(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright emulate` prints."""
         return tuple(self._text())
 
     def save(self, path: str | Path) -> None:

@@ -51,7 +51,6 @@ class Imported(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright import` prints."""
         return *self.today.text, "", self._beside(), "", wrapped(self._finding())
 
     def _beside(self) -> Table:

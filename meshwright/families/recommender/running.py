@@ -81,7 +81,6 @@ class RecommenderRan(AnyRan[RecommenderReport]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity."""
         report, predicted = self.report, self.report.plan.prediction
         rows: list[dict[str, Any]] = [
             {"quantity": "step", "predicted": predicted.step_seconds, "measured": report.step_seconds}
@@ -115,7 +114,6 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         return rows
 
     def told(self) -> Iterator[str | Table]:
-        """What is printed of the run but its saves and failures."""
         report = self.report
         environment = report.environment
         yield wrapped(
@@ -167,12 +165,10 @@ class ShardsBuilt(AnswerBase):
         return [asdict(rank) for rank in self.ranks]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {"schema": JSON_SCHEMA, "layout": self.plan.layout, "ranks": self.rows}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         plan, dense = self.plan, self.ranks[0].dense_parameters
         which = (
             "its ranks hold"

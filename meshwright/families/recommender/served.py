@@ -81,7 +81,6 @@ class ServedRecommender(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         question, plan = self.plan.question, self.plan
         return {
             "schema": JSON_SCHEMA,
@@ -104,7 +103,6 @@ class ServedRecommender(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan --serve` prints."""
         return (
             self._header(),
             "",

@@ -58,7 +58,6 @@ class ShardingNotChosen(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         found = self.replanned
         return {
             "schema": JSON_SCHEMA,
@@ -80,7 +79,6 @@ class ShardingNotChosen(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright explain --why-not` prints."""
         return tuple(wrapped(line) for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -80,7 +80,6 @@ class Advised(AnswerBase):
         }
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         advice = self.advice
         return {
             "schema": JSON_SCHEMA,

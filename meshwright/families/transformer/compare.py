@@ -78,7 +78,6 @@ class Compared(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "differs": [{"what": one.what, "values": list(one.values)} for one in self.differs],
@@ -89,7 +88,6 @@ class Compared(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright compare` prints."""
         named = [
             wrapped(
                 f"{number}: {estimate.layout.brief}{'' if estimate.fits else ', does not fit'}", indent="   "

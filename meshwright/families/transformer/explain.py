@@ -54,7 +54,6 @@ class Explained(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         bound, rivals = self.explanation.binding, self.explanation.rivalry
         told = None if self.plan is None else self.plan.recommendation
         return {
@@ -90,7 +89,6 @@ class Explained(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright explain` prints."""
         estimate = self.explanation.estimate
         return (
             question_header(self.question, estimate.trust, estimate.memory_limit),
@@ -127,7 +125,6 @@ class NotChosen(AnswerBase):
         return breakdown_rows(self.answer.reason, self.answer.difference)
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "layout": self.answer.layout,
@@ -143,7 +140,6 @@ class NotChosen(AnswerBase):
 
     @property
     def text(self) -> tuple[str, ...]:
-        """What `meshwright explain --why-not` prints."""
         return (repr(self),)
 
     def __repr__(self) -> str:

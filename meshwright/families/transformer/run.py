@@ -45,7 +45,6 @@ class Ran(AnyRan[RunReport]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity, as of `--json`."""
         return [
             {
                 "quantity": line.quantity,
@@ -58,7 +57,6 @@ class Ran(AnyRan[RunReport]):
         ]
 
     def told(self) -> Iterable[str | Table]:
-        """What is printed of the run but its saves and failures."""
         return run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
@@ -103,12 +101,10 @@ class Built(AnswerBase):
         return {axis: getattr(layout, axis) for axis in axes}
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {"schema": JSON_SCHEMA, "mesh": self.mesh, "ranks": self.rows}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
         told = wrapped(
             f"{self.plan.model.name}, {self.plan.layout}: built without devices on a mesh of {degrees}; the first"
@@ -139,7 +135,6 @@ class Emulated(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "comparison": self.rows,
@@ -148,7 +143,6 @@ class Emulated(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright emulate` prints."""
         return tuple(emulation_text(self.report, self.plan))
 
     def save(self, path: str | Path) -> None:

@@ -55,7 +55,6 @@ class Fitted(AnswerBase):
         return [row for one, file in self._filed for row in constant_rows(one, file)]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "profiles": [refit_record(one, file) for one, file in self._filed],
@@ -66,7 +65,6 @@ class Fitted(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright calibrate --from-runs` prints."""
         return tuple(fits_text(self.refits, self.selection, self.unseen or (), stack=self.stack))
 
 

@@ -65,7 +65,6 @@ class Discovered(AnswerBase):
         return [one._asdict() for one in self.seen.found]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "complete": self.complete,
@@ -78,7 +77,6 @@ class Discovered(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         cells = [list(one) for one in self.seen.found]
         lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
         if self.seen.open:

@@ -107,7 +107,6 @@ class LinkedCluster(AnswerBase):
             yield {"group": told, "gpus": size, "ring": ring, "usual": usual}
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "cluster": self.found.fields,
@@ -120,7 +119,6 @@ class LinkedCluster(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         fabric = self.found.fabric
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
         levels = [

@@ -24,6 +24,10 @@ class AnswerBase:
         """What is printed."""
         raise AssertionError("an answer has text")
 
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        raise AssertionError("an answer has a document")
+
     def to_frame(self) -> pd.DataFrame:
         """The rows as a frame; seconds, bytes, shares."""
         import pandas as pd

@@ -47,7 +47,6 @@ class AnyRan(AnswerBase, Generic[R]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity, as of `--json`."""
         raise NotImplementedError
 
     def told(self) -> Iterable[str | Table]:
@@ -60,7 +59,6 @@ class AnyRan(AnswerBase, Generic[R]):
         return self.report.losses
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "comparison": self.rows,
@@ -75,7 +73,6 @@ class AnyRan(AnswerBase, Generic[R]):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright run` prints."""
         lines = list(self.told())
         if self.report.operations is not None:
             lines += operations_text(self.report.operations, self.operations)

@@ -93,7 +93,6 @@ class Examined(AnswerBase):
         return [asdict(one) for one in self.judgement.checks]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "passed": self.passed,
@@ -108,7 +107,6 @@ class Examined(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright doctor` prints."""
         seen = self.seen
         hosts = {one.host for one in seen.hosts}
         devices = ", ".join(sorted({one.device for one in seen.hosts}))

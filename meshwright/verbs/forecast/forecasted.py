@@ -62,7 +62,6 @@ class Forecasted(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         found, one = self.found, self.found.segment
         return {
             "schema": JSON_SCHEMA,
@@ -107,7 +106,6 @@ class Forecasted(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright forecast` prints."""
         found = self.found
         tokens = self.question.training.tokens
         assert tokens is not None

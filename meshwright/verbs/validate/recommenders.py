@@ -54,13 +54,11 @@ class ValidatedRecommenders(AnswerBase):
         return [_row(one) for one in self.predictions]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         found = [asdict(one) for one in self.scores]
         return {"schema": JSON_SCHEMA, "rows": self.rows, "frameworks": found}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
         return tuple(self._text())
 
     def _text(self) -> Iterator[str | Table]:

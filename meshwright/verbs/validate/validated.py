@@ -152,7 +152,6 @@ class Validated(AnswerBase):
         return [prediction_row(one) for one in self.predictions]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "anchors": self.anchors,
@@ -165,7 +164,6 @@ class Validated(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright validate` prints."""
         return tuple(validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors))
 
     def save_page(self, folder: Path) -> None:

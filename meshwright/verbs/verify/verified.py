@@ -40,7 +40,6 @@ class Verified(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "plan": str(self.path),
@@ -51,7 +50,6 @@ class Verified(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright verify` prints."""
         return (
             wrapped(f"{self.path.name}: {self.about}"),
             "",

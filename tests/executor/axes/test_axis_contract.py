@@ -113,6 +113,8 @@ def test_an_axis_that_a_layout_does_not_have_is_not_made() -> None:
     assert engine.axis(CountedPasses) is None
 
 
-def test_every_hook_that_an_axis_names_is_an_axis_of_the_engine() -> None:
+def test_every_hook_that_an_axis_names_has_a_place_of_its_own_in_the_engine() -> None:
     named = {axis.executor for axis in PRICED.values() if axis.executor}
     assert named == {f"{one.__module__}:{one.__name__}" for one in AXES}
+    places = [one.order for one in AXES]
+    assert places == sorted(set(places))

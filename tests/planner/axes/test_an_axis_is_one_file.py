@@ -121,7 +121,7 @@ from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.specs.training import TrainingSpec
 from executor.axes.axis import Axis as Hook
 from executor.emulate.alone import alone
-from executor.engine.engine import AXES as HOOKS, Engine
+from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from meshwright.render.estimates import estimate_text
 from planner.bounds.relaxed import ideal_seconds
@@ -175,7 +175,7 @@ def emulated():
     plan = plan_for("tp2 mbs2 toy", GPT)
     tokens = torch.zeros(plan.training.global_batch, plan.training.sequence_length, dtype=torch.long)
     with alone(0, 2):
-        engine = Engine(plan, torch.device("cpu"), EngineOptions(), axes=(*HOOKS, loaded(AXES["toy"].executor)))
+        engine = Engine(plan, torch.device("cpu"), EngineOptions())
         engine.step(tokens, tokens)
         engine.end_step()
     return engine.axis(loaded(AXES["toy"].executor)).steps

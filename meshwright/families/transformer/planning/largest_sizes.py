@@ -89,7 +89,6 @@ class Largest(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         return {
             "schema": JSON_SCHEMA,
             "question": question_record(self.question)
@@ -126,7 +125,6 @@ class Largest(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan --largest` prints."""
         header = largest_header(self.family, self.question, self.sizes)
         table = largest_table(self.family, self.sizes)
         return header, "", table, "", proofs_sentence(self.family, self.sizes, self.searches, self.seconds)

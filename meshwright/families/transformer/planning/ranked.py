@@ -113,7 +113,6 @@ class Ranked(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints."""
         table = ranking_table(self.ranking, self.top or SHOWN)
         return offers_header(self.ranking), "", table, "", proof_of_ranking(self.ranking)
 
@@ -136,7 +135,6 @@ class Ranked(AnswerBase):
         return f"meshwright explain {path}, meshwright plot frontier {path}"
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
         ranking, frontier = self.ranking, self.ranking.frontier
         objective = ranking.objective
         return {
