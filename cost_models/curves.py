@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import AttentionCurve, CollectiveCurve, CurvePoint, HardwareProfile
 from cost_models.specs.links import LinkSpec
-
-Array = npt.NDArray[np.float64]
 
 
 def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:

@@ -21,7 +21,8 @@ from statistics import NormalDist
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
+
+from cost_models.arrays import Array, Bools
 
 EVEN = 0.5
 """Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
@@ -49,7 +50,6 @@ def _sigma(error: float) -> float:
     return log1p(error) / _NORMAL.inv_cdf(SURE)
 
 
-Array = npt.NDArray[np.float64]
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
 SLOWEST = 4
@@ -61,7 +61,7 @@ def weighed_of(scenarios: int, risk: Risk) -> int:
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
 
 
-def slowest(seconds_K: Array, risk: Risk) -> npt.NDArray[np.bool_]:
+def slowest(seconds_K: Array, risk: Risk) -> Bools:
     """(K, ...) mask of the scenarios in the weighed mean, from their seconds (K, ...); of equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.rule import Rule, Words
 from cost_models.axes.words import Word
 from cost_models.question import Question
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
 
-Ints = npt.NDArray[np.int64]
-Array = npt.NDArray[np.float64]
 Terms = dict[str, dict[str, Array]]
 """Coefficient of `StageCosts` → part of it that a user sees → (N,), or where that has policies (N, P)."""
 Matter = Literal["states", "pipeline", "blocks"]
@@ -161,7 +157,7 @@ class Axis:
     """Columns that count blocks: the search walks through boxes of counts in place of single ones."""
     fewest_blocks: Callable[[LayoutColumns], Ints] | None = None
     """(N,) blocks that every rank has at least."""
-    sized: Callable[[LayoutColumns], npt.NDArray[np.bool_]] | None = None
+    sized: Callable[[LayoutColumns], Bools] | None = None
     """(N,) layouts of which the microbatch size decides what is legal at a ZeRO stage."""
     needless: Needless | None = None
     search: Any = None
@@ -170,13 +166,13 @@ class Axis:
     """What hangs on it; layouts that differ in nothing that matters are worked out once."""
     price: Price | str | None = None
     """What it does to time and memory; None: the parts of the cost model read its columns."""
-    behind: Callable[[LayoutColumns, str, npt.NDArray[np.bool_]], npt.NDArray[np.bool_]] | None = None
+    behind: Callable[[LayoutColumns, str, Bools], Bools] | None = None
     """(N,) layouts whose communication over a mesh axis runs behind compute, from those whose stack has it so."""
     time_part: str = ""
     """A part of the step that it alone makes, as a user sees it; what of that is hidden is `<part>_hidden`."""
     executor: str = ""
     """Its hook in our own executor, `module:name`; empty: the engine reads the layout."""
-    updates_elsewhere: Callable[[LayoutColumns], npt.NDArray[np.bool_]] | None = None
+    updates_elsewhere: Callable[[LayoutColumns], Bools] | None = None
     """(N,) layouts whose parameters something else than the device may update: only `least_update` bounds that."""
 
     def value_in(self, name: str, layout: Layout) -> Any:

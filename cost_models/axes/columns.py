@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.axis import Axis, Matter
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.words import Word
 
-Ints = npt.NDArray[np.int64]
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
@@ -64,14 +64,14 @@ def columns_that_touch(matter: Matter) -> tuple[str, ...]:
 _BEHIND = [axis.behind for axis in AXES.values() if axis.behind]
 
 
-def updated_elsewhere(columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+def updated_elsewhere(columns: LayoutColumns) -> Bools:
     """(N,): which layouts may have parameters updated by something else than the device."""
     told = [axis.updates_elsewhere(columns) for axis in AXES.values() if axis.updates_elsewhere]
-    found: npt.NDArray[np.bool_] = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
+    found: Bools = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
     return found
 
 
-def runs_behind(columns: LayoutColumns, mesh_axis: str, *, always: bool) -> npt.NDArray[np.bool_]:
+def runs_behind(columns: LayoutColumns, mesh_axis: str, *, always: bool) -> Bools:
     """(N,): whose communication over a mesh axis runs behind compute; `always` says it of layouts that do not."""
     behind = np.full(len(columns), always)
     for own in _BEHIND:
@@ -128,7 +128,7 @@ class _Columns:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""
         return global_batch // (self.mbs * self.dp)
 
-    def tokens(self, sequence_length: int) -> npt.NDArray[np.float64]:
+    def tokens(self, sequence_length: int) -> Array:
         """(N,) tokens of one microbatch on one rank, b·s/c."""
         return self.mbs * sequence_length / self.cp
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns, taken
+from cost_models.arrays import Ints
+from cost_models.axes.columns import LayoutColumns, taken
 
 T = TypeVar("T")
 

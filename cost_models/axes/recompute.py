@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import AfterValidator
 
-from cost_models.axes.axis import Axis, Ints
+from cost_models.arrays import Ints
+from cost_models.axes.axis import Axis
 from cost_models.axes.words import PerStage
 from cost_models.errors import InputError
 from cost_models.schedules import SPLIT_BACKWARD

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.question import Question
 
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,9 @@ def dividing(axis: str, total: int, limit: int) -> str:
     return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
 
 
-def multiplied(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def multiplied(*columns: Ints) -> Array:
     """Degrees in floating point, where absurd ones grow large instead of wrapping round."""
-    product: npt.NDArray[np.float64] = np.prod(np.stack(columns).astype(np.float64), axis=0)
+    product: Array = np.prod(np.stack(columns).astype(np.float64), axis=0)
     return product
 
 

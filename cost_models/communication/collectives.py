@@ -28,11 +28,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.communication.topology import Groups, Reach
 from cost_models.curves import curve_seconds
 from cost_models.specs.hardware import HardwareProfile
 
-Array = npt.NDArray[np.float64]
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
 
 _CHUNK = 2.0**19

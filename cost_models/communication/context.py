@@ -24,11 +24,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
-from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -40,8 +39,6 @@ from cost_models.communication.topology import Groups
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, Context
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

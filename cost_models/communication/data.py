@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -28,9 +28,6 @@ from cost_models.operators.block import block_operators
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

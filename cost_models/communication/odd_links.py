@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Ints
 from cost_models.axes.distinct import first_of_each
 from cost_models.communication.levels import levels_of
 from cost_models.communication.packing import Runs

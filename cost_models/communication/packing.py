@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
     return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
 
 
-def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> npt.NDArray[np.bool_]:
+def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
     """(N,): neighbours in a group may lie in one domain of `outer` ranks, and in two of the `inner` ranks inside it.
 
     Neighbours in a run do where a border of an inner domain cuts the run. The last of a run and the first of the next
@@ -92,7 +91,7 @@ def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> npt.NDArray[np.b
     """
     _, spanned = _single(runs.length, runs.stride, inner)
     apart = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
-    cut: npt.NDArray[np.bool_] = (runs.stride < outer) & ((spanned > 1) | ~apart)
+    cut: Bools = (runs.stride < outer) & ((spanned > 1) | ~apart)
     return cut
 
 

@@ -29,8 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -44,8 +44,6 @@ from cost_models.communication.topology import Groups, MeshGroups
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.routing import destinations
 from cost_models.question import Question
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     )
 
 
-def _mlp_share(question: Question, sp: npt.NDArray[np.bool_]) -> Array:
+def _mlp_share(question: Question, sp: Bools) -> Array:
     """(N,) share of the blocks whose MLP communicates over tp.
 
     With sequence parallelism routed experts take the tokens of each rank as they are; shared experts are an MLP.

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
@@ -29,8 +29,6 @@ from cost_models.communication.packing import Runs, crosses, packing, runs_of_st
 from cost_models.fabric.shares import AS_USUAL, Share
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class Reach:
     """Members that are reached by this medium, at least: those in one domain of its outermost level."""
     behind: Ints
     """Members behind one link, of which one at a time hands on to a neighbour elsewhere."""
-    meets: npt.NDArray[np.bool_]
+    meets: Bools
     """Neighbours in the group may share a domain of this level, and none of the level inside."""
     share: Share = AS_USUAL
     """What the slowest group gets of the level on a graph of links."""
@@ -77,7 +75,7 @@ class Groups:
     """Level by level, from the inside out."""
 
     @property
-    def crosses_nodes(self) -> npt.NDArray[np.bool_]:
+    def crosses_nodes(self) -> Bools:
         """(N,): some members are on other nodes than others."""
         return self.nodes > 1
 

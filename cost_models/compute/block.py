@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.compute.block_gemms import (
@@ -34,8 +34,6 @@ from cost_models.operators.routing import routing_traffic
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
@@ -22,8 +22,6 @@ from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
 
 _EXPERT_ROWS = 64.0
 """Kernels of grouped GEMMs take the rows of an expert in whole multiples of this."""

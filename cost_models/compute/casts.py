@@ -15,12 +15,8 @@ cast, one for the scaling, and casts what several matrices read once (torchao.fl
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from cost_models.arrays import Array
 from cost_models.compute.device import Device
-
-Array = npt.NDArray[np.float64]
 
 _FP32 = 4.0
 _EAGER_KERNELS, _COMPILED_KERNELS = 6 + 8, 2  # a cast, its scales included

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.compute.device import Device
@@ -19,8 +19,6 @@ from cost_models.compute.measured_operators import (
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,12 @@ over the output in fp32 for each, backward one over the gradients of queries, ke
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.context import attended_width, attends_in_steps, attention_calls
 from cost_models.compute.device import Device
 from cost_models.question import Question
-
-Array = npt.NDArray[np.float64]
 
 _HALF = 600.0
 """Tokens, between 4,096 of them under a causal mask and what kernels end at without one (Shah et al. 2024,

@@ -28,11 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.compute.device import Device
-
-Array = npt.NDArray[np.float64]
 
 
 def gemm_seconds(

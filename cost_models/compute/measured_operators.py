@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.operators.accumulation import added_share
@@ -23,8 +23,6 @@ from cost_models.operators.record import Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
 from cost_models.specs.transformer_shape import Activation
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

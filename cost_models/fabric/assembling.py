@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.arrays import Ints
 from cost_models.discovery.links import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_of
-from cost_models.fabric.fabric import Fabric, FabricLevel, Ints, usual
+from cost_models.fabric.fabric import Fabric, FabricLevel, usual
 from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.odd import odd_links
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of

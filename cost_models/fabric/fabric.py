@@ -9,12 +9,10 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.specs.links import LinkKind
 
-Ints = npt.NDArray[np.int64]
-Array = npt.NDArray[np.float64]
 Number = TypeVar("Number", int, float)
 
 CLOSE = 1e-9

@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.fabric.fabric import CLOSE, Array, Fabric, FabricLevel, Ints
-
-Bools = npt.NDArray[np.bool_]
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.fabric.fabric import CLOSE, Fabric, FabricLevel
 
 _DENSE = 32
 """Values that span no more than so many times their number are counted in a table, which is faster than sorting."""

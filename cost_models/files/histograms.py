@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import is_pipe
@@ -24,7 +24,7 @@ STEPS_PER_E_FOLD = 64
 """Steps in which ranks beyond grow by a factor e."""
 MOST_FILE_BYTES = 2**34
 
-Counts = npt.NDArray[np.float64]
+Counts = Array
 Steps = tuple[tuple[int, float], ...]
 
 

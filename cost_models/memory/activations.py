@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
 from cost_models.operators.block import block_operators
@@ -30,8 +30,6 @@ from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer_shape import Norm
-
-Array = npt.NDArray[np.float64]
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
 _FP32 = 4.0
@@ -231,7 +229,7 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     """
     kernel = question.stack.attention
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
-    reordered: npt.NDArray[np.bool_] = columns.mbs > 1
+    reordered: Bools = columns.mbs > 1
     traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
     twice = (reordered & (flash and question.stack.sequence_first)) | (
         traded & question.stack.keeps_traded_output

@@ -11,16 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

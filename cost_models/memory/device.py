@@ -14,15 +14,13 @@ workspaces.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import MIB
-
-Array = npt.NDArray[np.float64]
 
 _DETERMINISTIC_WORKSPACE = 32.25 * MIB
 """CUBLAS_WORKSPACE_CONFIG=:4096:8, which reproducible products need, asks for eight buffers of 4 MiB."""
@@ -67,7 +65,7 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
     return stack.context_bytes + stack.communicator_bytes * each
 
 
-def communicators(columns: LayoutColumns) -> npt.NDArray[np.int64]:
+def communicators(columns: LayoutColumns) -> Ints:
     """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (a pair's own each way)."""
     axes = [
         columns.tp > 1,
@@ -77,7 +75,7 @@ def communicators(columns: LayoutColumns) -> npt.NDArray[np.int64]:
         columns.pp > 1,
         columns.pp > 1,
     ]
-    count: npt.NDArray[np.int64] = np.sum(axes, axis=0)
+    count: Ints = np.sum(axes, axis=0)
     return count
 
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
 
 MOMENTS = {"adamw": 2, "lamb": 2, "sgd": 0}
 
@@ -105,7 +103,7 @@ def state_bytes(
 
 
 def _weights_and_master(
-    question: Question, columns: LayoutColumns, ranks: Array, sharded: npt.NDArray[np.bool_]
+    question: Question, columns: LayoutColumns, ranks: Array, sharded: Bools
 ) -> tuple[Array, Array, Array, Array]:
     """(N,) bytes of weights; of a master copy that is optimizer state beside them; of the weights that the step writes,
     before these two are divided; of the rank's shard of weights as it is kept. `sharded` are ZeRO-2 and 3.
@@ -130,11 +128,11 @@ def _weights_and_master(
     return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight), stored
 
 
-def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> npt.NDArray[np.bool_]:
+def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
     """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
     ranks = columns.expert_shard if experts else columns.shard
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
-    own: npt.NDArray[np.bool_] = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
+    own: Bools = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
     return own
 
 
@@ -151,6 +149,6 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
 
 
-def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> npt.NDArray[np.bool_]:
+def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> Bools:
     """(N,) experts that only this rank holds: `fully_shard` treats them as it does the rest, with a shard of all."""
     return (columns.replicas > 1) & experts & question.stack.fully_shard

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES, StateDtype
-
-Array = npt.NDArray[np.float64]
 
 
 def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
@@ -44,14 +42,14 @@ def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Arr
     return weights, weights + gradients
 
 
-def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
     """(N,) layouts under ZeRO-2 and 3 whose gradients are scattered after each microbatch, so that only a shard waits.
 
     A stage of `torch.distributed.pipelining` puts that off until the last one (`stage.py`, backward_maybe_with_nosync).
     """
     stack = question.stack
     waits = stack.unsharded_gradients_until_sync | (stack.torch_pipelining & (columns.pp > 1))
-    each: npt.NDArray[np.bool_] = (columns.zero >= 2) & ~waits
+    each: Bools = (columns.zero >= 2) & ~waits
     return each
 
 

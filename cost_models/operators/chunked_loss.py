@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.question import Question
 from cost_models.schedules.traits import turns_at_once
-
-Bools = npt.NDArray[np.bool_]
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:

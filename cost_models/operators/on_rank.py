@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.record import Held, Place
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 Amount = Mapping[Place, float]
 """So much for each token of a place."""
 
@@ -55,9 +54,9 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 def held_on_rank(
     counts: Mapping[Held, float],
-    tp: npt.NDArray[np.int64],
-    ep: npt.NDArray[np.int64] | int,
-    etp: npt.NDArray[np.int64],
+    tp: Ints,
+    ep: Ints | int,
+    etp: Ints,
 ) -> tuple[Array, Array]:
     """(N,) each: parameters of a rank, and those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.operators.block import block_operators, norm_weights
 from cost_models.operators.on_rank import held_on_rank
 from cost_models.operators.record import Held
 from cost_models.specs.transformer import TransformerSpec
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class Parameters:
     """The output matrix, whether it is its own or a copy of the token embedding."""
 
 
-def padded_vocabulary(model: TransformerSpec, tp: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
     """Vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that every rank holds as many."""
     unit = model.vocab_multiple * np.asarray(tp, dtype=np.int64)
     return -(-model.vocab_size // unit) * unit
@@ -44,10 +42,10 @@ def padded_vocabulary(model: TransformerSpec, tp: npt.NDArray[np.int64] | int) -
 
 def parameters(
     model: TransformerSpec,
-    tp: npt.NDArray[np.int64],
+    tp: Ints,
     *,
-    ep: npt.NDArray[np.int64] | int = 1,
-    etp: npt.NDArray[np.int64] | None = None,
+    ep: Ints | int = 1,
+    etp: Ints | None = None,
 ) -> Parameters:
     """Parameters of one rank. Column-parallel biases are split, row-parallel ones and norms are not.
 

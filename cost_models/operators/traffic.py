@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import added, on_rank
 from cost_models.operators.record import Kind, Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
-
-Array = npt.NDArray[np.float64]
 
 _SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
 """Passes over the s × s scores, forward and backward, where a kernel does not keep them on chip."""

@@ -9,8 +9,8 @@ launched what comes next.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import runs_behind
 from cost_models.axes.layout import prices
 from cost_models.communication.collectives import broadcast_seconds
@@ -19,8 +19,6 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
-
-Array = npt.NDArray[np.float64]
 
 MOST_PASSES = 2.0
 """Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.compute.device import Device
@@ -21,7 +20,6 @@ from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.pipeline.time_pieces import Term
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 Terms = Mapping[str, Term]
 
 _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0

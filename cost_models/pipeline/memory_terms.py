@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import prices
@@ -26,7 +26,6 @@ from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 
-Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
 FRAGMENTATION = "fragmentation"

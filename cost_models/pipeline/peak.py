@@ -13,30 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
 from cost_models.pipeline.memory_terms import MEMORY_PARTS, MemoryTerms, Term
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import ActionTable, live_profiles, pending_profiles
 
-Floats = npt.NDArray[np.float64]
-
 _NAMES = tuple(field.name for field in fields(MemoryTerms))
 
 
-def columns_of(costs: StageCosts) -> dict[str, Floats]:
+def columns_of(costs: StageCosts) -> dict[str, Array]:
     """Each memory coefficient as one part: (·, 1), or (·, P, 1); a row, or one for each rank."""
     return {name: getattr(costs, name)[..., None] for name in _NAMES}
 
 
-def parts_of(memories: MemoryTerms) -> dict[str, Floats]:
+def parts_of(memories: MemoryTerms) -> dict[str, Array]:
     """Each coefficient's parts: (·, Q), or (·, P, Q)."""
     return {name: _parts(getattr(memories, name)) for name in _NAMES}
 
 
-def _parts(term: Term) -> Floats:
+def _parts(term: Term) -> Array:
     known = next(iter(term.values()))
     return np.stack([term.get(part, np.zeros_like(known)) for part in MEMORY_PARTS], axis=-1)
 
@@ -44,7 +41,7 @@ def _parts(term: Term) -> Floats:
 class RankMemory:
     """Peaks of the ranks of a pipeline under any placement."""
 
-    def __init__(self, columns: Mapping[str, Floats], table: ActionTable) -> None:
+    def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
         self._x = {
             name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
         }
@@ -53,9 +50,9 @@ class RankMemory:
         self._live_RKC = _together(live_profiles(table))
         self._pending_RKC = _together(pending_profiles(table)) if table.splits_backward else None
 
-    def peaks(self, blocks_SP: Ints) -> Floats:
+    def peaks(self, blocks_SP: Ints) -> Array:
         """(..., R): bytes of each rank at its fullest moment."""
-        peak_R: Floats = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
+        peak_R: Array = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
         return peak_R
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
@@ -67,7 +64,7 @@ class RankMemory:
             for moments_KQ, fullest in zip(moments_RKQ, fullest_R, strict=True)
         )
 
-    def moments(self, blocks_SP: Ints) -> Floats:
+    def moments(self, blocks_SP: Ints) -> Array:
         """(..., R, K + 1, Q): bytes of each rank at the moments that can be its peak, the optimizer step last."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
@@ -84,26 +81,26 @@ class RankMemory:
         training_RKQ += self._working(blocks_RCP)[..., None, :]
         return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
 
-    def _held(self, layers_R1: Floats) -> Floats:
+    def _held(self, layers_R1: Array) -> Array:
         """(..., R, Q) bytes that are always there."""
-        held_RQ: Floats = self._x["static"] + layers_R1 * self._x["layer_static"]
+        held_RQ: Array = self._x["static"] + layers_R1 * self._x["layer_static"]
         held_RQ[..., 0, :] += self._x["embedding_static"][0]
         held_RQ[..., self._last, :] += self._x["head_static"][self._last]
         return held_RQ
 
-    def _keep_at_ends(self, training_RKQ: Floats) -> None:
+    def _keep_at_ends(self, training_RKQ: Array) -> None:
         """Add what embedding and head keep for live microbatches."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
 
     @property
-    def most_live(self) -> Floats:
+    def most_live(self) -> Array:
         """(R,): the most live microbatches of a rank; one chunk a rank."""
-        most_R: Floats = self._live_RKC.max(axis=(1, 2))
+        most_R: Array = self._live_RKC.max(axis=(1, 2))
         return most_R
 
-    def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Floats:
+    def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
         """(..., R): training bytes besides kept activations of blocks, if `policies` are in use; one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
@@ -112,37 +109,37 @@ class RankMemory:
         )
         self._keep_at_ends(training_RKQ)
         training_RKQ += self._working(used_RCP)[:, None, :]
-        most_R: Floats = training_RKQ.sum(axis=-1).max(axis=-1)
+        most_R: Array = training_RKQ.sum(axis=-1).max(axis=-1)
         return most_R
 
-    def _pending(self, layers_RC: Floats, pending_RKC: Floats) -> Floats:
+    def _pending(self, layers_RC: Array, pending_RKC: Array) -> Array:
         """(..., R, K, Q) gradients that wait for their weight products; the first stage runs no input half, so it has
         none."""
         waiting_RC = layers_RC.copy()
         waiting_RC[..., 0, 0] = 0.0
         waiting_RK = (pending_RKC @ waiting_RC[..., None])[..., 0]
-        pending_RKQ: Floats = waiting_RK[..., None] * self._x["layer_pending"][:, None]
+        pending_RKQ: Array = waiting_RK[..., None] * self._x["layer_pending"][:, None]
         head_KQ = pending_RKC[self._last, :, -1:] * self._x["head_pending"][self._last]
         pending_RKQ[..., self._last, :, :] += head_KQ
         return pending_RKQ
 
-    def _working(self, blocks_RCP: Floats) -> Floats:
+    def _working(self, blocks_RCP: Array) -> Array:
         """(..., R, Q): the largest temporary set."""
-        used_RP: npt.NDArray[np.bool_] = np.asarray(blocks_RCP.any(axis=-2))
+        used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
         working_RQ = _largest(np.where(used_RP[..., None], self._x["working"], 0.0))
         last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
         last_Q[...] = _largest(np.stack(np.broadcast_arrays(last_Q, head_Q), axis=-2))
         return working_RQ
 
 
-def _largest(sets: Floats) -> Floats:
+def _largest(sets: Array) -> Array:
     """(..., Q): the one of (..., S, Q) sets that is largest in all."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
-    found: Floats = np.take_along_axis(sets, most, axis=-2)[..., 0, :]
+    found: Array = np.take_along_axis(sets, most, axis=-2)[..., 0, :]
     return found
 
 
-def _together(profiles: Sequence[Ints]) -> Floats:
+def _together(profiles: Sequence[Ints]) -> Array:
     """(R, K, C): the moments of all ranks; of ranks with fewer the last one again."""
     most = max(map(len, profiles))
     return np.stack(

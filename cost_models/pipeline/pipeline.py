@@ -15,16 +15,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.pipeline.peak import RankMemory, columns_of
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.specs.choices import Schedule
 
-Floats = npt.NDArray[np.float64]
-Delay = Floats | float
+Delay = Array | float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,48 +74,48 @@ class Pipeline:
         """One column that is the same for the whole pipeline."""
         return float(getattr(self.costs, name)[0])
 
-    def by_rank(self, name: str) -> Floats:
+    def by_rank(self, name: str) -> Array:
         """(R,) or (R, P): one column on each rank."""
         return self._column(name, self._by_rank, self._of_ranks)
 
-    def by_stage(self, name: str) -> Floats:
+    def by_stage(self, name: str) -> Array:
         """(S,) or (S, P): one column on each virtual stage."""
         return self._column(name, self._by_stage, lambda one: self.by_rank(one)[self.rank_of_stage])
 
-    def _column(self, name: str, known: dict[str, Floats], make: Callable[[str], Floats]) -> Floats:
+    def _column(self, name: str, known: dict[str, Array], make: Callable[[str], Array]) -> Array:
         if name not in known:
             known[name] = make(name)
         return known[name]
 
-    def _of_ranks(self, name: str) -> Floats:
-        column: Floats = getattr(self.costs, name)
+    def _of_ranks(self, name: str) -> Array:
+        column: Array = getattr(self.costs, name)
         return np.broadcast_to(column, (self.pp, *column.shape[1:]))
 
     @cached_property
-    def _by_rank(self) -> dict[str, Floats]:
+    def _by_rank(self) -> dict[str, Array]:
         """Columns asked for so far: a placement asks for the same ones again and again."""
         return {}
 
     @cached_property
-    def _by_stage(self) -> dict[str, Floats]:
+    def _by_stage(self) -> dict[str, Array]:
         return {}
 
-    def sum_by_rank(self, value_S: Floats) -> Floats:
+    def sum_by_rank(self, value_S: Array) -> Array:
         """(..., S) → (..., R): sum over the chunks of each rank, in their order."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
-        total_R: Floats = sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
+        total_R: Array = sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
         return total_R
 
-    def forward(self, blocks_SP: Ints) -> Floats:
+    def forward(self, blocks_SP: Ints) -> Array:
         """(..., S): seconds of one forward pass."""
         return on_stages(self.by_stage, "forward", blocks_SP, "stage_forward")
 
-    def backward(self, blocks_SP: Ints) -> Floats:
+    def backward(self, blocks_SP: Ints) -> Array:
         """(..., S): seconds of one whole backward pass with what it recomputes."""
         return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
 
-    def halves(self, blocks_SP: Ints) -> tuple[Floats, Floats]:
+    def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
         """(..., S) seconds of a backward pass and zero, or of its two halves where the schedule splits it."""
         backward_S = self.backward(blocks_SP)
         if not self.splits_backward:
@@ -127,33 +125,33 @@ class Pipeline:
             backward_S, weight_S, self.by_stage("stage_backward"), self.by_stage("stage_weight")
         )
 
-    def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Floats:
+    def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
         """(..., R): seconds of what every rank does once a step."""
-        rank_R: Floats = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
+        rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
         return rank_R + self.by_rank(f"rank_{kind}")
 
-    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Floats:
+    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Array:
         """(...,): seconds of a step; without `hand_over`, if transfers between ranks took no time."""
         delay = self.cost("p2p") if hand_over else 0.0
         return self._step_seconds(self._seconds_of(blocks_SP), delay, self.overhead)
 
-    def _seconds_of(self, blocks_SP: Ints) -> tuple[Floats, ...]:
+    def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
         """(..., S) forward passes and halves of backward passes, (..., R) what every rank does once a step."""
         once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
         return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
 
-    def _step_seconds(self, seconds: Sequence[Floats], delay: Delay, overhead: Delay) -> Floats:
+    def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
         """(...,): seconds of a step from those of `_seconds_of`, each for itself."""
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         if self.pp == 1:  # nobody to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
         else:
             ends_R = self.timeline.rank_ends(forward_S, first_S, delay, second_S)
-        step: Floats = (ends_R + sync_R).max(axis=-1) + optimizer_R.max(axis=-1) + overhead
+        step: Array = (ends_R + sync_R).max(axis=-1) + optimizer_R.max(axis=-1) + overhead
         return step
 
     @staticmethod
-    def step_seconds_of_each(pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Floats:
+    def step_seconds_of_each(pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Array:
         """(K, ...): seconds of a step of one pipeline at K prices."""
         each = zip(*(one._seconds_of(blocks_SP) for one in pipelines), strict=True)
         alone = (-1, *[1] * (blocks_SP.ndim - 2))
@@ -165,7 +163,7 @@ class Pipeline:
         ]
         return pipelines[0]._step_seconds(seconds, delays, overheads)
 
-    def rank_seconds(self, blocks_SP: Ints) -> Floats:
+    def rank_seconds(self, blocks_SP: Ints) -> Array:
         """(..., R): seconds of a step in which each rank is busy."""
         forward_S, (first_S, second_S) = self.forward(blocks_SP), self.halves(blocks_SP)
         busy_R = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
@@ -181,14 +179,12 @@ class Pipeline:
         """What prices the memory of its ranks."""
         return RankMemory(columns_of(self.costs), self.table)
 
-    def rank_bytes(self, blocks_SP: Ints) -> Floats:
+    def rank_bytes(self, blocks_SP: Ints) -> Array:
         """(..., R): the peak of each rank, in training or in the optimizer step."""
         return self.memory.peaks(blocks_SP)
 
 
-def on_stages(
-    column: Callable[[str], Floats], kind: str, blocks_SP: Ints, stage: str | None = None
-) -> Floats:
+def on_stages(column: Callable[[str], Array], kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
     """(..., S): an affine coefficient, of which `column` gives the parts on every stage, for some placements."""
     return affine(
         blocks_SP,
@@ -201,15 +197,15 @@ def on_stages(
 
 def affine(
     blocks_SP: Ints,
-    layer_S: Floats,
+    layer_S: Array,
     *,
-    first: Floats | float = 0.0,
-    last: Floats | float = 0.0,
-    stage: Floats | float = 0.0,
-) -> Floats:
+    first: Array | float = 0.0,
+    last: Array | float = 0.0,
+    stage: Array | float = 0.0,
+) -> Array:
     """(..., S): what each stage costs with its blocks; `layer_S` is (S,) or (S, P)."""
     each_SP = layer_S if layer_S.ndim == 2 else layer_S[:, None]
-    values: Floats = stage + (blocks_SP * each_SP).sum(axis=-1)
+    values: Array = stage + (blocks_SP * each_SP).sum(axis=-1)
     values[..., 0] += first
     values[..., -1] += last
     return values

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
 from cost_models.axes.layout import Layout, prices
 from cost_models.axes.recompute import blocks_by_policy
@@ -33,8 +32,6 @@ from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question
 from cost_models.schedules import KINDS, ActionTable, build
 from cost_models.schedules.actions import IDLE
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +106,27 @@ class PricedRanks:
         """Bytes that a device of each rank may fill."""
         return tuple(self.pipeline.by_rank("memory_limit").tolist())
 
-    def seconds(self, part: str) -> Floats:
+    def seconds(self, part: str) -> Array:
         """(R,) seconds each rank spends on one part in a step."""
         pipeline, blocks, none = self.pipeline, self.placed.blocks, np.zeros(1)
         only_row_S = np.zeros(pipeline.num_stages, dtype=np.int64)
 
-        def of_rows(name: str) -> Floats:
-            value: Floats = getattr(self.times, name).get(part, none)
+        def of_rows(name: str) -> Array:
+            value: Array = getattr(self.times, name).get(part, none)
             return value
 
-        def of_stages(name: str) -> Floats:
+        def of_stages(name: str) -> Array:
             value = of_rows(name)
             return value[pipeline.rank_of_stage if len(value) > 1 else only_row_S]
 
-        def on_ranks(kind: str, stage: str | None = None) -> Floats:
+        def on_ranks(kind: str, stage: str | None = None) -> Array:
             return pipeline.sum_by_rank(on_stages(of_stages, kind, blocks, stage))
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
         if pipeline.splits_backward:
             compute = compute + pipeline.sum_by_rank(of_stages("stage_weight"))
         once = on_ranks("sync") + of_rows("rank_sync") + on_ranks("optimizer") + of_rows("rank_optimizer")
-        seconds: Floats = pipeline.microbatches * compute + once + of_rows("step_overhead")
+        seconds: Array = pipeline.microbatches * compute + once + of_rows("step_overhead")
         return seconds
 
     def memory(self) -> tuple[Breakdown, ...]:
@@ -186,8 +183,8 @@ class PassSpans:
     """(R, A) start and end of every action of a table, in seconds."""
 
     table: ActionTable
-    start: Floats
-    end: Floats
+    start: Array
+    end: Array
 
 
 def pass_spans(question: Question, layout: Layout) -> PassSpans:

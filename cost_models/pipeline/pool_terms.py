@@ -17,11 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns, runs_behind
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Bools
 from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
@@ -34,7 +33,6 @@ from cost_models.pipeline.update_terms import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkLevels, LinkSpec
 
-Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
 

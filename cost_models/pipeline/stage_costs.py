@@ -43,9 +43,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns, runs_behind
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
@@ -54,8 +54,6 @@ from cost_models.pipeline.time_pieces import total as total_seconds
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,7 @@ class StageCosts:
     def __len__(self) -> int:
         return len(self.layer_forward)
 
-    def rows(self, index: npt.NDArray[np.int64] | slice) -> StageCosts:
+    def rows(self, index: Ints | slice) -> StageCosts:
         """The same columns for some of the layouts."""
         return StageCosts(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
@@ -185,7 +183,7 @@ def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     return StageCosts(**seconds, **space, memory_limit=memory_limit(question, columns))
 
 
-def add_up(times: TimeTerms, memories: MemoryTerms, limit: npt.NDArray[np.float64]) -> StageCosts:
+def add_up(times: TimeTerms, memories: MemoryTerms, limit: Array) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
     seconds = {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
     space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}

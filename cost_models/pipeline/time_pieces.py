@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
@@ -33,7 +33,6 @@ from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
 TIME_PARTS = (

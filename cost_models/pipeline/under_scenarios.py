@@ -15,9 +15,9 @@ import math
 from dataclasses import fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.pipeline.pipeline import Pipeline
@@ -27,8 +27,6 @@ from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import slowest, weigh
 from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts
-
-Array = npt.NDArray[np.float64]
 
 
 def scenarios_of(question: Question) -> tuple[Question, ...]:

@@ -9,10 +9,9 @@ round of passes, and all of the last chunk's (Jiang et al. 2024, section 3.2).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns, runs_behind
-from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
@@ -26,8 +25,6 @@ from cost_models.question import Question
 from cost_models.schedules.interleaved import round_sizes
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
 
 
 def sync(pieces: Pieces) -> dict[str, Term]:

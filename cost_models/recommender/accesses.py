@@ -18,9 +18,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.model import TableSpec
-
-Array = npt.NDArray[np.float64]
 
 HEAD = 1024
 """Ranks that are steps of their own."""
@@ -110,7 +109,7 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
     )
 
 
-def rank_edges(rows: int) -> npt.NDArray[np.int64]:
+def rank_edges(rows: int) -> Ints:
     """(K + 1,) ranks at which the K steps of a table of `rows` rows begin, and the last rank."""
     head = np.arange(min(rows, HEAD) + 1)
     if rows <= HEAD:

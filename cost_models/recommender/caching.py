@@ -19,10 +19,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.specs.recommender.model import RecommenderSpec
-
-Array = npt.NDArray[np.float64]
 
 Policy = Literal["hottest", "lru"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.estimate import Breakdown
 from cost_models.recommender.priced import STAGES
@@ -22,9 +22,6 @@ from cost_models.recommender.prices.pricing import fixed_seconds, stage_loads
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.sharding import Sharding
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.sharding import Option
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Stages(NamedTuple):

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Pair = tuple[int, Option]
 """A class of tables, by number, and an option of it."""
 

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.recommender.caching import TAG_BYTES, CachedTables
 from cost_models.recommender.prices.lookup import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile
-
-Array = npt.NDArray[np.float64]
 
 DRIVE_BLOCK = 4096.0
 """Bytes that a drive reads at least: a page of flash file systems."""

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from cost_models.arrays import Bools, Ints
 
 
 def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
@@ -32,8 +31,6 @@ def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
     """(R, V): the virtual stages of each pipeline rank, in model order."""
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
-
-Bools = npt.NDArray[np.bool_]
 
 CACHED_TABLES = 1024
 """Tables, and what is compiled from them, that stay in memory: a search returns to the same few shapes."""

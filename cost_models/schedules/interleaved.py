@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.actions import ActionTable, Ints, table_of_units
+from cost_models.arrays import Ints
+from cost_models.schedules.actions import ActionTable, table_of_units
 from cost_models.schedules.schedule import PipelineSchedule
 
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, WEIGHT, ActionTable, Ints
+from cost_models.arrays import Ints
+from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, WEIGHT, ActionTable
 
 
 def live_profiles(table: ActionTable) -> tuple[Ints, ...]:

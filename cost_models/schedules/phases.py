@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cost_models.schedules.actions import IDLE, INPUT, ActionTable, Ints, stages_of_ranks
+from cost_models.arrays import Ints
+from cost_models.schedules.actions import IDLE, INPUT, ActionTable, stages_of_ranks
 
 Entry = tuple[int, int, int]
 """Kind, chunk, and the microbatch of the phase's first round."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import import_module
 
+from cost_models.arrays import Ints
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules.actions import CACHED_TABLES, ActionTable, Ints, ranks_of_stages, stages_of_ranks
+from cost_models.schedules.actions import CACHED_TABLES, ActionTable, ranks_of_stages, stages_of_ranks
 from cost_models.schedules.schedule import PipelineSchedule
 
 _FILES = {

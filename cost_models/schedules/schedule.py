@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedules.actions import ActionTable, Ints
+from cost_models.arrays import Ints
+from cost_models.schedules.actions import ActionTable
 
 _Count = npt.ArrayLike
 

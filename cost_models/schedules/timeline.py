@@ -22,18 +22,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedules.actions import (
-    BACKWARD,
-    CACHED_TABLES,
-    FORWARD,
-    INPUT,
-    KINDS,
-    WEIGHT,
-    ActionTable,
-    Ints,
-)
-
-Floats = npt.NDArray[np.float64]
+from cost_models.arrays import Array, Ints
+from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
 
 _STEP_START = 0
 """Row of the evaluation that ends at time zero: what the first action of a rank follows."""
@@ -81,7 +71,7 @@ class Timeline:
         backward_S: npt.ArrayLike,
         p2p: npt.ArrayLike = 0.0,
         weight_S: npt.ArrayLike = 0.0,
-    ) -> Floats:
+    ) -> Array:
         """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds."""
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         ends_BR = np.empty((len(delay_B), self.table.pp))
@@ -98,7 +88,7 @@ class Timeline:
         backward_S: npt.ArrayLike,
         p2p: npt.ArrayLike = 0.0,
         weight_S: npt.ArrayLike = 0.0,
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[Array, Array]:
         """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         shape = (*batch, *self.row_of.shape)
@@ -141,7 +131,7 @@ class Timeline:
         backward_S: npt.ArrayLike,
         p2p: npt.ArrayLike,
         weight_S: npt.ArrayLike,
-    ) -> tuple[Floats, Floats, tuple[int, ...]]:
+    ) -> tuple[Array, Array, tuple[int, ...]]:
         """One batch dimension: durations of each kind and stage (batch, ·), delay (batch,), the shape the batch had.
 
         The kinds stand in the order of `KINDS`, after them a duration of zero for idle entries; a table that does not
@@ -162,7 +152,7 @@ class Timeline:
         flat = flat.reshape(-1, flat.shape[-1])
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
-    def _ends(self, duration_BS: Floats, delay_B: Floats) -> Floats:
+    def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
         """(2 + E, batch), or (2 + E,) for a batch of one, which is faster: when each row ends."""
         single = len(delay_B) == 1
         duration = duration_BS[0] if single else duration_BS.T
@@ -204,7 +194,7 @@ def compile_timeline(table: ActionTable) -> Timeline:
     )
 
 
-def _per_stage(value: npt.ArrayLike, stages: int, name: str) -> Floats:
+def _per_stage(value: npt.ArrayLike, stages: int, name: str) -> Array:
     """(..., S) durations; one number stands for every stage."""
     duration = np.asarray(value, dtype=np.float64)
     if duration.ndim == 0:
@@ -251,8 +241,8 @@ def _levels(sender_RA: Ints) -> Ints:
 
 
 def backward_halves(
-    backward_S: Floats, weight_S: Floats, stage_backward_S: Floats, stage_weight_S: Floats
-) -> tuple[Floats, Floats]:
+    backward_S: Array, weight_S: Array, stage_backward_S: Array, stage_weight_S: Array
+) -> tuple[Array, Array]:
     """(..., S) seconds of the input half and of the weight half, as a timeline wants them.
 
     `backward_S` is the whole pass, `weight_S` the work in it towards the weights; without blocks a stage takes

@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.schedules.actions import Ints
+from cost_models.arrays import Bools, Ints
 from cost_models.schedules.registry import REGISTRY
 from cost_models.schedules.schedule import PipelineSchedule
-
-Bools = npt.NDArray[np.bool_]
 
 
 class Scheduled(Protocol):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, Ints
+from cost_models.arrays import Ints
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
 from cost_models.schedules.interleaved import (
     live_in_rounds,
     round_sizes,

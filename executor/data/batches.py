@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cost_models.arrays import Ints
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 from executor.data.tokens import open_tokens, require_a_sequence
@@ -100,7 +101,7 @@ class Batches:
         shape = (self.training.global_batch, self.training.sequence_length + 1)
         return draw.integers(0, self.vocabulary, shape)[first:last]
 
-    def _windows(self, starts: npt.NDArray[np.int64]) -> _Windows:
+    def _windows(self, starts: Ints) -> _Windows:
         sequence = self.training.sequence_length
         return np.stack([self._tokens[start : start + sequence + 1] for start in starts])
 

@@ -15,11 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.embeddings.bags import Bags
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 _STRENGTH = 3.0
 """Standard deviation of a sample's worth, in units of log odds."""
 
@@ -90,7 +89,7 @@ class MadeUpClicks:
         low = int(spec.pooling)
         return low + (draw.random(self.global_batch) < spec.pooling - low).astype(np.int64)
 
-    def _worth(self, dense: Floats, drawn: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Floats:
+    def _worth(self, dense: Array, drawn: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Array:
         """(b,) of variance about 1: half of it the dense features', half the tables'."""
         worth = dense @ hidden_worth(np.arange(dense.shape[1]), -1, self.seed) / max(1, dense.shape[1]) ** 0.5
         for table, (values, lengths) in enumerate(drawn):
@@ -100,7 +99,7 @@ class MadeUpClicks:
         return np.asarray(worth / np.sqrt(2.0), dtype=np.float64)
 
 
-def row_at(places: Floats, table: TableSpec) -> Ints:
+def row_at(places: Array, table: TableSpec) -> Ints:
     """Shares of all accesses in [0, 1), the rows used most first → the rows that they fall on."""
     if table.histogram:
         rows, shares = (np.array(column, dtype=np.float64) for column in zip(*table.histogram, strict=True))
@@ -113,7 +112,7 @@ def row_at(places: Floats, table: TableSpec) -> Ints:
     return np.asarray(found, dtype=np.int64).clip(0, table.rows - 1)
 
 
-def hidden_worth(rows: Ints, table: int, seed: int) -> Floats:
+def hidden_worth(rows: Ints, table: int, seed: int) -> Array:
     """A number for each row, of mean 0 and variance 1, that follows from its place."""
     with np.errstate(over="ignore"):
         mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -121,15 +120,15 @@ def hidden_worth(rows: Ints, table: int, seed: int) -> Floats:
         for shift in (30, 27, 31):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(0xBF58476D1CE4E5B9)
     shares = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
-    worth: Floats = shares * 12.0**0.5 - 3.0**0.5
+    worth: Array = shares * 12.0**0.5 - 3.0**0.5
     return worth
 
 
-def _of_zipf(places: Floats, rows: int, exponent: float) -> Floats:
+def _of_zipf(places: Array, rows: int, exponent: float) -> Array:
     """The inverse of the share of accesses of the first rows, as an integral over ranks from ½ to rows + ½."""
     low, high = 0.5, rows + 0.5
     if abs(exponent - 1.0) < 1e-9:
         return low * (high / low) ** places - 0.5
     power = 1.0 - exponent
-    found: Floats = (low**power + places * (high**power - low**power)) ** (1.0 / power)
+    found: Array = (low**power + places * (high**power - low**power)) ** (1.0 / power)
     return found - 0.5

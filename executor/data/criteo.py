@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cost_models.arrays import Bools, Ints
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.files.reading import is_pipe
 from cost_models.specs.recommender.model import RecommenderSpec
-from executor.data.clicks import Clicks, Ints
+from executor.data.clicks import Clicks
 from executor.embeddings.bags import Bags
 
 NUMBERS, CATEGORIES = 13, 26
@@ -119,7 +120,7 @@ class RecordedClicks:
                 )
         return sentences
 
-    def _bags(self, table: int, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> Bags:
+    def _bags(self, table: int, ids: Ints, present: Bools, samples: Ints) -> Bags:
         spec = self.tables[table]
         beyond = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
         if beyond.any():
@@ -130,7 +131,7 @@ class RecordedClicks:
             ids = np.where(beyond, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 
-    def _require_rows(self, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> None:
+    def _require_rows(self, ids: Ints, present: Bools, samples: Ints) -> None:
         """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
         problems = []
         for table, spec in enumerate(self.tables):
@@ -150,7 +151,7 @@ class RecordedClicks:
                 hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
             )
 
-    def _parsed(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def _parsed(self, samples: Ints) -> tuple[Ints, Bools]:
         """(fields, which categories are there) of lines of text."""
         fields = np.zeros((len(samples), _FIELDS), dtype=np.int64)
         present = np.zeros((len(samples), CATEGORIES), dtype=np.bool_)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers
 from cost_models.estimate import Estimate
@@ -19,7 +19,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.pareto import POINTS, Frontier, exact_frontier
 from planner.objectives import Objective
-from planner.placement.even_prices import BalancedPrices, Floats, balanced_prices
+from planner.placement.even_prices import BalancedPrices, balanced_prices
 from planner.search.budget import Budget
 from planner.space.plain_layouts import cloud
 from planner.space.restrictions import Restrictions
@@ -116,12 +116,12 @@ def _price_near_the_line(
     return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named)), found
 
 
-def _beats(peaks: Floats, seconds: Floats, known: Sequence[Estimate]) -> npt.NDArray[np.bool_]:
+def _beats(peaks: Array, seconds: Array, known: Sequence[Estimate]) -> Bools:
     """(N,): points that are smaller or faster than every known plan that fits."""
     order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
     sizes = np.array([size for size, _ in order])
     fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
-    beats: npt.NDArray[np.bool_] = seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
+    beats: Bools = seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
     return beats
 
 
@@ -145,7 +145,7 @@ def pareto_frame(frontier: Frontier) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
+def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
     """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equal one."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
@@ -158,7 +158,7 @@ def _cheap_rows(
     question: Question,
     columns: LayoutColumns,
     prices: BalancedPrices,
-    shown: npt.NDArray[np.bool_],
+    shown: Bools,
     most_named: int | None,
 ) -> dict[str, object]:
     """Columns of the data frame for those of the flattened prices that are shown."""

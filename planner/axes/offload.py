@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.hosts import RULES, host_bytes
-from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import is_own_host, usable_host_memory

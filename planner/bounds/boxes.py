@@ -11,18 +11,15 @@ from dataclasses import fields, replace
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import late_rules, prices
-from cost_models.axes.rule import Bools
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.stage_costs import StageCosts, byte_costs
 from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from planner.space.counts import Boxes, with_counts
-
-Floats = npt.NDArray[np.float64]
 
 
 def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
@@ -61,7 +58,7 @@ def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
     return holds
 
 
-def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[str, Floats]:
+def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[str, Array]:
     """The coefficients that counts change."""
     corners = corner_columns(columns, boxes)
     sized = [byte_costs(question, own) for own in corners]
@@ -76,7 +73,7 @@ def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[
     return least | {"rank_optimizer": once}
 
 
-def _with_rows(costs: StageCosts, rows: Ints, values: dict[str, Floats]) -> StageCosts:
+def _with_rows(costs: StageCosts, rows: Ints, values: dict[str, Array]) -> StageCosts:
     """The same costs with other values of some coefficients in some rows."""
     changed = {}
     for name, value in values.items():

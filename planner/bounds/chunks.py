@@ -17,17 +17,17 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
-from planner.placement.leaf import TOLERANCE, Bools, Floats
+from planner.placement.leaf import TOLERANCE
 from planner.placement.shared_shape import Group
 
 TABLE_ENTRIES = 4_000_000
 """Layouts × patterns × chunks handled at once: bounds memory."""
 
 
-def quick_chunk_bounds(rows: ChunkRows) -> Floats:
+def quick_chunk_bounds(rows: ChunkRows) -> Array:
     """(N,) seconds; infinite where nothing fits on the first rank."""
     x, m_N = rows.costs, rows.microbatches
     most_live_N, _, all_live_N = rows.live
@@ -51,7 +51,7 @@ def quick_chunk_bounds(rows: ChunkRows) -> Floats:
     return np.where(fits_N, longest_N + rows.tail, np.inf)
 
 
-def _one_after_another(rows: ChunkRows) -> Floats:
+def _one_after_another(rows: ChunkRows) -> Array:
     """(N,): one microbatch down all stages and up again, and the first stage's passes of all others besides."""
     x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
@@ -62,11 +62,11 @@ def _one_after_another(rows: ChunkRows) -> Floats:
         backward = backward - layers * x.layer_weight - x.head_weight
         others = x.stage_forward + rows.size * x.layer_forward
     crossings = stages - 1 - rows.is_v_shaped
-    total: Floats = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
+    total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
     return total
 
 
-def _wait(rows: ChunkRows) -> Floats:
+def _wait(rows: ChunkRows) -> Array:
     """(N,) least seconds that the last rank waits before its first action: a pass of every rank before it."""
     x, passes = rows.costs, rows.costs.stage_forward + rows.costs.p2p
     block = x.layer_forward
@@ -76,7 +76,7 @@ def _wait(rows: ChunkRows) -> Floats:
     return (rows.pp - 1) * way - np.where(rows.starts_empty, block, 0.0)
 
 
-def chunk_bounds(group: Group) -> Floats:
+def chunk_bounds(group: Group) -> Array:
     """(N,) seconds; infinite where no pattern fits."""
     least_N = np.full(len(group.costs), np.inf)
     stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
@@ -108,7 +108,7 @@ def _may_fit(group: Group, sizes_CR: Ints) -> Bools:
     return may
 
 
-def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
+def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Array:
     """(N,): the bound for one choice of sizes."""
     x, count_R = group.costs, sizes_CR.sum(axis=0)
     seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
@@ -128,7 +128,7 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
         work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
         longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
     longest_NT = np.maximum(longest_NT, _one_after_another(ChunkRows.of(group))[:, None])
-    least_N: Floats = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
+    least_N: Array = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
     return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
 
 

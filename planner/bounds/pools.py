@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.pool_terms import PoolTerms
 from cost_models.schedules import PLAIN, is_scheduled
 from planner.bounds.step import pipeline_seconds, rank_limits
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf
+from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.pool_shape import RankGroup
 
 PRECISION = 1e-4
@@ -30,7 +31,7 @@ TABLE_ENTRIES = 2_000_000
 """Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
 
-def quick_bounds(group: RankGroup) -> Floats:
+def quick_bounds(group: RankGroup) -> Array:
     """(N,) seconds: blocks shared in proportion to the speed of the ranks; infinite where no placement can fit."""
     low_NR = np.full((len(group), group.pp), group.sizes[0])
     high_NR = np.full_like(low_NR, group.sizes[-1])
@@ -42,7 +43,7 @@ def quick_bounds(group: RankGroup) -> Floats:
     return np.where(fits_N, pipeline_N + group.tail(low_NR), np.inf)
 
 
-def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Floats:
+def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Array:
     """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
 
     Where none takes less than `cut_off` seconds, that.
@@ -54,7 +55,7 @@ def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Floats:
     )
 
 
-def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
+def rank_sizes(group: RankGroup, step_N: Array) -> tuple[Ints, Ints]:
     """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step_N` seconds.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
@@ -95,7 +96,7 @@ def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
     return least_NR[0], most_NR[0]
 
 
-def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Floats:
+def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Array:
     """(N,): least seconds of one microbatch over all ranks, blocks beyond the least on the quickest ranks with room."""
     each_NR = group.least_block_seconds
     first_N = (group.fixed_seconds + each_NR * least_NR).sum(axis=1)
@@ -103,25 +104,25 @@ def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Floats:
     room_NR = np.take_along_axis(np.clip(most_NR - least_NR, 0, None), order_NR, axis=1)
     filled_NR = np.minimum(np.cumsum(room_NR, axis=1), (group.num_layers - least_NR.sum(axis=1))[:, None])
     added_NR = np.diff(np.clip(filled_NR, 0, None), axis=1, prepend=0)
-    work_N: Floats = first_N + (added_NR * np.take_along_axis(each_NR, order_NR, axis=1)).sum(axis=1)
+    work_N: Array = first_N + (added_NR * np.take_along_axis(each_NR, order_NR, axis=1)).sum(axis=1)
     return work_N
 
 
-def _even_finish(group: RankGroup) -> Floats:
+def _even_finish(group: RankGroup) -> Array:
     """(N,): least seconds of the slowest rank, if blocks could be cut so that all ranks take as long."""
     each_NR, fixed_NR = group.least_block_seconds, group.fixed_seconds
     together_N = (group.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1 / each_NR).sum(axis=1)
     alone_N = (fixed_NR + group.sizes[0] * each_NR).max(axis=1)
-    finish_N: Floats = np.maximum(together_N, alone_N)
+    finish_N: Array = np.maximum(together_N, alone_N)
     return finish_N
 
 
-def _cycle(group: RankGroup, work_N: Floats) -> Floats:
+def _cycle(group: RankGroup, work_N: Array) -> Array:
     """(N,): one microbatch down and up again."""
     return work_N + 2 * (group.pp - 1) * group.delay
 
 
-def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:
+def _capacity_bounds(group: RankGroup, cut_off: float) -> Array:
     """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
     quick = quick_bounds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
@@ -132,7 +133,7 @@ def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:
         high_NR = np.full((len(group), group.pp), group.sizes[-1])
         upper = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
 
-    def enough(step_N: Floats) -> Bools:
+    def enough(step_N: Array) -> Bools:
         _, most_NR = rank_sizes(group, step_N)
         found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return found
@@ -154,11 +155,11 @@ def ideal_bounds(
     num_layers: int,
     allowed: Bools,
     max_memory: float | None,
-) -> Floats:
+) -> Array:
     """(N,) seconds; infinite where not even all memory together holds the model."""
     pools = terms.costs
 
-    def of_pools(name: str) -> Floats:
+    def of_pools(name: str) -> Array:
         return np.stack([np.broadcast_to(getattr(pool, name), ranks_KN.shape[1:]) for pool in pools])
 
     block = [
@@ -174,7 +175,7 @@ def ideal_bounds(
         pipeline = np.where(is_scheduled(columns, (name,)), own, pipeline)
     sync = (of_pools("rank_sync") + of_pools("layer_sync")).min(axis=0)
     update = _together(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"))
-    bound: Floats = pipeline + sync + update + of_pools("step_overhead").max(axis=0)
+    bound: Array = pipeline + sync + update + of_pools("step_overhead").max(axis=0)
     kept = np.stack([np.where(allowed, pool.layer_activation, np.inf).min(axis=1) for pool in pools])
     blocks = num_layers * (of_pools("layer_static") + kept).min(axis=0)
     ends = (of_pools("embedding_static") + of_pools("head_static")).min(axis=0)
@@ -185,10 +186,10 @@ def ideal_bounds(
     return np.where(blocks + np.minimum(ends, 0.0) <= room, bound, np.inf)
 
 
-def _together(num_layers: int, ranks_KN: Ints, fixed_KN: Floats, each_KN: Floats) -> Floats:
+def _together(num_layers: int, ranks_KN: Ints, fixed_KN: Array, each_KN: Array) -> Array:
     """(N,): least seconds of the slowest rank, if blocks could be cut so that all ranks take as long."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_N = (ranks_KN / each_KN).sum(axis=0)
         together_N = (num_layers + (ranks_KN * fixed_KN / each_KN).sum(axis=0)) / rate_N
-    slowest_N: Floats = np.where((each_KN > 0).all(axis=0), together_N, fixed_KN.max(axis=0))
+    slowest_N: Array = np.where((each_KN > 0).all(axis=0), together_N, fixed_KN.max(axis=0))
     return slowest_N

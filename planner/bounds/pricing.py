@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns, fewest_blocks
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns, fewest_blocks
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
@@ -22,7 +22,7 @@ from cost_models.schedules import PLAIN, REGISTRY, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
-from planner.bounds.relaxed import Floats, Passes
+from planner.bounds.relaxed import Passes
 from planner.bounds.step import pipeline_seconds, quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf
@@ -67,7 +67,7 @@ class Pricing:
             return costs
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
-    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Floats:
+    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
         """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule."""
         bound = np.empty(len(columns))
         plain = is_scheduled(columns, PLAIN)
@@ -134,7 +134,7 @@ def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
     return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
 
 
-def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, num_layers: int) -> Floats:
+def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, num_layers: int) -> Array:
     """(N,) seconds that no placement in (N, 2) shapes (vpp and schedule) undercuts.
 
     One stage a rank: the paths of `planner.bounds.step`, all work shared evenly but for whole blocks. Several chunks:

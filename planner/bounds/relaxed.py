@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch, updated_elsewhere
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns, columns_that_touch, updated_elsewhere
 from cost_models.axes.distinct import first_of_each
-from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
@@ -31,26 +30,24 @@ from planner.bounds.boxes import corner_columns, some_allowed
 from planner.placement.shared_shape import how_many
 from planner.space.layouts import Space
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
     """Seconds that a step is made of, (N,) each."""
 
-    forward: Floats
+    forward: Array
     """One block and microbatch."""
-    backward: Floats
+    backward: Array
     """The same, with the fastest policy."""
-    embedding: Floats
+    embedding: Array
     """Forward and backward."""
-    head: Floats
-    apart: Floats
+    head: Array
+    apart: Array
     """What a split backward pass may run at another time, of all blocks and the ends."""
-    stage_forward: Floats
-    stage_backward: Floats
-    p2p: Floats
-    follows: Floats
+    stage_forward: Array
+    stage_backward: Array
+    p2p: Array
+    follows: Array
     """After the last pass."""
 
     def rows(self, index: Ints) -> Passes:
@@ -58,19 +55,19 @@ class Passes:
         return Passes(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
-def ideal_seconds(space: Space, allowed: Bools) -> Floats:
+def ideal_seconds(space: Space, allowed: Bools) -> Array:
     """(N,) seconds that no layout of a core can undercut."""
     return _weighed(space, lambda one: _ideal_seconds(one, allowed))
 
 
-def _weighed(space: Space, bound: Callable[[Space], Floats]) -> Floats:
+def _weighed(space: Space, bound: Callable[[Space], Array]) -> Array:
     """(N,) bounds of a space; where its question weighs scenarios, bounds in all of them, weighed as steps are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(one) for one in space.in_scenarios]), space.question.risk)
 
 
-def _ideal_seconds(space: Space, allowed: Bools) -> Floats:
+def _ideal_seconds(space: Space, allowed: Bools) -> Array:
     question, cores = space.question, space.cores
     m = space.microbatches
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_touch("blocks")])
@@ -111,14 +108,14 @@ _IDEAL = (
 )
 
 
-def _inside_node(term: Term) -> Floats:
+def _inside_node(term: Term) -> Array:
     """Seconds that depend on what a tensor group does alone."""
     own = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
-    seconds: Floats = np.asarray(sum(own, start=np.zeros(1)))
+    seconds: Array = np.asarray(sum(own, start=np.zeros(1)))
     return seconds
 
 
-def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Floats:
+def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
     """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
     bound = np.full(len(cores), np.inf)
     some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
@@ -137,7 +134,7 @@ def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None
     some, rows = cores[first], own.rows(first)
     limit = memory_limit(space.question, rows)
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
-    least: dict[str, Floats] = {}
+    least: dict[str, Array] = {}
     held = np.zeros(len(rows), dtype=np.bool_)
     for zero, has in space.zero_stages_of(some):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
@@ -188,11 +185,11 @@ def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
     return passes_of(space, rows.pp, costs, allowed)
 
 
-def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Floats:
+def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Array:
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
     seconds = shortest_steps(space, cores, passes)
     size = {name: getattr(costs, name) for name in _ROOM}
-    bound: Floats = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
+    bound: Array = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
     return bound
 
 
@@ -212,7 +209,7 @@ def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Pass
     )
 
 
-def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Floats:
+def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
     """(N,) seconds of a step of some cores that no schedule undercuts.
 
     All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
@@ -247,14 +244,14 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Floats:
     shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
     whole = m * (-(-layers // pp) * block + stage)
     longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
-    seconds: Floats = longest + x.follows
+    seconds: Array = longest + x.follows
     return seconds
 
 
 _ROOM = ("static", "layer_static", "layer_activation", "head_static", "working")
 
 
-def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floats, allowed: Bools) -> Bools:
+def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Array], limit: Array, allowed: Bools) -> Bools:
     """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on.

@@ -27,12 +27,12 @@ from itertools import combinations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import schedule_named
 from cost_models.specs.choices import Schedule
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.placement.chunk_rows import ChunkRows
-from planner.placement.leaf import TOLERANCE, Bools, Floats
+from planner.placement.leaf import TOLERANCE
 from planner.placement.shared_shape import Group, how_many
 
 PRECISION = 1e-5
@@ -43,7 +43,7 @@ TABLE_ENTRIES = 4_000_000
 """Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
 
-def quick_bounds(group: Group) -> Floats:
+def quick_bounds(group: Group) -> Array:
     """(N,) seconds: work shared evenly, memory respected on average; infinite where no placement can fit."""
     if not group.is_plain:
         return quick_chunk_bounds(ChunkRows.of(group))
@@ -56,8 +56,8 @@ def quick_bounds(group: Group) -> Floats:
 
 
 def pipeline_seconds(
-    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Floats, busiest: Floats
-) -> Floats:
+    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Array, busiest: Array
+) -> Array:
     """(N,): end of the last action on rank 0, if some rank takes `busiest` seconds for one microbatch and that takes
     `cycle` seconds down and up again."""
     m, steady = microbatches, schedule_named(schedule).steady
@@ -70,7 +70,7 @@ def pipeline_seconds(
     return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + rest * busiest), seconds)
 
 
-def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:
+def capacity_bounds(group: Group, cut_off: float = np.inf) -> Array:
     """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
 
     Where none takes less than `cut_off` seconds, that.
@@ -83,7 +83,7 @@ def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _blocks_that_fit(group: Group) -> Floats:
+def _blocks_that_fit(group: Group) -> Array:
     """(N, R, P): most blocks of a rank under each policy; −1 under those that may not be used."""
     x = group.costs
     free_NRP = group.free_bytes[..., None] - group.working
@@ -101,7 +101,7 @@ def _may_fit(group: Group) -> Bools:
     return may
 
 
-def _least_work(group: Group) -> Floats:
+def _least_work(group: Group) -> Array:
     """(N,): least seconds of one microbatch over all ranks, the fastest policy on as many blocks as may have it."""
     order_NP = np.argsort(group.block_seconds, axis=1, kind="stable")
     seconds_NP = np.take_along_axis(group.block_seconds, order_NP, axis=1)
@@ -109,11 +109,11 @@ def _least_work(group: Group) -> Floats:
     held_NP = np.maximum.accumulate(np.take_along_axis(held_NP, order_NP, axis=1), axis=1)
     added_NP = np.diff(np.minimum(held_NP, group.num_layers), axis=1, prepend=0.0)
     blocks_N = (added_NP * np.where(np.isinf(seconds_NP), 0.0, seconds_NP)).sum(axis=1)
-    total: Floats = blocks_N + group.fixed_seconds.sum(axis=1)
+    total: Array = blocks_N + group.fixed_seconds.sum(axis=1)
     return total
 
 
-def _capacity_bounds(group: Group, cut_off: float) -> Floats:
+def _capacity_bounds(group: Group, cut_off: float) -> Array:
     """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
     quick, group = quick_bounds(group), group.in_time(cut_off)
     seconds_NRB = _rank_seconds(group)
@@ -124,7 +124,7 @@ def _capacity_bounds(group: Group, cut_off: float) -> Floats:
     beyond = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
     least_work = _least_work(group)
 
-    def enough(step: Floats) -> Bools:
+    def enough(step: Array) -> Bools:
         _, most_NR = _rank_sizes(group, seconds_NRB, step, least_work)
         found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return found
@@ -139,7 +139,7 @@ def _capacity_bounds(group: Group, cut_off: float) -> Floats:
     return np.where(possible, lower, bound)
 
 
-def _rank_seconds(group: Group) -> Floats:
+def _rank_seconds(group: Group) -> Array:
     """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
     fit_NRP = _blocks_that_fit(group)
     best = np.full((len(group.costs), group.pp, len(group.sizes)), np.inf)
@@ -153,7 +153,7 @@ def _rank_seconds(group: Group) -> Floats:
     return np.where(group.sizes <= group.updatable[..., None], best, np.inf) + group.fixed_seconds[..., None]
 
 
-def _mixed_seconds(group: Group, one: int, other: int) -> Floats:
+def _mixed_seconds(group: Group, one: int, other: int) -> Array:
     """(N, R, B): least seconds of blocks of two policies, in any fraction that fits; infinite where none does.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
@@ -178,7 +178,7 @@ def _mixed_seconds(group: Group, one: int, other: int) -> Floats:
     return best
 
 
-def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
+def rank_sizes(group: Group, step: Array) -> tuple[Ints, Ints]:
     """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step` (N,) seconds.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
@@ -187,7 +187,7 @@ def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
     return _rank_sizes(group, _rank_seconds(group), step, _least_work(group))
 
 
-def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -> tuple[Ints, Ints]:
+def _rank_sizes(group: Group, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
     """The limits use lower bounds on all work and on the tail.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
@@ -221,7 +221,7 @@ def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -
     return least_NR, most_NR
 
 
-def _longest_seconds(group: Group, seconds_NRB: Floats, fullest_NR: Ints) -> Floats:
+def _longest_seconds(group: Group, seconds_NRB: Array, fullest_NR: Ints) -> Array:
     """(N, R): what a rank takes with its most blocks where all of them may have the fastest policy; else infinite."""
     full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
     least_NR = group.fixed_seconds + group.sizes[fullest_NR] * group.least_block_seconds[:, None]
@@ -231,13 +231,13 @@ def _longest_seconds(group: Group, seconds_NRB: Floats, fullest_NR: Ints) -> Flo
 def rank_limits(
     schedule: Schedule,
     *,
-    pipeline_N: Floats,
+    pipeline_N: Array,
     microbatches_N: Ints,
-    delay_N: Floats,
-    work_N: Floats,
-    least_NR: Floats,
-    longest_NR: Floats,
-) -> Floats:
+    delay_N: Array,
+    work_N: Array,
+    least_NR: Array,
+    longest_NR: Array,
+) -> Array:
     """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time; the paths above, turned round.
 
     Ranks take `least` to `longest` seconds for one microbatch, all together at least `work`. Sums over other ranks are
@@ -267,5 +267,5 @@ def rank_limits(
             limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
             limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
     known = [np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits]
-    least: Floats = np.min(known, axis=0)
+    least: Array = np.min(known, axis=0)
     return least

@@ -13,8 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
-from planner.placement.leaf import Bools, Floats
+from cost_models.arrays import Array, Bools, Ints
 from planner.placement.shared_shape import Group, PricedRows, how_many
 
 
@@ -71,7 +70,7 @@ class ChunkRows(PricedRows):
         return first, last, known.live_of_rank(*shape, 0)
 
     @cached_property
-    def fixed_seconds(self) -> tuple[Floats, Floats]:
+    def fixed_seconds(self) -> tuple[Array, Array]:
         """(N,) each: one microbatch on the first rank and on the last without its blocks."""
         x = self.costs
         stages = self.vpp * (x.stage_forward + x.stage_backward)
@@ -81,7 +80,7 @@ class ChunkRows(PricedRows):
         return first, np.where(self.pp == 1, first, last)
 
     @cached_property
-    def free_bytes(self) -> Floats:
+    def free_bytes(self) -> Array:
         """(N,): left on the first rank for blocks and what they work with during training."""
         x, (first, last, _) = self.costs, self.live
         free = x.memory_limit - x.static - (x.embedding_static + first * x.embedding_activation)
@@ -89,16 +88,16 @@ class ChunkRows(PricedRows):
         return np.where(self.one_rank_has_both_ends, free - head, free)
 
     @cached_property
-    def working(self) -> Floats:
+    def working(self) -> Array:
         """(N,): the largest temporary set of the first rank, under the policy that has least of it."""
-        least: Floats = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
-        largest: Floats = np.where(
+        least: Array = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
+        largest: Array = np.where(
             self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least
         )
         return largest
 
     @cached_property
-    def updatable(self) -> Floats:
+    def updatable(self) -> Array:
         """(N,): blocks of the first rank whose optimizer step fits in memory."""
         x = self.costs
         free = x.memory_limit - x.static - x.rank_update - (x.embedding_static + x.embedding_update)
@@ -106,7 +105,7 @@ class ChunkRows(PricedRows):
         return how_many(free, x.layer_static + x.layer_update)
 
     @cached_property
-    def tail(self) -> Floats:
+    def tail(self) -> Array:
         """(N,): what follows the last backward in any case, as `Group.tail` has it."""
         x = self.costs
         sync = x.rank_sync + self.blocks * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
@@ -114,5 +113,5 @@ class ChunkRows(PricedRows):
         alone = self.pp == 1
         sync = np.where(alone, sync + x.head_sync, sync)
         optimizer = np.where(alone, optimizer + x.embedding_optimizer + x.head_optimizer, optimizer)
-        follows: Floats = sync + optimizer + x.step_overhead
+        follows: Array = sync + optimizer + x.step_overhead
         return follows

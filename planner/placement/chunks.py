@@ -18,11 +18,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Bools, Ints
 from cost_models.axes.pipeline import ENDS
 from cost_models.schedules import PLAIN, schedule_named
 from cost_models.specs.choices import Schedule
-from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 TIMED_TOGETHER = 16
 """Patterns whose timelines are evaluated at once, which takes little longer than one."""

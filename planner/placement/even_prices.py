@@ -14,23 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.shared_shape import Group
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPrices:
     """(N, P) each; infinite seconds under a policy the training spec does not allow."""
 
-    step_seconds: Floats
-    peak_bytes: Floats
+    step_seconds: Array
+    peak_bytes: Array
 
 
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
@@ -56,19 +54,19 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     return BalancedPrices(step_seconds=seconds, peak_bytes=size)
 
 
-def _step_seconds(group: Group) -> Floats:
+def _step_seconds(group: Group) -> Array:
     blocks = group.num_layers / group.pp
     rank_NRP = group.fixed_seconds[..., None] + blocks * group.block_seconds[:, None, :]
     slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
     fill_NP = np.where(np.isinf(slowest_NP), np.inf, all_NP - np.where(np.isinf(slowest_NP), 0.0, slowest_NP))
     tail_N = group.tail(np.full(len(group.costs), blocks))
-    seconds: Floats = (
+    seconds: Array = (
         group.microbatches[:, None] * slowest_NP + fill_NP / group.vpp + (group.cycle_delay + tail_N)[:, None]
     )
     return seconds
 
 
-def _peak_bytes(group: Group) -> Floats:
+def _peak_bytes(group: Group) -> Array:
     """The fullest rank, in training or in the optimizer step."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes
@@ -79,5 +77,5 @@ def _peak_bytes(group: Group) -> Floats:
     ends_N = np.maximum(x.embedding_static + x.embedding_update, x.head_static + x.head_update)
     if group.pp == 1:
         ends_N = x.embedding_static + x.embedding_update + x.head_static + x.head_update
-    peak: Floats = np.maximum(training_NP, (update_N + ends_N)[:, None])
+    peak: Array = np.maximum(training_NP, (update_N + ends_N)[:, None])
     return peak

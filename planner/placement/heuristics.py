@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
-from planner.placement.leaf import Floats, Leaf, Placement
+from cost_models.arrays import Array, Ints
+from planner.placement.leaf import Leaf, Placement
 from planner.placement.recompute_mixes import fastest_mixes
 
 ROUNDS = 4
@@ -46,9 +46,7 @@ def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
     return best
 
 
-def _best(
-    leaf: Leaf, layers_KR: Ints, seconds_BR: Floats, blocks_BRP: Ints
-) -> tuple[Placement, float] | None:
+def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
     """The fastest of some sizes, each with the fastest mix of policies that fits."""
     size_KR, rank_R = layers_KR - leaf.sizes.start, np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
@@ -60,7 +58,7 @@ def _best(
     return Placement.of(blocks_KRP[k]), float(step_K[k])
 
 
-def _balanced(leaf: Leaf, seconds_BR: Floats) -> Ints:
+def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     """(K, R): the least slowest rank that can hold all blocks, then what is too much taken off in several orders."""
     low = leaf.sizes.start
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)])

@@ -14,18 +14,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import mix_of, policies_in
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import CriticalPath
 from cost_models.specs.choices import Schedule
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
@@ -121,7 +117,7 @@ class Leaf(Pipeline):
         """(S, P) zeros: for what a stage costs without blocks."""
         return np.zeros((self.num_stages, len(self.allowed)), dtype=np.int64)
 
-    def busy_seconds(self, blocks_SP: Ints) -> Floats:
+    def busy_seconds(self, blocks_SP: Ints) -> Array:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
@@ -134,7 +130,7 @@ class Leaf(Pipeline):
         sync_R = self.once_a_step("sync", blocks_SP)
         ends_on_first = not self.splits_backward
         last = (busy_R + (sync_R[..., :1] if ends_on_first else sync_R)).max(axis=-1)
-        total: Floats = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
+        total: Array = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return total
 
     def critical_path(self, blocks_SP: Ints) -> schedules.CriticalPath:
@@ -148,12 +144,12 @@ class Leaf(Pipeline):
             second_S,
         )
 
-    def backward_of_each(self, blocks_SP: Ints) -> Floats:
+    def backward_of_each(self, blocks_SP: Ints) -> Array:
         """(..., S): seconds of one whole backward pass, by which placements of the same sizes are compared."""
         return self.backward(blocks_SP)
 
     @property
-    def memory_limit(self) -> Floats:
+    def memory_limit(self) -> Array:
         """(R,): bytes a rank may use."""
         return self.by_rank("memory_limit")
 

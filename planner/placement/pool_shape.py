@@ -12,8 +12,8 @@ from itertools import permutations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
-from planner.placement.leaf import TOLERANCE, Floats, stage_sizes
+from cost_models.arrays import Array, Ints
+from planner.placement.leaf import TOLERANCE, stage_sizes
 from planner.placement.shared_shape import PricedRows, how_many
 
 PRICES = 16
@@ -32,12 +32,12 @@ class RankGroup(PricedRows):
         every = (rows[:, None] * self.pp + np.arange(self.pp)).reshape(-1)
         return replace(self, costs=self.costs.rows(every), microbatches=self.microbatches[rows])
 
-    def of_ranks(self, name: str) -> Floats:
+    def of_ranks(self, name: str) -> Array:
         """(N, R) or (N, R, P): one column."""
-        column: Floats = getattr(self.costs, name)
+        column: Array = getattr(self.costs, name)
         return column.reshape(len(self), self.pp, *column.shape[1:])
 
-    def with_ends(self, name: str, rest: Floats | float = 0.0) -> Floats:
+    def with_ends(self, name: str, rest: Array | float = 0.0) -> Array:
         """(N, R): `rest`, and on the first and the last rank what embedding and head add."""
         value_NR = np.zeros((len(self), self.pp)) + rest
         value_NR[:, 0] += self.of_ranks(f"embedding_{name}")[:, 0]
@@ -51,49 +51,49 @@ class RankGroup(PricedRows):
         return np.arange(low, high + 1)
 
     @cached_property
-    def fixed_seconds(self) -> Floats:
+    def fixed_seconds(self) -> Array:
         """(N, R): forward plus backward of one microbatch without its blocks."""
         forward = self.with_ends("forward", self.of_ranks("stage_forward"))
         return forward + self.with_ends("backward", self.of_ranks("stage_backward"))
 
     @cached_property
-    def delay(self) -> Floats:
+    def delay(self) -> Array:
         """(N,): of a transfer between neighbours."""
         return self.of_ranks("p2p")[:, 0]
 
     @cached_property
-    def live(self) -> Floats:
+    def live(self) -> Array:
         """(N, R): most live microbatches."""
         live_NR = self.known.live_of_chunk(self.pp, 1, self.microbatches[:, None], np.arange(self.pp), 0)
         return live_NR.astype(np.float64)
 
     @cached_property
-    def of_blocks(self) -> Floats:
+    def of_blocks(self) -> Array:
         """(N, R, P): `block_seconds` of each rank."""
         return self.block_seconds.reshape(len(self), self.pp, self.block_seconds.shape[1])
 
     @cached_property
-    def least_block_seconds(self) -> Floats:
+    def least_block_seconds(self) -> Array:
         """(N, R): under the fastest policy."""
-        least: Floats = self.of_blocks.min(axis=2)
+        least: Array = self.of_blocks.min(axis=2)
         return least
 
     @cached_property
-    def free_bytes(self) -> Floats:
+    def free_bytes(self) -> Array:
         """(N, R): left without the blocks."""
         return self.of_ranks("memory_limit") - self.with_ends("static", self.of_ranks("static"))
 
     @cached_property
-    def room_bytes(self) -> Floats:
+    def room_bytes(self) -> Array:
         """(N, R): left in training, when the rank works with as little as any policy needs."""
         working = np.where(self.allowed, self.of_ranks("working"), np.inf).min(axis=2)
         working[:, -1] = np.maximum(working[:, -1], self.of_ranks("head_moment")[:, -1])
         left_NR = self.free_bytes - self.live * self.with_ends("activation") - working
-        room_NR: Floats = left_NR + TOLERANCE * self.of_ranks("memory_limit")
+        room_NR: Array = left_NR + TOLERANCE * self.of_ranks("memory_limit")
         return room_NR
 
     @cached_property
-    def most_blocks(self) -> Floats:
+    def most_blocks(self) -> Array:
         """(N, R): that fit if all of them keep as little as any policy does."""
         kept_NR = np.where(self.allowed, self.of_ranks("layer_activation"), np.inf).min(axis=2)
         held_NR = self.of_ranks("layer_static")
@@ -101,11 +101,11 @@ class RankGroup(PricedRows):
         updated_NR = how_many(
             self.free_bytes - self.with_ends("update"), held_NR + self.of_ranks("layer_update")
         )
-        most_NR: Floats = np.minimum(np.minimum(trained_NR, updated_NR), self.sizes[-1])
+        most_NR: Array = np.minimum(np.minimum(trained_NR, updated_NR), self.sizes[-1])
         return most_NR
 
     @cached_property
-    def seconds(self) -> Floats:
+    def seconds(self) -> Array:
         """(N, R, B): least seconds of a microbatch on a rank with so many blocks; infinite where they do not fit.
 
         A lower bound where blocks of a stage may follow several policies: what is free is shared by all live blocks,
@@ -118,7 +118,7 @@ class RankGroup(PricedRows):
         return np.where(fits_NRB, self.sizes * each_NRB, np.inf) + self.fixed_seconds[..., None]
 
     @cached_property
-    def least_work(self) -> Floats:
+    def least_work(self) -> Array:
         """(N,): least seconds of one microbatch over all ranks, each with the memory it has.
 
         Blocks are paid for at a price on each; the ranks then take as many as suits them, which bounds the sum for any
@@ -139,7 +139,7 @@ class RankGroup(PricedRows):
             low_N, high_N = np.where(enough_N, low_N, price_N), np.where(enough_N, price_N, high_N)
         return best_N
 
-    def tail(self, least_NR: Ints) -> Floats:
+    def tail(self, least_NR: Ints) -> Array:
         """(N,): what follows the last backward in any case, if the ranks hold so many blocks at least.
 
         The synchronisation of rank 0, where all paths end, and the longest optimizer step.
@@ -151,11 +151,11 @@ class RankGroup(PricedRows):
         with np.errstate(divide="ignore", invalid="ignore"):  # all ranks ready at once, in parts of blocks
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1 / each_NR).sum(axis=1)
         longest_N = np.maximum(longest_N, np.where((each_NR > 0).all(axis=1), together_N, 0.0))
-        tail_N: Floats = sync_NR[:, 0] + longest_N + self.of_ranks("step_overhead")[:, 0]
+        tail_N: Array = sync_NR[:, 0] + longest_N + self.of_ranks("step_overhead")[:, 0]
         return tail_N
 
 
-def _mixed(room_NRB: Floats, activation_NRP: Floats, seconds_NRP: Floats) -> Floats:
+def _mixed(room_NRB: Array, activation_NRP: Array, seconds_NRP: Array) -> Array:
     """(N, R, B): least seconds of a block that may keep `room` bytes, policies mixed in any proportion."""
     best = np.full(room_NRB.shape, np.inf)
     for policy in range(seconds_NRP.shape[2]):

@@ -14,12 +14,12 @@ from itertools import combinations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import blocks_by_policy, named_blocks
-from planner.placement.leaf import Bools, Floats, Leaf
+from planner.placement.leaf import Leaf
 
 
-def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Floats, Ints]:
+def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
     """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P).
 
     `sizes` are the numbers of blocks to look at; without them all that a stage may hold.
@@ -44,7 +44,7 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Float
     return seconds_BR, blocks_BRP
 
 
-def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Floats, Ints]:
+def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Array, Ints]:
     """The mixes that were asked for, wherever they fit and a stage has the blocks that its mix names."""
     named_R = np.array([named_blocks(mix) for mix in mixes])
     blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
@@ -54,7 +54,7 @@ def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Floa
     return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
 
 
-def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Floats:
+def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Array:
     return leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP)
 
 
@@ -65,9 +65,9 @@ def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, 
     live_R = leaf.memory.most_live
     room_BR = leaf.memory_limit - leaf.memory.besides_blocks(size_B[:, None], chosen)
 
-    def column(of_RP: Floats, place: int) -> Floats:
+    def column(of_RP: Array, place: int) -> Array:
         policy_R = faster_first_RU[:, min(place, len(chosen) - 1)]
-        taken: Floats = np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
+        taken: Array = np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
         return taken
 
     fast_R, next_R, last_R = (live_R * column(kept_RP, place) for place in range(3))

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
 from cost_models.specs.choices import Schedule
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, stage_sizes
+from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class PricedRows:
         return self.schedule in V_SHAPED
 
     @cached_property
-    def block_seconds(self) -> Floats:
+    def block_seconds(self) -> Array:
         """(N, P), or (N · R, P): forward plus backward of one block; infinite under a policy that may not be used."""
         seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
         return np.where(self.allowed, seconds, np.inf)
@@ -96,13 +96,13 @@ class Group(PricedRows):
         return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
 
     @cached_property
-    def least_block_seconds(self) -> Floats:
+    def least_block_seconds(self) -> Array:
         """(N,): under the fastest policy."""
-        least: Floats = self.block_seconds.min(axis=1)
+        least: Array = self.block_seconds.min(axis=1)
         return least
 
     @cached_property
-    def fixed_seconds(self) -> Floats:
+    def fixed_seconds(self) -> Array:
         """(N, R): forward plus backward of one microbatch on each rank without its blocks, at least."""
         x = self.costs
         fixed_NR = np.repeat(self.vpp * (x.stage_forward + x.stage_backward)[:, None], self.pp, axis=1)
@@ -111,12 +111,12 @@ class Group(PricedRows):
         return fixed_NR
 
     @cached_property
-    def cycle_delay(self) -> Floats:
+    def cycle_delay(self) -> Array:
         """(N,): transfers of one microbatch down the virtual stages and up again."""
-        delay: Floats = 2 * (self.pp * self.vpp - 1) * self.costs.p2p * (self.pp > 1)
+        delay: Array = 2 * (self.pp * self.vpp - 1) * self.costs.p2p * (self.pp > 1)
         return delay
 
-    def tail(self, blocks_N: Floats | int) -> Floats:
+    def tail(self, blocks_N: Array | int) -> Array:
         """(N,): what follows the last backward in any case, if rank 0 holds so many blocks at least.
 
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step of the
@@ -130,19 +130,19 @@ class Group(PricedRows):
         return sync + optimizer + x.step_overhead
 
     @cached_property
-    def least_tail(self) -> Floats:
+    def least_tail(self) -> Array:
         """(N,): the tail with as few blocks on rank 0 as the search covers."""
         return self.tail(int(self.sizes[0]) * self.vpp)
 
     @cached_property
-    def live(self) -> Floats:
+    def live(self) -> Array:
         """(N, R, C): live microbatches of each chunk at one moment of the schedule; with one chunk it is the peak."""
         m_N11, rank_R1 = self.microbatches[:, None, None], np.arange(self.pp)[:, None]
         live_NRC = self.known.live_of_chunk(self.pp, self.vpp, m_N11, rank_R1, np.arange(self.vpp))
         return live_NRC.astype(np.float64)
 
     @cached_property
-    def free_bytes(self) -> Floats:
+    def free_bytes(self) -> Array:
         """(N, R): left for blocks and what they work with during training."""
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
@@ -152,7 +152,7 @@ class Group(PricedRows):
         return free_NR
 
     @cached_property
-    def working(self) -> Floats:
+    def working(self) -> Array:
         """(N, R, P): the largest temporary set of a rank whose chunks follow one policy, the loss on the last rank."""
         x = self.costs
         working_NRP = np.repeat(x.working[:, None, :], self.pp, axis=1)
@@ -161,7 +161,7 @@ class Group(PricedRows):
         return working_NRP
 
     @cached_property
-    def updatable(self) -> Floats:
+    def updatable(self) -> Array:
         """(N, R): blocks whose optimizer step fits in memory."""
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static - x.rank_update)[:, None], self.pp, axis=1)
@@ -183,7 +183,7 @@ def group_of(leaf: Leaf) -> Group:
     )
 
 
-def how_many(space: Floats, each: Floats) -> Floats:
+def how_many(space: Array, each: Array) -> Array:
     """How many times `each` goes into `space`, never too few for rounding."""
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.floor(space / each * (1 + np.copysign(TOLERANCE, space)))

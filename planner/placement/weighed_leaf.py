@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.risk import Risk, slowest, weigh
 from cost_models.schedules import CriticalPath
-from planner.placement.leaf import Floats, Leaf
+from planner.placement.leaf import Leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,12 @@ class WeighedLeaf(Leaf):
         mean: bytes = replace(self.each[0], costs=self.costs).key
         return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
-    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Floats:
+    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Array:
         """(...,): what risk weighs of the steps in all scenarios."""
         assert hand_over
         return weigh(self._steps(blocks_SP), self.risk)
 
-    def backward_of_each(self, blocks_SP: Ints) -> Floats:
+    def backward_of_each(self, blocks_SP: Ints) -> Array:
         """(..., K·S): seconds of one whole backward pass in every scenario."""
         return np.concatenate([one.backward(blocks_SP) for one in self.each], axis=-1)
 
@@ -75,7 +75,7 @@ class WeighedLeaf(Leaf):
             )
         )
 
-    def _steps(self, blocks_SP: Ints) -> Floats:
+    def _steps(self, blocks_SP: Ints) -> Array:
         """(K, ...)"""
         return Pipeline.step_seconds_of_each(self.each, blocks_SP)
 

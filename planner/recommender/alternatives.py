@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import InputError
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.priced import STAGES, Array, Ints, PricedOptions
+from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Option, Placed, Sharding, TableWord, parse_words
 from planner.recommender.answer import Loads, loads_of, rows_of

@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.arrays import Array
 from cost_models.base import Spec
 from cost_models.errors import InputError
-from cost_models.recommender.priced import Array, PricedOptions
+from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.recommender.search.problem import Objective, Placement, Problem
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from cost_models import schedules
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout, late_rules
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
-from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied, rule_when
+from cost_models.axes.rule import Rule, Words, in_order, multiplied, rule_when
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES

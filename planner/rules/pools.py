@@ -6,10 +6,11 @@ from itertools import groupby
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import ranks_inside
-from cost_models.axes.rule import Bools, Words
+from cost_models.axes.rule import Words
 from cost_models.pipeline.pool_terms import ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled

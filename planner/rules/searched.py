@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from cost_models.arrays import Bools
 from cost_models.axes.axis import loaded
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Bools, Words
+from cost_models.axes.rule import Words
 from cost_models.errors import InfeasibleError
 from cost_models.question import MixedQuestion, Question
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.axis import loaded
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Bools, Rule, Words, either, in_order, refuses, rule_when
+from cost_models.axes.rule import Rule, Words, either, in_order, refuses, rule_when
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
@@ -23,8 +23,6 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
 from planner.rules.searched import searched
-
-Array = npt.NDArray[np.float64]
 
 IN_16_BITS = "plan with --precision bf16"
 """The hint where a plan's precision cannot be had."""

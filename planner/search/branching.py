@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
@@ -27,9 +26,6 @@ from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.candidates import Candidates
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_SETTLED = 64
 """Most layouts that the closing integer program chooses among."""
@@ -62,9 +58,9 @@ class BranchAndBound:
         """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
         self._twins: dict[bytes, int] = {}
         """The row that stands for all layouts that cost the same in every coefficient."""
-        self._bound: Floats = np.empty(0)
+        self._bound: Array = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
-        self._first_bound: Floats = np.empty(0)
+        self._first_bound: Array = np.empty(0)
         """The bounds as they were before anything was placed."""
         self.settled: Settled | None = None
         none = np.empty(0, dtype=np.bool_)
@@ -165,7 +161,7 @@ class BranchAndBound:
             beaten[row] &= seconds > worst
         return beaten
 
-    def _add(self, bound: Floats) -> None:
+    def _add(self, bound: Array) -> None:
         """Append newly opened rows with their quick bounds."""
         self._bound = np.concatenate([self._bound, bound])
         self._first_bound = np.concatenate([self._first_bound, bound])

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 
+from cost_models.arrays import Array, Bools
 from cost_models.errors import InputError
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.schedules import CriticalPath
@@ -21,7 +22,7 @@ from planner.exact.ilp.program import Choice, Program
 from planner.exact.ilp.solvers import SolverName, available_solver
 from planner.exact.whole.columns import Timed, balanced, fitting_columns
 from planner.exact.whole.relaxed import Relaxation, paths_through
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement, gap_of
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, gap_of
 from planner.search.branching import Progress
 from planner.search.candidates import Candidates
 
@@ -56,7 +57,7 @@ class ProgramSearch:
         self._rows: list[list[int]] = []
         """The candidates that each layout stands for: they cost the same in every coefficient."""
         self._paths: dict[Pipeline, list[CriticalPath]] = {}
-        self._bound: Floats = np.empty(0)
+        self._bound: Array = np.empty(0)
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
         self._sharpened = np.empty(0, dtype=np.bool_)
         """Layouts whose bound knows their columns."""

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from planner.placement.leaf import Leaf
-
-Floats = npt.NDArray[np.float64]
 
 
 class Tally(NamedTuple):
@@ -43,7 +38,7 @@ class Candidates(Protocol):
     def least_closed(self) -> float:
         """Least bound of the closed entries, seconds; infinite where none is left."""
 
-    def open(self, below: float) -> Floats:
+    def open(self, below: float) -> Array:
         """Open closed entries or sharpen their bounds; returns the quick bounds (N,) of the new rows, which may be
         none.
 
@@ -56,7 +51,7 @@ class Candidates(Protocol):
     def tally(self, below: float) -> Tally:
         """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
 
-    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
 
     def leaf(self, row: int) -> Leaf:

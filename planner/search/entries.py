@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
 from planner.bounds.pricing import Pricing
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
@@ -16,7 +16,6 @@ from planner.placement.leaf import TOLERANCE
 from planner.space.cores import ONE_CHUNK
 from planner.space.counts import Boxes, with_counts
 
-Floats = npt.NDArray[np.float64]
 Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 
 
@@ -142,7 +141,7 @@ class Pairs:
         return _least(self.bound, np.flatnonzero(~self.is_open & (self.bound < below)), most)
 
 
-def _least(bound: Floats, rows: Ints, most: int) -> Ints:
+def _least(bound: Array, rows: Ints, most: int) -> Ints:
     """At most `most` of `rows`, those with the least bounds, in no order."""
     return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
@@ -36,7 +36,6 @@ from planner.space.layouts import legal_space
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
 
-Floats = npt.NDArray[np.float64]
 Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 
 
@@ -75,7 +74,7 @@ class UniformCandidates:
         """Least bound of the closed cores and pairs, seconds."""
         return min(self._cores.least(), self._pairs.least())
 
-    def open(self, below: float) -> Floats:
+    def open(self, below: float) -> Array:
         """Open the entries with the least bounds; the first time some of every kind, for an early incumbent."""
         self._opened += 1
         if self._opened == 1:
@@ -93,7 +92,7 @@ class UniformCandidates:
         self._cores.is_open[cores] = True
         self._pairs.add(cores)
 
-    def _open_pairs(self, chosen: Ints, cut_off: float) -> Floats:
+    def _open_pairs(self, chosen: Ints, cut_off: float) -> Array:
         """Write out the shapes of some pairs that may take less than `cut_off` seconds; returns their quick bounds.
 
         Those that stand for several counts are halved, and come again.
@@ -148,7 +147,7 @@ class UniformCandidates:
             undecided += int(layouts[closed & (level.bound < below)].sum())
         return Tally(infeasible, pruned, undecided)
 
-    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
         bound = np.empty(len(rows))
         for some in groups_of(self._columns.rows(rows)):

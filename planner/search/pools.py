@@ -13,7 +13,8 @@ from math import factorial
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
@@ -23,7 +24,7 @@ from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
 from planner.bounds.pools import ideal_bounds
-from planner.placement.leaf import Bools, Floats, Leaf
+from planner.placement.leaf import Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
 from planner.rules.searched import searched
@@ -55,7 +56,7 @@ class PoolCandidates:
     max_memory: float | None
     key: Ints
     """(N,) group of each row; rows of one group share schedule, pp and order."""
-    ideal: Floats
+    ideal: Array
     """(N,) first lower bound of each row, seconds."""
 
     def __post_init__(self) -> None:
@@ -100,7 +101,7 @@ class PoolCandidates:
         """Least first bound of the closed rows, seconds; infinite where none is left."""
         return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
 
-    def open(self, below: float) -> Floats:
+    def open(self, below: float) -> Array:
         """Open up to `OPENED_TOGETHER` rows, least bound first; returns their quick bounds."""
         some = self._closed[:OPENED_TOGETHER]
         some = some[self.ideal[some] < below]
@@ -118,11 +119,11 @@ class PoolCandidates:
         undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
         return Tally(infeasible, len(left) - undecided - infeasible, undecided)
 
-    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """(N,) finer lower bounds of open rows; a bound need not be computed beyond `cut_off` seconds."""
         return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
 
-    def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Floats]) -> Floats:
+    def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Array]) -> Array:
         found = np.empty(len(rows))
         order = np.argsort(self.key[rows], kind="stable")
         starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))

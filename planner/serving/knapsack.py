@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.recommender.caching import CachedTables
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class FillingOrder:
     """Steps of rows in the order in which they enter a cache as it grows, S of them."""
 
     tables: CachedTables
-    step_class: npt.NDArray[np.int64]
+    step_class: Ints
     step_rows: Array
     """(S,) rows of each table of the class."""
     bytes_up_to: Array

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from cost_models.arrays import Array
 from cost_models.base import Spec
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.parsing import check_kind, validate
@@ -24,8 +24,6 @@ from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 from cost_models.units import format_bytes
 from planner.any_plan import plan_yaml, require_ended, write_plan
 from planner.serving.knapsack import Filling, filling_order
-
-Array = npt.NDArray[np.float64]
 
 WORKSPACE = 1.0e9
 """Device memory beside cache and dense network: context and libraries, as when training."""

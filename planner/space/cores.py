@@ -8,8 +8,9 @@ from itertools import chain, product
 
 import numpy as np
 
+from cost_models.arrays import Ints
 from cost_models.axes.axis import Mesh, divisors
-from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.layout import AXES
 from cost_models.axes.words import Switch
 from cost_models.question import Question

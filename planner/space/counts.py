@@ -15,9 +15,9 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES
-from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
 from cost_models.question import Question
 

@@ -17,11 +17,11 @@ from functools import cached_property
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.columns import LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import late_rules
-from cost_models.axes.rule import Bools
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers
 from cost_models.axes.recompute import allowed_recompute
@@ -18,7 +19,7 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes
-from planner.placement.leaf import Floats, Leaf
+from planner.placement.leaf import Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.stack import question_objections
 from planner.space.layouts import Restrictions
@@ -78,12 +79,12 @@ def _closest(
     return min(priced, key=lambda found: (found.peak_bytes, str(found.layout)))
 
 
-def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Floats:
+def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:
     """(N, P): bytes of a rank with an even share of blocks and one live microbatch for each, without the ends."""
     blocks: Ints = -(-num_layers // columns.pp)
     held = costs.static + blocks * costs.layer_static
     live = columns.pp
-    kept: Floats = blocks[:, None] * live[:, None] * costs.layer_activation
+    kept: Array = blocks[:, None] * live[:, None] * costs.layer_activation
     return held[:, None] + np.maximum(kept + costs.working, (blocks * costs.layer_update)[:, None])
 
 
@@ -97,7 +98,7 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
     """Least bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
     ends = costs.embedding_static + costs.head_static
     one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
-    total: Floats = columns.tp * columns.replicas * one_pipeline
+    total: Array = columns.tp * columns.replicas * one_pipeline
     return float(total.min())
 
 
@@ -128,17 +129,17 @@ COMPARED = 48
 """Layouts, roughly the closest ones, whose ranks are filled one by one."""
 
 
-def least_share(group: RankGroup) -> Floats:
+def least_share(group: RankGroup) -> Array:
     """(N,): memory that a pipeline needs at least, as a share of what its ranks have."""
     each_NR = group.of_ranks("layer_static")
     kept_NRP = group.of_ranks("layer_activation")[..., group.allowed]
     blocks_N = group.num_layers * (each_NR.min(axis=1) + kept_NRP.min(axis=(1, 2)))
     fixed_N = group.with_ends("static", group.of_ranks("static")).sum(axis=1)
-    share_N: Floats = (fixed_N + blocks_N) / group.of_ranks("memory_limit").sum(axis=1)
+    share_N: Array = (fixed_N + blocks_N) / group.of_ranks("memory_limit").sum(axis=1)
     return share_N
 
 
-def closest_first(fullness_N: Floats) -> Sequence[int]:
+def closest_first(fullness_N: Array) -> Sequence[int]:
     """The `COMPARED` rows that come closest to fitting: least needed memory as a share of available memory first."""
     rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED].tolist()
     return rows

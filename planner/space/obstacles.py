@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.axis import divisors
 from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.context import USUAL_CONTEXT
@@ -15,7 +16,7 @@ from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Bools, Rule, Words, either, refuses, rule_when
+from cost_models.axes.rule import Rule, Words, either, refuses, rule_when
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES

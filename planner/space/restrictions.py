@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.context import context_ways
 from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
-from cost_models.axes.rule import Bools
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
 from cost_models.question import Question

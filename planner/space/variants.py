@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import divisors, loaded
-from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
+from cost_models.axes.columns import LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import AXES
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Bools
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.placement.chunks import covers

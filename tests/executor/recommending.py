@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from cost_models.arrays import Array
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
-Floats = npt.NDArray[np.float64]
 BATCH, STEPS, RATE = 24, 4, 0.2
 
 
@@ -44,7 +42,7 @@ def trained(
     shares: int = 1,
     batch: int = BATCH,
     clip: float | None = None,
-) -> list[tuple[list[float], dict[str, Floats]]]:
+) -> list[tuple[list[float], dict[str, Array]]]:
     """(losses of all ranks added up, how far rows of every table and the dense weights went) of each sharding."""
     return [one_run(spec, sharding, optimizer, per_node, shares, batch, clip) for sharding in shardings]
 
@@ -57,7 +55,7 @@ def one_run(
     shares: int,
     batch: int,
     clip: float | None = None,
-) -> tuple[list[float], dict[str, Floats]]:
+) -> tuple[list[float], dict[str, Array]]:
     import torch.distributed as dist
 
     from executor.data.clicks import MadeUpClicks
@@ -86,11 +84,11 @@ def one_run(
     return losses, {name: after[name] - before[name] for name in after}
 
 
-def whole_tables(engine: Any) -> dict[str, Floats]:
+def whole_tables(engine: Any) -> dict[str, Array]:
     """Every table put together from all ranks, and the dense network."""
     import torch.distributed as dist
 
-    found: dict[str, Floats] = {}
+    found: dict[str, Array] = {}
     for index, (name, table) in enumerate(
         zip(engine.model.table_names, engine.embeddings.tables, strict=True)
     ):
@@ -132,7 +130,7 @@ def save_and_resume(
     resume: bool,
     steps: int,
     per_node: int | None = None,
-) -> tuple[list[float], dict[str, Floats], list[str]]:
+) -> tuple[list[float], dict[str, Array], list[str]]:
     """(losses of the steps trained here, whole tables afterwards, notes); saved after the last of them."""
     import torch.distributed as dist
 

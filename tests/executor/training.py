@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from cost_models.arrays import Array
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from executor.engine.engine import Engine
     from executor.measure.report import RunReport
 
-Floats = npt.NDArray[np.float64]
-Trained = tuple[list[tuple[float, float]], dict[str, Floats]]
+Trained = tuple[list[tuple[float, float]], dict[str, Array]]
 """Loss and gradient norm of every step, and how far every parameter went."""
 NOTICEABLE = 1e-6
 
@@ -150,7 +148,7 @@ def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
     return report
 
 
-def _whole(engine: Engine) -> dict[str, Floats]:
+def _whole(engine: Engine) -> dict[str, Array]:
     """Parameters of this rank's stages, put together from all who have a part."""
     from torch.distributed.tensor import DTensor
 
@@ -172,7 +170,7 @@ def _whole(engine: Engine) -> dict[str, Floats]:
     return found
 
 
-def stray(way: dict[str, Floats], expected: dict[str, Floats]) -> tuple[float, str]:
+def stray(way: dict[str, Array], expected: dict[str, Array]) -> tuple[float, str]:
     """The parameter that ended farthest from where it should, as a share of the way it should have gone, and its name.
 
     Ways shorter than what rounding makes of them count as `NOTICEABLE`: a key's bias has no gradient at all. Experts of
@@ -186,6 +184,6 @@ def stray(way: dict[str, Floats], expected: dict[str, Floats]) -> tuple[float, s
     )
 
 
-def _named(expected: dict[str, Floats], name: str) -> Floats:
+def _named(expected: dict[str, Array], name: str) -> Array:
     """A tied head has the embedding's weight."""
     return expected[name] if name in expected else expected["embedding.tokens.weight"]

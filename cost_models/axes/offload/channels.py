@@ -35,9 +35,9 @@ from functools import reduce
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
 from cost_models.axes.offload.residency import held, parameters_by_residency
 from cost_models.axes.offload.traffic import (
@@ -51,7 +51,6 @@ from cost_models.memory.device import is_own_host
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 Channel = Literal["host link down", "host link up", "CPU update", "drive read", "drive write"]
 CHANNELS: dict[Channel, tuple[str, ...]] = {
     "host link down": ("down", "late_down", "park"),

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.offload.residency import (
@@ -25,7 +25,7 @@ from cost_models.axes.offload.residency import (
     rest_is,
 )
 from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_bytes, drive_traffic
-from cost_models.axes.rule import Bools, Words, refuses, rule_when
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.memory.states import state_bytes
@@ -34,8 +34,6 @@ from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.units import format_bytes
-
-Array = npt.NDArray[np.float64]
 
 
 def host_bytes(

@@ -13,8 +13,8 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.axis import Price, Terms
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -38,7 +38,6 @@ from cost_models.axes.offload.residency import (
 )
 from cost_models.axes.offload.traffic import drive_bytes
 from cost_models.axes.recompute import policies_in
-from cost_models.axes.rule import Bools
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes
@@ -47,7 +46,6 @@ from cost_models.pipeline.time_pieces import Pieces, Term, jitter, pieces_of
 from cost_models.pipeline.update_terms import block_update
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 TermOf = Callable[[StateBytes, StateBytes], Term]
 """From the states of a block's parameters, and of its routed experts, to a term."""
 

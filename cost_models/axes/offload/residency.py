@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import RESIDENCIES, counted_blocks, named_blocks, offloads
-from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
 from cost_models.memory.states import Held
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 
-Array = npt.NDArray[np.float64]
 ValueOf = Callable[[str], Array]
 """What a block with one of the residencies, or `resident`, costs: (N,)."""
 BytesOf = Callable[[str, bool], Array]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import UPDATED_BY_CPU
 from cost_models.axes.offload.residency import gradients_leave, of_fullest_rank, parameters_by_residency
@@ -31,8 +31,6 @@ from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-
-Array = npt.NDArray[np.float64]
 
 FP32 = 4.0
 ADDED_BYTES = 12.0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.axis import Price, Terms
 from cost_models.axes.overlap import said
 from cost_models.communication.data import exposed
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.pipeline.update_terms import forward_window, gather_shown, layer_reduce_shown
-
-Array = npt.NDArray[np.float64]
 
 
 def tensor_shown(pieces: Pieces, mesh_axis: str, sent: Array, window: Array, always: Array) -> Array:

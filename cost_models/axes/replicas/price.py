@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models import schedules
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
@@ -34,8 +34,6 @@ from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
-
-Array = npt.NDArray[np.float64]
 
 ONCE_A_STEP = (
     "layer_sync",

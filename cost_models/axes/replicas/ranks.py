@@ -14,8 +14,9 @@ from functools import cache, partial
 
 import numpy as np
 
+from cost_models.arrays import Ints
 from cost_models.axes.axis import Price
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.replicas.price import (
     among_replicas,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.measured.calibration.few_runs import Offset, covariance_of, offset_of
 from cost_models.measured.calibration.moved_profile import moved_by_factors
 from cost_models.measured.calibration.step_time_fit import (
@@ -27,8 +27,6 @@ from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
-
-Floats = npt.NDArray[np.float64]
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
 """Why an anchor's row has no prediction."""
@@ -127,7 +125,7 @@ def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
     return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
 
 
-def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Floats]:
+def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Array]:
     """Log of predicted / measured of an anchor, and its slopes in the constants; zero slopes without a case."""
     if prediction.case is None:
         ratio = _ratio(prediction)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.defaults import nearest_profile
 from cost_models.files import catalog
 from cost_models.measured.calibration.step_time_fit import (
@@ -27,7 +27,6 @@ from cost_models.measured.runs.switches import is_suspect
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
-Array = npt.NDArray[np.float64]
 Pair = tuple[str, str]
 """What one profile is for: the GPU that stands for a die, and the name of a stack."""
 OnRound = Callable[[str, int, float], None]
@@ -212,5 +211,5 @@ def cross_validate(
     return tuple(found)
 
 
-def _median(errors: npt.NDArray[np.float64]) -> float:
+def _median(errors: Array) -> float:
     return float(np.median(np.abs(errors)))

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.measured.calibration.moved_profile import moved_by_factors
 from cost_models.measured.calibration.step_time_fit import (
     Interval,
@@ -31,8 +31,6 @@ from cost_models.measured.calibration.step_time_fit import (
 )
 from cost_models.measured.runs.cases import Case
 from cost_models.specs.hardware import HardwareProfile
-
-Array = npt.NDArray[np.float64]
 
 _VARIANCE = 0.6
 """Variance of δ as a share of the scenarios', which have stacks that were misread among them."""

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from cost_models.arrays import Array
+
 ErrorsAt = Callable[[Array], Array]
 """(K, C) points → (K, R) errors."""
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
@@ -42,8 +41,6 @@ from cost_models.measured.calibration.microbenchmark_parts import (
 )
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
-
-Array = npt.NDArray[np.float64]
 
 OPTIMIZER_BYTES = 32.0
 """Bytes per parameter that AdamW in fp32 moves: gradient read for norm and update, moments and weight read and written.

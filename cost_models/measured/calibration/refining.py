@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
@@ -23,8 +23,6 @@ from cost_models.measured.calibration.moved_profile import MOVED_BY, before_runs
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
-
-Array = npt.NDArray[np.float64]
 
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "thread": ("compute", "recompute", "host", "optimizer"),

@@ -17,11 +17,9 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.specs.hardware import Scenarios
-
-Array = npt.NDArray[np.float64]
 
 COUNT = 16
 """Scenarios of a profile; a power of two above the number of constants."""

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.measured.calibration.least_squares import Expansion, Shrinkage, expand, least_of, shrink
 from cost_models.measured.calibration.moved_profile import ceiling_of
 from cost_models.measured.calibration.scenarios import scenarios_of
@@ -28,8 +28,6 @@ from cost_models.measured.validation.intervals import Reach
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
-
-Array = npt.NDArray[np.float64]
 
 CONSTANTS = (
     "gemm_efficiency",

@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.uncertainty import half_width
-
-Array = npt.NDArray[np.float64]
 
 STATED = 0.9
 """Share of the runs that an interval should hold."""

@@ -11,8 +11,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import WORTH_IT
 from cost_models.measured.runs.cases import Case
@@ -21,8 +21,6 @@ from cost_models.pipeline.placed import Placed, place
 from cost_models.pipeline.stage_costs import time_costs
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cost_models.recommender.priced import STAGES, Array, PricedOptions
+from cost_models.arrays import Array
+from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
 

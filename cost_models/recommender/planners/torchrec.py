@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.communication.levels import levels_of
 from cost_models.errors import InputError
@@ -32,8 +31,6 @@ from cost_models.recommender.rows import Pair
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
-
-Array = npt.NDArray[np.float64]
 
 _GB = 1024**3
 _ID_BYTES = 8.0

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -32,8 +32,6 @@ from cost_models.communication.topology import Groups, group_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.hardware import HardwareProfile
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ whose operations were not counted have none.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Bools
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
-
-Array = npt.NDArray[np.float64]
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -73,5 +71,5 @@ class _Counter:
         return np.asarray(np.sum(counts, axis=0), dtype=np.float64)
 
 
-def _where(which: npt.NDArray[np.bool_], each: Array) -> Array:
+def _where(which: Bools, each: Array) -> Array:
     return np.where(which[:, None], each, 0.0)

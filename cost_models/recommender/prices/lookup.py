@@ -20,11 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.recommender.constants import TablePoint
-
-Array = npt.NDArray[np.float64]
 
 ID_BYTES, _FP32 = 8.0, 4.0
 
@@ -60,9 +59,7 @@ def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.Arra
     return np.asarray(np.exp(near * (1 - share) + far * share))
 
 
-def _between(
-    logs: Array, values: npt.ArrayLike
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
+def _between(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
     """(upper point, lower point, share of the way) of each value on a measured axis."""
     found = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
     upper = np.clip(np.searchsorted(logs, found), 0, len(logs) - 1)

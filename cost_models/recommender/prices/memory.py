@@ -16,16 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
 from cost_models.recommender.prices.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.prices.moments import Filled, dense_bytes, filled, moments_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
-
-Array = npt.NDArray[np.float64]
 
 PARTS = ("weights", "optimizer", "hash tables", "ids", "vectors", "update")
 

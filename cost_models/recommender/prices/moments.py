@@ -18,16 +18,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
 from cost_models.recommender.prices.lookup import ID_BYTES
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.recommender.constants import EagerBuffers
-
-Array = npt.NDArray[np.float64]
 
 _FP32 = 4.0
 FORWARD, DENSE, BACKWARD = "forward exchange", "dense network", "backward exchange"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array
 from cost_models.recommender.options import default_options
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.prices.dense import DenseNetwork, DenseSeconds, dense_seconds
@@ -23,8 +23,6 @@ from cost_models.recommender.prices.lookup import copy_sum_seconds, lookup_secon
 from cost_models.recommender.prices.memory import fixed_bytes, option_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns, Pair, option_columns
-
-Array = npt.NDArray[np.float64]
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:

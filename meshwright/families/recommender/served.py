@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from cost_models.recommender.serving import Served
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records import JSON_SCHEMA
@@ -21,7 +18,6 @@ from planner.serving.serving_plan import ServingPlan, latencies, save_serving_pl
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing
 
-Array = npt.NDArray[np.float64]
 MOST_TABLES = 30
 """Classes of tables that are printed, those with most accesses."""
 

@@ -8,7 +8,6 @@ from itertools import product
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -16,8 +15,10 @@ from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox, BboxBase
 
+from cost_models.arrays import Array
+
 _T = TypeVar("_T")
-Place = npt.NDArray[np.float64]
+Place = Array
 """Pixels across and up."""
 _DISTANCES = (5.0, 13.0, 24.0)
 """Points between a mark and its label, nearest first; from the second on a line leads to it."""

@@ -20,7 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.replicas.price import among_replicas, fewest_microbatches, with_microbatches
 from cost_models.axes.replicas.ranks import shares
@@ -31,7 +32,7 @@ from cost_models.question import MixedQuestion
 from cost_models.schedules import schedule_named
 from cost_models.specs.choices import Schedule
 from planner.placement.chunks import every_placement
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Placement
+from planner.placement.leaf import TOLERANCE, Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ class ReplicaLeaf:
             )
         return self._filled[key]
 
-    def _bytes(self, pool: int, microbatches: int) -> dict[str, Floats]:
+    def _bytes(self, pool: int, microbatches: int) -> dict[str, Array]:
         """The bytes of a replica that takes so many microbatches, by name of their column."""
         asked = with_microbatches(
             among_replicas(self.question.pools[pool], self.question), self.layout, microbatches
@@ -114,7 +115,7 @@ class ReplicaLeaf:
         within: Bools = np.asarray(within_ZR.all(axis=-1))
         return within
 
-    def bounds(self, blocks_ZSP: Ints) -> Floats:
+    def bounds(self, blocks_ZSP: Ints) -> Array:
         """(Z,) seconds: no shares of the microbatches let a step end sooner."""
         ends, busiest = zip(*(_affine(one, blocks_ZSP) for one in self._pipelines), strict=True)
         together = self.question.training.global_batch // self.layout.mbs
@@ -129,20 +130,20 @@ class ReplicaLeaf:
 
 
 def summed_rates(
-    ends_KN: Floats,
-    busiest_KN: Floats,
+    ends_KN: Array,
+    busiest_KN: Array,
     replicas: tuple[int, ...] | Ints,
     together: Ints | int,
     least: Ints | int,
-) -> Floats:
+) -> Array:
     """(N,) seconds: the bound above, `replicas` (K,) or (K, N)."""
     rate_KN = np.asarray(replicas, dtype=np.float64).reshape(len(ends_KN), -1) / busiest_KN
-    even: Floats = (together + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
-    alone: Floats = (ends_KN + least * busiest_KN).max(axis=0)
+    even: Array = (together + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
+    alone: Array = (ends_KN + least * busiest_KN).max(axis=0)
     return np.maximum(even, alone)
 
 
-def start_up(schedule: Schedule, pp: Ints | int, cycle: Floats, busiest: Floats) -> Floats:
+def start_up(schedule: Schedule, pp: Ints | int, cycle: Array, busiest: Array) -> Array:
     """Seconds that a plain pipeline takes beside its microbatches on the busiest rank, at least: the paths (queue) and
     (both) of `planner.bounds.step`."""
     pairs = schedule_named(schedule).steady == "pairs"
@@ -150,7 +151,7 @@ def start_up(schedule: Schedule, pp: Ints | int, cycle: Floats, busiest: Floats)
     return np.maximum(0.0, cycle - missed * busiest)
 
 
-def _affine(pipeline: Pipeline, blocks_ZSP: Ints) -> tuple[Floats, Floats]:
+def _affine(pipeline: Pipeline, blocks_ZSP: Ints) -> tuple[Array, Array]:
     """(Z,) seconds that every step takes and (Z,) seconds more for each microbatch, at least."""
     each_ZS = pipeline.forward(blocks_ZSP) + pipeline.backward(blocks_ZSP)
     busiest = each_ZS.max(axis=-1)

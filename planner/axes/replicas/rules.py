@@ -9,12 +9,13 @@ from collections import Counter
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.replicas.price import fewest_microbatches, replicas_in, with_microbatches
-from cost_models.axes.rule import Bools, Words
+from cost_models.axes.rule import Words
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.units import counted

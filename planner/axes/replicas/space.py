@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers
 from cost_models.axes.replicas import MOST_REPLICAS
@@ -27,7 +28,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.axes.replicas.leaf import ReplicaLeaf, start_up, summed_rates
 from planner.axes.replicas.rules import ONCE_A_STEP, holds_replicas
-from planner.placement.leaf import TOLERANCE, Bools, Floats
+from planner.placement.leaf import TOLERANCE
 from planner.space.layouts import Restrictions, legal_space
 
 REPLICAS = "replicas"
@@ -127,7 +128,7 @@ class ReplicaSpace:
             max_memory=self.max_memory,
         )
 
-    def bounds(self) -> Floats:
+    def bounds(self) -> Array:
         """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy."""
         x, blocks = self.columns, self.question.model.num_layers
         ends, busiest = np.empty((2, len(self.costs), len(x)))

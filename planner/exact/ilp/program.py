@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 import pulp
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
 from planner.exact.labels.choices import Choices
 from planner.exact.labels.paths import longest_windows
 from planner.placement.chunks import chunk_patterns
-from planner.placement.leaf import TOLERANCE, Floats, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 CUTS_PER_ROUND = 64
 """Most paths written down and added as rows in one round: enough to save rounds, few enough to stay small."""
@@ -62,7 +62,7 @@ class Choice:
     paths: list[CriticalPath] = field(default_factory=list)
     """Critical paths that are rows of the program."""
 
-    def sum(self, coefficients: Floats) -> pulp.LpAffineExpression:
+    def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
         """Σ coefficient · x over the columns."""
         terms = zip(self.x, coefficients.tolist(), strict=True)
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
@@ -196,12 +196,12 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
     return Columns(patterns, np.full(len(patterns), -1)) if len(patterns) else None
 
 
-def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
+def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
     """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
     if not paths:
         return np.zeros((*blocks.shape[:-2], 0))
     first_S, second_S = leaf.halves(blocks)
-    seconds: Floats = (
+    seconds: Array = (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
         + first_S @ np.stack([path.backward_counts for path in paths], axis=1)
         + second_S @ np.stack([path.weight_counts for path in paths], axis=1)

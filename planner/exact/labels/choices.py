@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import CriticalPath
 from planner.bounds.pools import leaf_sizes
 from planner.bounds.step import rank_sizes
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.recompute_mixes import fastest_mixes
 from planner.placement.shared_shape import group_of
 
@@ -34,7 +34,7 @@ class Choices:
     """The smallest block count."""
     blocks: Ints
     """(B, R, P): blocks under each policy, for each block count on each rank."""
-    backward: Floats
+    backward: Array
     """(R, B): seconds of one backward pass."""
     useful: Bools
     """(R, B): whether a rank may hold so many blocks."""
@@ -45,31 +45,31 @@ class Choices:
         return self.fewest + np.arange(len(self.blocks))
 
     @cached_property
-    def forward(self) -> Floats:
+    def forward(self) -> Array:
         """(R, B): seconds of one forward pass."""
         return self._affine(self.leaf.forward(self.leaf.no_blocks), self.leaf.by_stage("layer_forward"))
 
     @cached_property
-    def seconds(self) -> Floats:
+    def seconds(self) -> Array:
         """(R, B): seconds of one pass forward and back."""
-        both: Floats = self.forward + self.backward
+        both: Array = self.forward + self.backward
         return both
 
     @cached_property
-    def sync(self) -> Floats:
+    def sync(self) -> Array:
         """(R, B): seconds of gradient synchronisation after a rank's last action."""
         return self._affine(
             self.leaf.once_a_step("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync")
         )
 
     @cached_property
-    def optimizer(self) -> Floats:
+    def optimizer(self) -> Array:
         """(R, B): seconds of a rank's optimizer step."""
         fixed_R = self.leaf.once_a_step("optimizer", self.leaf.no_blocks)
         return self._affine(fixed_R, self.leaf.by_rank("layer_optimizer"))
 
     @cached_property
-    def fixed(self) -> Floats:
+    def fixed(self) -> Array:
         """(R,): seconds of one pass forward and back without blocks."""
         nothing = self.leaf.no_blocks
         return self.leaf.forward(nothing) + self.leaf.backward(nothing)
@@ -123,7 +123,7 @@ class Choices:
             useful=useful_RB[:, kept],
         )
 
-    def _affine(self, fixed_R: Floats, each_R: Floats) -> Floats:
+    def _affine(self, fixed_R: Array, each_R: Array) -> Array:
         return fixed_R[:, None] + each_R[:, None] * self.sizes
 
 
@@ -161,7 +161,7 @@ def all_ways(choices: Choices) -> Bools:
     return np.broadcast_to(choices.useful[:, None, :], shape)
 
 
-def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
+def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
     """(R + 1, C, L + 1): least that ranks r and later add where so many blocks lie before them; infinite where
     impossible.
 
@@ -179,7 +179,7 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
     return least
 
 
-def most_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
+def most_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
     """(R + 1, C, L + 1): most that ranks r and later add; minus infinity where impossible."""
     return -least_remaining(choices, ways, -added_CRB)
 
@@ -188,13 +188,13 @@ def most_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
 class Cuts:
     """Paths through the timeline, each a sum over ranks that no step undercuts."""
 
-    added: Floats
+    added: Array
     """(C, R, B): seconds that a rank with so many blocks adds to each path."""
-    fixed: Floats
+    fixed: Array
     """(C,): seconds of the path's transfers."""
-    least: Floats
+    least: Array
     """(R + 1, C, L + 1): `least_remaining`."""
-    most: Floats
+    most: Array
     """(R + 1, C, L + 1): `most_remaining`."""
     whole: bool
     """Whether they are of a whole step; else optimizer and overhead are left out."""
@@ -215,7 +215,7 @@ def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cut
     return cuts_that_add(choices, ways, added, fixed, whole=False)
 
 
-def cuts_that_add(choices: Choices, ways: Bools, added: Floats, fixed: Floats, *, whole: bool) -> Cuts:
+def cuts_that_add(choices: Choices, ways: Bools, added: Array, fixed: Array, *, whole: bool) -> Cuts:
     """The cuts that add (C, R, B) seconds on the ranks and (C,) besides."""
     return Cuts(
         added=added,

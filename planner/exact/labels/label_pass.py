@@ -17,10 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from planner.exact.labels.choices import Choices, Cuts, least_remaining
 from planner.exact.labels.paths import windows_from
-from planner.placement.leaf import Bools, Floats
 
 ROUNDING = 1e-11
 """Relative rounding error of sums of seconds, by which limits are loosened."""
@@ -44,17 +43,17 @@ class Labels:
 
     blocks: Ints
     """(K,): blocks on the filled ranks together."""
-    seconds: Floats
+    seconds: Array
     """(K,): seconds of one pass forward and back through the filled ranks."""
-    forward: Floats
+    forward: Array
     """(K,): seconds of the forward part of that pass."""
-    optimizer: Floats
+    optimizer: Array
     """(K,): longest optimizer step of a rank known so far, seconds."""
-    lead: Floats
+    lead: Array
     """(K,): largest F_e − S_e − e c + synchronisation of e over the filled ranks e (see `windows`)."""
-    limit: Floats
+    limit: Array
     """(K, R + 1): upper limits of `seconds` once the ranks before each boundary are filled."""
-    cuts: Floats
+    cuts: Array
     """(K, C): seconds that the filled ranks add to each cut; −NO_LIMIT where the cut can no longer matter."""
     sizes: Ints
     """(K, filled): block count of each filled rank."""
@@ -145,16 +144,16 @@ class LabelPass:
         self._limit_windows(extended, rank, before[in_time], seconds[in_time], rest[in_time])
         return extended
 
-    def _busy(self, rank: int, before: Floats, own: Floats, rest: Floats) -> Floats:
+    def _busy(self, rank: int, before: Array, own: Array, rest: Array) -> Array:
         """(K,) seconds, without the lead, of the path on which all microbatches pass one rank."""
         m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
         alone = before + m * own + 2 * rank * c
         if self.choices.leaf.steady != "queue":
             return alone
-        queue: Floats = np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
+        queue: Array = np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
         return queue
 
-    def _limit_windows(self, labels: Labels, rank: int, before: Floats, own: Floats, rest: Floats) -> None:
+    def _limit_windows(self, labels: Labels, rank: int, before: Array, own: Array, rest: Array) -> None:
         """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
         leaf = self.choices.leaf
         windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.steady == "pairs" else None
@@ -197,7 +196,7 @@ class LabelPass:
         labels.cuts[worst_KC <= self._room_of_cuts(self._most_optimizer)] = -NO_LIMIT
         return labels.rows(enough)
 
-    def _merits(self, labels: Labels, rank: int) -> Floats:
+    def _merits(self, labels: Labels, rank: int) -> Array:
         """(K, …): every respect in which a label can leave more room than another with as many blocks."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
@@ -214,34 +213,34 @@ class LabelPass:
             reached = np.unique(before[leads_on])
         return on_a_way
 
-    def _room(self, optimizer: Floats) -> Floats:
+    def _room(self, optimizer: Array) -> Array:
         """(K,) seconds of the target left for the pipeline and its synchronisation."""
-        room: Floats = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
+        room: Array = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
         return room
 
-    def _room_of_cuts(self, optimizer: Floats) -> Floats:
+    def _room_of_cuts(self, optimizer: Array) -> Array:
         """(K,) seconds of the target that a cut may take."""
         if self.cuts.whole:
             return np.full_like(optimizer, self.target * (1 + ROUNDING))
         return self._room(optimizer)
 
     @cached_property
-    def _most_optimizer(self) -> Floats:
-        most: Floats = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
+    def _most_optimizer(self) -> Array:
+        most: Array = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
         return most
 
     @cached_property
-    def _least_rest(self) -> Floats:
+    def _least_rest(self) -> Array:
         """(R + 1, 1, L + 1): least seconds of one pass through the ranks not filled yet."""
         return least_remaining(self.choices, self.ways, self.choices.seconds[None])
 
     @cached_property
-    def _fixed_before(self) -> Floats:
+    def _fixed_before(self) -> Array:
         """(R + 1,): seconds of one pass without blocks through the ranks before each boundary."""
         return _sum_before(self.choices.fixed)
 
     @cached_property
-    def _slowest_before(self) -> Floats:
+    def _slowest_before(self) -> Array:
         """(R + 1,): most seconds of one pass through the ranks before each boundary."""
         return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
 
@@ -253,21 +252,21 @@ class LabelPass:
         return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
 
     @cached_property
-    def _least_before(self) -> Floats:
+    def _least_before(self) -> Array:
         """(R + 1,): fewest blocks on the ranks before each boundary."""
         return _sum_before(self.choices.least.astype(np.float64))
 
     @cached_property
-    def _most_before(self) -> Floats:
+    def _most_before(self) -> Array:
         """(R + 1,): most blocks on the ranks before each boundary."""
         return _sum_before(self.choices.most.astype(np.float64))
 
 
-def _sum_before(value_R: Floats) -> Floats:
+def _sum_before(value_R: Array) -> Array:
     return np.concatenate([[0.0], np.cumsum(value_R)])
 
 
-def undominated(kind: Ints, merits: Floats) -> Bools:
+def undominated(kind: Ints, merits: Array) -> Bools:
     """(K,): labels that no other of the same kind (K,) dominates in all merits (K, D); of equals the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
@@ -277,7 +276,7 @@ def undominated(kind: Ints, merits: Floats) -> Bools:
     return kept
 
 
-def _front(rows: Ints, merits: Floats) -> Ints:
+def _front(rows: Ints, merits: Array) -> Ints:
     """Rows undominated among themselves, in order of falling sums, so that no row dominates one before it."""
     front: list[Ints] = []
     while len(rows):

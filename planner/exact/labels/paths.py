@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Ints
 from cost_models.schedules import CriticalPath
 from planner.placement.leaf import Leaf
 

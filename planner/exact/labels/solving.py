@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.labels.choices import Choices, Cuts, all_ways, choices_of, cuts_of, cuts_that_add
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement, Solution, Status, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
 from planner.placement.weighed_leaf import PathOfEach, WeighedLeaf
 
 Incumbent = tuple[Placement, float]
@@ -174,7 +174,7 @@ def _weighed_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[PathOfEac
     for index, together in enumerate(paths):
         for at, path, slowest in together.paths:
             own, share = each[at], 1 / len(together.paths)
-            seconds: Floats = path.forward_counts[:, None] * own.forward
+            seconds: Array = path.forward_counts[:, None] * own.forward
             seconds = seconds + path.backward_counts[:, None] * own.backward
             seconds[path.rank] += own.sync[path.rank]
             seconds[slowest] += own.optimizer[slowest]

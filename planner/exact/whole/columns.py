@@ -11,11 +11,11 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.program import Columns, path_lengths
 from planner.placement.chunks import chunk_patterns
-from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 PRECISION = 1e-3
 """Relative width of the interval in which the shortest step that has columns is known."""
@@ -27,11 +27,11 @@ class Timed:
 
     leaf: Leaf
     columns: Columns
-    fixed: Floats
+    fixed: Array
     """(Q,) seconds of the paths without blocks."""
-    own: Floats
+    own: Array
     """(J, Q) seconds that a column adds."""
-    follows: Floats
+    follows: Array
     """(J,) least seconds after the paths."""
 
     @classmethod
@@ -39,7 +39,7 @@ class Timed:
         """Time the columns of a layout on the paths of its pipeline."""
         fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
         own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
-        optimizer_J: Floats = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
+        optimizer_J: Array = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
     def within(self, target: float) -> Timed | None:
@@ -70,7 +70,7 @@ class Timed:
     def _in_time(self, target: float) -> Bools:
         """(J,): columns whose paths stay within `target` when all other stages are as fast as they can be."""
         own_JQ, stage_J = self.own, self.columns.stage
-        others_JQ: Floats = np.zeros_like(own_JQ)
+        others_JQ: Array = np.zeros_like(own_JQ)
         if self.leaf.is_plain:
             least_SQ = np.stack(
                 [own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(self.leaf.pp)]

@@ -16,9 +16,9 @@ from itertools import permutations
 
 import numpy as np
 
-from cost_models.axes.columns import Ints
+from cost_models.arrays import Array, Ints
 from cost_models.schedules import CriticalPath
-from planner.placement.leaf import TOLERANCE, Floats, Leaf
+from planner.placement.leaf import TOLERANCE, Leaf
 
 SLOWED = 1.05
 """How much slower one rank is made to find the path that runs through it."""
@@ -43,14 +43,14 @@ class Relaxation:
 
     leaves: Sequence[Leaf]
 
-    def seconds(self, paths: Sequence[CriticalPath]) -> Floats:
+    def seconds(self, paths: Sequence[CriticalPath]) -> Array:
         """(N,) seconds that no placement of these layouts undercuts; infinite where none fits."""
         means = (paths, *((one,) for one in paths))
-        longest_N: Floats = np.max([self._length(mean) for mean in means], axis=0)
+        longest_N: Array = np.max([self._length(mean) for mean in means], axis=0)
         optimizer_N = self._of("rank_optimizer") + self._most_even * self._of("layer_optimizer")
         follows_N = self._of("rank_sync").min(axis=1) + optimizer_N.min(axis=1)
         overhead_N = np.array([leaf.overhead for leaf in self.leaves])
-        step_N: Floats = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
+        step_N: Array = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
         return step_N
 
     @cached_property
@@ -59,16 +59,16 @@ class Relaxation:
         return -(-self.leaves[0].num_layers // self.leaves[0].pp)
 
     @cached_property
-    def _columns(self) -> dict[str, Floats]:
+    def _columns(self) -> dict[str, Array]:
         return {}
 
-    def _of(self, name: str) -> Floats:
+    def _of(self, name: str) -> Array:
         """(N, S) or (N, S, P): one column of the costs on every stage."""
         if name not in self._columns:
             self._columns[name] = np.stack([leaf.by_stage(name) for leaf in self.leaves])
         return self._columns[name]
 
-    def _length(self, paths: Sequence[CriticalPath]) -> Floats:
+    def _length(self, paths: Sequence[CriticalPath]) -> Array:
         """(N,): least mean length of some paths."""
         forward_S = np.mean([path.forward_counts for path in paths], axis=0)
         backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in paths], axis=0)
@@ -79,10 +79,10 @@ class Relaxation:
         block_NSP = forward_S[:, None] * self._of("layer_forward")[..., None]
         block_NSP = block_NSP + backward_S[:, None] * self._of("layer_backward")
         delay_N = np.mean([path.p2p_count for path in paths]) * self._of("p2p")[:, 0]
-        total_N: Floats = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
+        total_N: Array = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
         return total_N
 
-    def _blocks(self, block_NSP: Floats) -> Floats:
+    def _blocks(self, block_NSP: Array) -> Array:
         """(N,): least seconds of all blocks: every stage has its fewest, the rest lie on the cheapest stage, and
         recompute adds what it adds where that is least."""
         first = self.leaves[0]
@@ -92,7 +92,7 @@ class Relaxation:
         more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
         return self._mixed(fastest_N[:, None] / blocks + more_NP)
 
-    def _mixed(self, price_NP: Floats) -> Floats:
+    def _mixed(self, price_NP: Array) -> Array:
         """(N,): least seconds of blocks, policies mixed in any fraction for which all ranks together have memory."""
         blocks, policies = self.leaves[0].num_layers, np.flatnonzero(self.leaves[0].allowed).tolist()
         kept_NP, room_N = self._memory
@@ -109,7 +109,7 @@ class Relaxation:
         return best_N
 
     @cached_property
-    def _memory(self) -> tuple[Floats, Floats]:
+    def _memory(self) -> tuple[Array, Array]:
         """(N, P) bytes of a block at least and (N,) bytes of all ranks, both for one live microbatch.
 
         Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
@@ -125,9 +125,9 @@ class Relaxation:
         return kept_NRP.min(axis=1), room_NR.sum(axis=1)
 
 
-def _besides(leaf: Leaf) -> Floats:
+def _besides(leaf: Leaf) -> Array:
     """(R,): bytes of each rank besides its blocks, under the policy that works with least."""
     none: Ints = np.zeros(leaf.pp, dtype=np.int64)
     policies = np.flatnonzero(leaf.allowed).tolist()
-    least_R: Floats = np.min([leaf.memory.besides_blocks(none, [one]) for one in policies], axis=0)
+    least_R: Array = np.min([leaf.memory.besides_blocks(none, [one]) for one in policies], axis=0)
     return least_R

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Bools, Words, refuses, rule_when
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer

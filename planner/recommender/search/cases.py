@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.recommender.priced import Array, Ints
+from cost_models.arrays import Array, Ints
 from planner.exact.ilp.solvers import Interrupt, SolverName, at_least_one, solve
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cost_models.recommender.priced import Array, Ints
+from cost_models.arrays import Array, Ints
 from planner.recommender.search.problem import Placement
 from planner.recommender.search.state import EVEN, OVERFULL, State
 

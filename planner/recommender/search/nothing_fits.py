@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import DoesNotFitError, InputError, Problem
-from cost_models.recommender.priced import Array, Ints, PricedOptions
+from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Option
 from cost_models.units import counted, format_bytes
 from planner.recommender.search.problem import Problem as PosedProblem

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import InputError
-from cost_models.recommender.priced import Array, Ints, PricedOptions
+from cost_models.recommender.priced import PricedOptions
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.nothing_fits import no_option_holds, nothing_left
 from planner.recommender.search.problem import FULL, Objective, Problem, undominated

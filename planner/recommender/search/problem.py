@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.recommender.priced import Array, Ints, PricedOptions
-
-Bools = npt.NDArray[np.bool_]
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.recommender.priced import PricedOptions
 
 Objective = Literal["step", "torchrec"]
 """`step`: stages one after another, each as long as its busiest GPU; `torchrec`: most that a GPU does in all."""

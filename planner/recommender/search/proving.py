@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.recommender.priced import Ints
+from cost_models.arrays import Ints
 from planner.exact.ilp.solvers import Interrupt, SolverName, solve
 from planner.recommender.search.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.search.ilp.places import PlacesProgram

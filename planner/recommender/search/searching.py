@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import RunError
-from cost_models.recommender.priced import Array, Ints
 from planner.exact.ilp.solvers import solve
 from planner.recommender.search.cases import ROUNDED
 from planner.recommender.search.ilp.options import OptionsProgram

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.recommender.priced import Array, Ints
+from cost_models.arrays import Array, Ints
 from planner.recommender.search.problem import Placement, Problem, gpus_of, use_of
 
 OVERFULL = 10.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from processes import Processes
-from recommending import BATCH, RATE, STEPS, Floats, model, trained
+from recommending import BATCH, RATE, STEPS, model, trained
+
+from cost_models.arrays import Array
 
 ALONE = "table:0-5=whole@0,0,0,0,0,0"
 EXACT = {
@@ -25,7 +27,7 @@ NEAR = {
     "row/host": "table:0-5=row/host",
 }
 TOLERANCE = 1e-6
-Run = tuple[list[float], dict[str, Floats]]
+Run = tuple[list[float], dict[str, Array]]
 
 
 def stray(got: Run, wanted: Run) -> float:

@@ -13,6 +13,7 @@ from several_pools import mixed_question, pool
 from small import every_axis, small_question
 from weighed_brute import weighed_base
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
@@ -22,7 +23,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.pricing import Pricing
 from planner.certificate import Proof
-from planner.placement.leaf import TOLERANCE, Floats
+from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
 from planner.proof.verifying import verify
 from planner.search import by_program
@@ -140,7 +141,7 @@ def test_a_bound_that_is_too_high_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     agree(found, solved)
     bounds, best = Pricing.bounds, found.best.layout.mbs
 
-    def too_high(pricing: Pricing, columns: LayoutColumns, costs: StageCosts) -> Floats:
+    def too_high(pricing: Pricing, columns: LayoutColumns, costs: StageCosts) -> Array:
         return bounds(pricing, columns, costs) * np.where(columns.mbs == best, 2, 1)
 
     monkeypatch.setattr(Pricing, "bounds", too_high)

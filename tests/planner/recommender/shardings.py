@@ -6,7 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from cost_models.recommender.priced import Array, PricedOptions
+from cost_models.arrays import Array
+from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Option
 from planner.recommender.answer import Loads, loads_of
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 import pulp
 
-from cost_models.recommender.priced import Array, Ints
+from cost_models.arrays import Array, Ints
 from planner.recommender.search.problem import Problem
 
 SMALL = 0.2

@@ -1,0 +1,10 @@
+"""Arrays by what they hold, of any shape; docstrings say the shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
