@@ -89,8 +89,13 @@ def destinations(model: TransformerSpec, parts: npt.NDArray[np.int64]) -> Array:
     Every choice of k experts is as likely as any other, where a token chooses groups first within those groups: with 8
     groups on 8 nodes of which it chooses 4 no token goes to more than 4 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
     """
+    distinct, index = np.unique(parts, return_inverse=True)
+    reached: Array = _destinations(model, distinct.astype(np.float64))[index]
+    return reached
+
+
+def _destinations(model: TransformerSpec, count: Array) -> Array:
     experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
-    count = np.asarray(parts, dtype=np.float64)
     size = experts / count
     if groups is None:
         reached: Array = count * (1.0 - _none_of(size, experts, chosen))

@@ -34,7 +34,7 @@ def quick_chunk_bounds(rows: ChunkRows) -> Array:
     seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
     fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
     kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
-    live_N = np.where(rows.starts_empty, all_live_N - most_live_N, rows.size * all_live_N)
+    live_N = rows.largest * all_live_N - rows.missing * most_live_N
     room_N = rows.free_bytes - rows.working - rows.blocks * x.layer_static
     short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
     saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
@@ -46,8 +46,12 @@ def quick_chunk_bounds(rows: ChunkRows) -> Array:
     fixed_first_N, fixed_last_N = rows.fixed_seconds
     work_N = rows.blocks * least_N
     first_N = m_N * (fixed_first_N + work_N + recompute_N)
-    last_N = _wait(rows) + m_N * (fixed_last_N + work_N)
-    longest_N = np.maximum(np.maximum(first_N, last_N), _one_after_another(rows))
+    shared_N = recompute_N - np.where(
+        rows.smaller > 0, np.where(rows.allowed, longer_NP, 0.0).max(axis=1), 0.0
+    )
+    last_N = _wait(rows) + m_N * (fixed_last_N + work_N + np.maximum(shared_N, 0.0))
+    fullest_N = m_N * (rows.stage_seconds + -(-rows.num_layers // rows.pp) * least_N)
+    longest_N = np.max([first_N, last_N, fullest_N, _one_after_another(rows)], axis=0)
     return np.where(fits_N, longest_N + rows.tail, np.inf)
 
 
@@ -72,8 +76,7 @@ def _wait(rows: ChunkRows) -> Array:
     block = x.layer_forward
     if not rows.splits_backward:
         passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
-    way = passes + np.maximum(rows.size, 1) * block
-    return (rows.pp - 1) * way - np.where(rows.starts_empty, block, 0.0)
+    return (rows.pp - 1) * passes + rows.before_last * block
 
 
 def chunk_bounds(group: Group) -> Array:

@@ -25,6 +25,7 @@ from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.relaxed import Passes
 from planner.bounds.step import pipeline_seconds, quick_bounds
 from planner.placement.chunk_rows import ChunkRows
+from planner.placement.chunks import fewest_before_last, fewest_on_rank
 from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
 from planner.placement.weighed_leaf import WeighedLeaf
@@ -138,16 +139,22 @@ def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, 
     """(N,) seconds that no placement in (N, 2) shapes (vpp and schedule) undercuts.
 
     One stage a rank: the paths of `planner.bounds.step`, all work shared evenly but for whole blocks. Several chunks:
-    every rank holds all of them with the fewest blocks the search covers, and the last rank waits for the others.
+    every rank holds all of them with the fewest blocks the search covers, some rank its share of all blocks, and the
+    last rank waits for the others.
     """
     x, m, (vpp, schedule) = passes, microbatches, shapes.T
     block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
     work = num_layers * block + x.embedding + x.head + pp * stage
     cycle = work + 2 * (pp - 1) * x.p2p
     busiest = np.maximum(work / pp, stage + -(-num_layers // pp) * block)
-    chunk = stage + num_layers // (pp * vpp) * block
-    waits = (pp - 1) * (chunk + 2 * x.p2p) + m * (vpp * chunk + x.head)
-    in_chunks = np.maximum(m * (vpp * chunk + x.embedding), waits)
+    least, before_last = (
+        fewest_on_rank(num_layers, pp, vpp, 1 + (pp == 1)),
+        fewest_before_last(num_layers, pp, vpp),
+    )
+    held = vpp * stage + least * block
+    waits = (pp - 1) * (stage + 2 * x.p2p) + before_last * block + m * (held + x.head)
+    fullest = m * (vpp * stage + -(-num_layers // pp) * block)
+    in_chunks = np.max([fullest, m * (held + x.embedding), waits], axis=0)
     seconds = np.zeros(len(pp))
     for number, (name, known) in enumerate(REGISTRY.items()):
         if known.is_plain or known.goes_round:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from planner.placement.chunks import fewest_before_last, fewest_on_rank
 from planner.placement.shared_shape import Group, PricedRows, how_many
 
 
@@ -51,15 +52,30 @@ class ChunkRows(PricedRows):
         return least
 
     @cached_property
-    def starts_empty(self) -> Bools:
-        """(N,): whether there are more stages than blocks, so that the first may be without one, the last, or both."""
-        empty: Bools = self.size == 0
-        return empty
+    def smaller(self) -> Ints:
+        """(N,): stages at the ends that have `size` blocks where the others have one more; 0 where all are equal."""
+        return -self.num_layers % (self.pp * self.vpp)
+
+    @cached_property
+    def missing(self) -> Ints:
+        """(N,): blocks that a rank with smaller stages lacks, at most."""
+        missing: Ints = self.vpp * self.largest - self.blocks
+        return missing
+
+    @cached_property
+    def largest(self) -> Ints:
+        """(N,): blocks of every stage that is not smaller."""
+        return self.size + (self.smaller > 0)
 
     @cached_property
     def blocks(self) -> Ints:
         """(N,): blocks of every rank, at least."""
-        return np.where(self.starts_empty, self.vpp - 1, self.vpp * self.size)
+        return fewest_on_rank(self.num_layers, self.pp, self.vpp, 1 + self.one_rank_has_both_ends)
+
+    @cached_property
+    def before_last(self) -> Ints:
+        """(N,): blocks of the stages that lead to the last rank's first one, at least."""
+        return fewest_before_last(self.num_layers, self.pp, self.vpp)
 
     @cached_property
     def live(self) -> tuple[Ints, Ints, Ints]:
@@ -70,10 +86,15 @@ class ChunkRows(PricedRows):
         return first, last, known.live_of_rank(*shape, 0)
 
     @cached_property
+    def stage_seconds(self) -> Array:
+        """(N,): one microbatch on any rank without its blocks, embedding and head."""
+        seconds: Array = self.vpp * (self.costs.stage_forward + self.costs.stage_backward)
+        return seconds
+
+    @cached_property
     def fixed_seconds(self) -> tuple[Array, Array]:
         """(N,) each: one microbatch on the first rank and on the last without its blocks."""
-        x = self.costs
-        stages = self.vpp * (x.stage_forward + x.stage_backward)
+        x, stages = self.costs, self.stage_seconds
         embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
         first = np.where(self.one_rank_has_both_ends, stages + embedding + head, stages + embedding)
         last = stages if self.is_v_shaped else stages + head

@@ -56,6 +56,22 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
     return sizes_ZS[(sizes_ZS[:, 1:-1] > 0).all(axis=1)]
 
 
+def fewest_on_rank(num_layers: int, pp: Ints, vpp: Ints, ends: Ints) -> Ints:
+    """(N,): blocks of a rank in any covered sizes; one rank has at most so many of the pipeline's `ends`."""
+    least, larger = np.divmod(num_layers, pp * vpp)
+    fewest: Ints = np.where(larger > 0, vpp * (least + 1) - np.minimum(pp * vpp - larger, ends), vpp * least)
+    return fewest
+
+
+def fewest_before_last(num_layers: int, pp: Ints, vpp: Ints) -> Ints:
+    """(N,): blocks of the stages before the last rank's first one, in any covered sizes; only the very first stage may
+    have none."""
+    least, larger = np.divmod(num_layers, pp * vpp)
+    smaller = np.minimum(pp * vpp - larger, np.where(least == 0, 1, pp - 1))
+    fewest: Ints = (pp - 1) * (least + (larger > 0)) - np.where(larger > 0, smaller, 0)
+    return fewest
+
+
 def blocks_recomputed(allowed_P: Bools, most: int) -> Ints:
     """(T, P): for each policy, where the blocks that recompute at least so much end.
 

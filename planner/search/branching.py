@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Bools, Ints
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
@@ -26,6 +26,7 @@ from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.candidates import Candidates
+from planner.search.rows import Rows
 
 MOST_SETTLED = 64
 """Most layouts that the closing integer program chooses among."""
@@ -34,6 +35,9 @@ BEYOND = 1e-6
 FEWEST_REFINED, MOST_REFINED = 32, 1024
 """Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
 discard most."""
+
+COUNTED_EVERY = 0.1
+"""Seconds between two counts of what is left: to count takes longer than many a step of the search."""
 
 Progress = Callable[[int, int, float, float], None]
 """Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
@@ -58,19 +62,11 @@ class BranchAndBound:
         """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
         self._twins: dict[bytes, int] = {}
         """The row that stands for all layouts that cost the same in every coefficient."""
-        self._bound: Array = np.empty(0)
-        """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
-        self._first_bound: Array = np.empty(0)
-        """The bounds as they were before anything was placed."""
+        self.rows = Rows()
         self.settled: Settled | None = None
-        none = np.empty(0, dtype=np.bool_)
-        self._refined, self._placed, self._decided = none, none, none
-        """(N,) each: the row has a capacity bound; has a good placement or none; its best placement is known."""
         self._refined_together = FEWEST_REFINED
-        self._solved = none
-        """(N,): the row's best placement was searched for and proven."""
-        self._given_up = none
-        """(N,): neither placed best nor ruled out, though there was time; the row's bound is all that is proven."""
+        self._left, self._counted = 0, -math.inf
+        """Layouts that were undecided when they were last counted, and when that was."""
 
     @property
     def kth_seconds(self) -> float:
@@ -92,7 +88,7 @@ class BranchAndBound:
     def given_up(self) -> int:
         """Number of layouts that are left, where each was given up though there was time; 0 where time ran out."""
         rows = self._open_rows()
-        if (rows & ~self._given_up).any() or self.candidates.least_closed() < self._threshold():
+        if (rows & ~self.rows.given_up).any() or self.candidates.least_closed() < self._threshold():
             return 0
         return int(rows.sum())
 
@@ -101,23 +97,22 @@ class BranchAndBound:
 
     def _open_rows(self) -> Bools:
         """(N,): rows that are undecided and may still belong to the k best."""
-        rows: Bools = ~self._decided & np.isfinite(self._bound) & (self._bound < self._threshold())
-        return rows
+        return self.rows.below(self._threshold())
 
     def run(self) -> None:
         """Give every row whose bound is below the time to beat a good placement, then an exact one."""
         while self._seconds_left() > 0:
             more = self.candidates.least_closed() < self._threshold()
-            row = self._next(~self._placed)
+            row = self._next(~self.rows.placed)
             if row is None and not more:
                 break
             if more and (row is None or math.isfinite(self.kth_seconds)):
-                self._add(self.candidates.open(self._threshold()))
+                self.rows.add(self.candidates.open(self._threshold()))
             if row is not None:
-                self._placed[row] = True
+                self.rows.placed[row] = True
                 self._place(row)
             self._report()
-        while (row := self._next(~self._given_up)) is not None:
+        while (row := self._next(~self.rows.given_up)) is not None:
             self._solve(row)
             self._report()
 
@@ -130,8 +125,8 @@ class BranchAndBound:
         worst = self._best_seconds() * (1 + TOLERANCE)
         if self.is_unfinished or not self.best or scenarios_of(self.candidates.question):
             return  # the program has no scenarios
-        self._refine(np.flatnonzero((self._first_bound <= worst) & ~self._refined))
-        rows = np.flatnonzero((self._first_bound <= worst) & ~self._beaten(worst)).tolist()
+        self._refine(np.flatnonzero((self.rows.first_bound <= worst) & ~self.rows.refined))
+        rows = np.flatnonzero((self.rows.first_bound <= worst) & ~self._beaten(worst)).tolist()
         beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
         leaves: dict[bytes, Survivor] = {}
         for row in rows:
@@ -156,18 +151,10 @@ class BranchAndBound:
 
     def _beaten(self, worst: float) -> Bools:
         """(N,): rows whose best placement is proven and takes longer than `worst` seconds."""
-        beaten = self._solved.copy()
+        beaten = self.rows.solved.copy()
         for row, (_, seconds) in self.best.items():
             beaten[row] &= seconds > worst
         return beaten
-
-    def _add(self, bound: Array) -> None:
-        """Append newly opened rows with their quick bounds."""
-        self._bound = np.concatenate([self._bound, bound])
-        self._first_bound = np.concatenate([self._first_bound, bound])
-        for name in ("_refined", "_placed", "_decided", "_solved", "_given_up"):
-            closed = np.zeros(len(bound), dtype=np.bool_)
-            setattr(self, name, np.concatenate([getattr(self, name), closed]))
 
     def _next(self, wanted: Bools) -> int | None:
         """The wanted open row with the least bound, once that bound is refined; None when there is none or no time.
@@ -180,26 +167,24 @@ class BranchAndBound:
             rows = np.flatnonzero(wanted & self._open_rows())
             if not len(rows):
                 return None
-            first = rows[np.argmin(self._bound[rows])]
-            if self._refined[first]:
+            first = rows[np.argmin(self.rows.bound[rows])]
+            if self.rows.refined[first]:
                 return int(first)
-            refined = rows[self._refined[rows]]
+            refined = rows[self.rows.refined[rows]]
             if fruitless and len(refined):
-                return int(refined[np.argmin(self._bound[refined])])
-            rows, most = rows[~self._refined[rows]], self._refined_together
+                return int(refined[np.argmin(self.rows.bound[refined])])
+            rows, most = rows[~self.rows.refined[rows]], self._refined_together
             if len(rows) > most:
-                rows = rows[np.argpartition(self._bound[rows], most)[:most]]
+                rows = rows[np.argpartition(self.rows.bound[rows], most)[:most]]
             self._refine(rows)
-            discarded = 2 * int((self._bound[rows] >= self._threshold()).sum()) > len(rows)
+            discarded = 2 * int((self.rows.bound[rows] >= self._threshold()).sum()) > len(rows)
             self._refined_together = min(2 * most, MOST_REFINED) if discarded else FEWEST_REFINED
             fruitless = not discarded
         return None
 
     def _refine(self, rows: Ints) -> None:
         finer = self.candidates.capacity_bounds(rows, self.kth_seconds * (1 + BEYOND))
-        self._bound[rows] = np.maximum(self._bound[rows], finer)
-        self._first_bound[rows] = self._bound[rows]
-        self._refined[rows] = True
+        self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
         """Give a row a good placement. Where patterns are few it is the best one, as far as it can matter, which
@@ -212,8 +197,8 @@ class BranchAndBound:
         if found:
             self.best[row] = found
         seconds = found[1] if found else cut_off
-        if not leaf.is_plain or seconds <= self._bound[row] * (1 + TOLERANCE):
-            self._decide(row, seconds)
+        if not leaf.is_plain or seconds <= self.rows.bound[row] * (1 + TOLERANCE):
+            self.rows.decide(row, seconds)
 
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
@@ -229,51 +214,49 @@ class BranchAndBound:
         met += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
-        self._solved[row] = solution.status != "stopped"
+        self.rows.solved[row] = solution.status != "stopped"
         if solution.status == "stopped":
-            self._bound[row] = max(self._bound[row], solution.bound)
-            self._given_up[row] = self._seconds_left() > 0
+            self.rows.bound[row] = max(self.rows.bound[row], solution.bound)
+            self.rows.given_up[row] = self._seconds_left() > 0
         elif solution.status == "infeasible":
-            self._decide(row, math.inf)
+            self.rows.decide(row, math.inf)
         else:
-            self._decide(row, solution.bound)
+            self.rows.decide(row, solution.bound)
 
     def _join(self, row: int, twin: int, key: bytes) -> None:
         """Let one row stand for two that cost the same: the one whose layout has the shorter name."""
         lengths = [len(str(self.candidates.layout(one))) for one in (row, twin)]
         if lengths[1] < lengths[0]:
-            for column in (self._bound, self._decided, self._solved):
-                column[[row, twin]] = column[[twin, row]]
+            self.rows.swap(row, twin)
             if (known := self.best.pop(row, None)) is not None:
                 self.best[twin] = known
             self._twins[key], row, twin = twin, twin, row
-        self._decide(twin, self._bound[twin])
-
-    def _decide(self, row: int, seconds: float) -> None:
-        self._bound[row], self._decided[row] = max(self._bound[row], seconds), True
+        self.rows.decide(twin, self.rows.bound[twin])
 
     def _seconds_left(self) -> float:
         return math.inf if self._time_limit is None else self._time_limit - (time.monotonic() - self._start)
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            total = len(self.candidates)
-            left = int(self._open_rows().sum()) + self.candidates.tally(self._threshold()).undecided
-            self._on_progress(total - left, total, self._best_seconds(), self._proven_bound())
+            total, now = len(self.candidates), time.monotonic()
+            if now >= self._counted + COUNTED_EVERY:
+                closed = self.candidates.tally(self._threshold())
+                self._left, self._counted = int(self._open_rows().sum()) + closed.undecided, now
+            self._on_progress(total - self._left, total, self._best_seconds(), self._proven_bound())
 
     def _best_seconds(self) -> float:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _proven_bound(self) -> float:
         """Lower bound in seconds on the step time of every covered layout."""
-        rows = float(self._bound[self._open_rows()].min(initial=math.inf))
+        rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
         return min(rows, self.candidates.least_closed(), self._best_seconds())
 
     def certificate(self) -> Certificate:
         """How many layouts were covered and how each was decided, with the proven bound and gap."""
-        infeasible, open_rows = np.isinf(self._bound), self._open_rows()
+        infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
         best, bound = self._best_seconds(), self._proven_bound()
-        solved = self._decided & ~infeasible
+        solved = self.rows.decided & ~infeasible
         closed = self.candidates.tally(self._threshold())
         question = self.candidates.question
         scenarios = weighed_of(len(scenarios_of(question)), question.risk)

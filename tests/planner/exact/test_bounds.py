@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -61,6 +62,17 @@ def test_the_bounds_are_worth_having() -> None:
     feasible = np.isfinite(exact)
     assert np.mean(1 - bound[feasible] / exact[feasible]) < 0.045
     assert np.isinf(bound[~feasible]).mean() > 0.5
+
+
+def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
+    """Of 94 blocks on 8 ranks of 6 chunks a rank has 11 or 12, not 6 times the smallest stage."""
+    leaf = random_leaf(7)
+    group = replace(
+        group_of(leaf), pp=8, vpp=6, schedule="interleaved", microbatches=np.array([64]), num_layers=94
+    )
+    roomy = replace(group, costs=replace(leaf.costs, memory_limit=np.array([1e6])))
+    quick, patterns = quick_bounds(roomy)[0], capacity_bounds(roomy)[0]
+    assert 0.95 * patterns < quick <= patterns * (1 + TOLERANCE)
 
 
 @given(SEEDS)
