@@ -35,7 +35,6 @@ BEYOND = 1e-6
 FEWEST_REFINED, MOST_REFINED = 32, 1024
 """Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
 discard most."""
-
 COUNTED_EVERY = 0.1
 """Seconds between two counts of what is left: to count takes longer than many a step of the search."""
 
@@ -115,6 +114,8 @@ class BranchAndBound:
         while (row := self._next(~self.rows.given_up)) is not None:
             self._solve(row)
             self._report()
+        self._counted = -math.inf  # the last report is exact
+        self._report()
 
     def settle(self, solver: SolverName | None = None) -> None:
         """Let one integer program choose among the layouts that neither bounds nor label setting discard.
