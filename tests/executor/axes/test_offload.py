@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import some_of
+from effort import first_of, some_of
 from processes import Processes
 from training import GPT, LLAMA, MOE, Trained, plan_for, question_for, train_weights
 
@@ -112,8 +112,11 @@ ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RU
 def test_the_same_bits_wherever_blocks_live(
     model: dict[str, Any], layout: str, clip: float | None, processes: Processes
 ) -> None:
+    """In every run each layout with two of the ways by turns."""
+    place = CASES.index((model, layout))
+    ways = first_of(2, (WAYS * 2)[place % len(WAYS) :][: len(WAYS)])
     shares = "zero1" in layout
-    for plain, *offloaded in trained(processes, model, layout, WAYS, clip):
+    for plain, *offloaded in trained(processes, model, layout, tuple(ways), clip):
         for one in offloaded:
             require_same(
                 one, plain, norm_error=NORM_ERROR if shares else 0.0, exact=clip is None or not shares

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
-from effort import some_of
+from effort import THOROUGH, some_of
 from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
@@ -110,7 +110,7 @@ def outcome(block: Any, x_BSD: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.skipif(
-    not torch.__version__.startswith(LOSING), reason="other versions of PyTorch keep the gradient"
+    not THOROUGH or not torch.__version__.startswith(LOSING), reason="a fault of some versions of PyTorch"
 )
 def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
     """What waiting prevents: every step runs, the first loss is right, and its gradient's norm is not."""

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import plan_for
+from processes import Processes
+from training import plan_for, reported
 
 from executor.faults.heartbeat import LAUNCH
-from executor.launch.launch import run_plan
 from executor.launch.meeting import is_owned_by, owner, write_owners
 from executor.launch.record import process_began, read_progress
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
+from planner.plan import Plan
 from planner.plan_files import save_plan
 
 FIRST_START_FAILS = """
@@ -58,9 +59,16 @@ def _environment() -> dict[str, str]:
     return environment | {"PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(tmp_path: Path) -> None:
+def _another_run(plan: Plan, folder: Path) -> RunReport:
+    return reported(plan, folder, steps=2, warm_up=0, seed=0)
+
+
+def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(
+    processes: Processes, tmp_path: Path
+) -> None:
     """And that is no answer to what this run was asked."""
-    other = run_plan(plan_for("mbs2"), RunConfig(steps=2, warm_up=0, seed=0, backend="gloo", out=tmp_path))
+    (other,) = processes.run(1, _another_run, plan_for("mbs2"), tmp_path)
+    write_owners(tmp_path, frozenset({"who launched that run"}))
     save_report(other.model_copy(update={"losses": (9.0, 9.0)}), tmp_path / "run-report.json")
     report = _twice(tmp_path, "before")
     assert (report.seed, len(report.losses), report.notes) == (7, 4, ())

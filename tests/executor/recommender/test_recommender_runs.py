@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import THOROUGH
 from processes import Processes
 
 from cost_models.errors import InputError
@@ -104,6 +105,15 @@ def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pyt
         read_any_report(tmp_path / "large.json")
 
 
+def test_a_rank_that_torchrun_starts_trains_as_one_here(processes: Processes, tmp_path: Path) -> None:
+    plan = plan_of("table:0-7=row", 1)
+    how: dict[str, Any] = {"steps": 2, "warm_up": 0, "backend": "gloo"}
+    report = run_plan(plan, RunConfig(**how, out=tmp_path))
+    assert isinstance(report, RecommenderReport)
+    assert report.losses == processes.run(1, _trained, plan, how)[0].losses
+
+
+@pytest.mark.skipif(not THOROUGH, reason="starts two ranks twice, as `test_faults` does for a transformer")
 def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processes, tmp_path: Path) -> None:
     """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
     plan = plan_of(MIXED, optimizer="rowwise-adagrad")
