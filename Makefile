@@ -3,10 +3,11 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two processes share the files of tests; each keeps a pool of ranks of its own.
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two processes share the files of tests; each keeps a pool of ranks of its own. Files come in the order of folders: by
+# their numbers of tests, as xdist has it, those that start ranks would all be left to the end.
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all docs dist clean
+.PHONY: demo test types tests test-all docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,11 +18,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m meshwright.demo
 
+# mypy runs beside the tests, which leave it time: ranks wait for one another.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
+types:
+	$(BIN)/mypy
+
+tests:
 	$(TESTS)
 
 # What is drawn at random is new each time; the seed of the fuzzer is printed, to draw the same again.

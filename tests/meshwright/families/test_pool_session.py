@@ -1,4 +1,7 @@
-"""A session on several pools at the command line: plan, explain, estimate, compare, replay, and what is refused."""
+"""A session on several pools at the command line: plan, explain, estimate, replay, and what is refused.
+
+What `plan`, `explain` and `compare` print of pools is among the frozen answers (`tests/golden`).
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,6 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.raises(SystemExit, match="0"):
         main(["plan", *ASKED, "--top", "2", "--quiet", "-o", str(path)])
     return path
-
-
-def test_plan_says_which_blocks_lie_on_which_pool(meshwright) -> None:
-    code, out, _err = meshwright("plan", *ASKED, "--top", "1")
-    assert code == 0
-    assert "8 x a100-sxm-80gb + 8 x h100-sxm" in out
-    assert "hardware profiles a100 and h100" in out
-    assert "Proved optimal" in out
-    rows = [line.split() for line in out.splitlines() if line.startswith(("dgx-a100-80gb ", "dgx-h100 "))]
-    assert {row[0]: row[1] for row in rows} == {"dgx-a100-80gb": "8", "dgx-h100": "8"}
-    assert all(len(line) <= 80 for line in out.splitlines())
 
 
 def test_json_has_the_pools(meshwright, plan_file: Path) -> None:
@@ -72,12 +64,7 @@ def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tm
     assert "one profile for each pool" in err
 
 
-def test_explain_and_why_not(meshwright, plan_file: Path) -> None:
-    code, out, _ = meshwright("explain", str(plan_file), "--quiet")
-    assert code == 0
-    assert "Binds:" in out
-    assert "double bandwidth between pools" in out
-    assert "dgx-h100" in out
+def test_why_not(meshwright, plan_file: Path) -> None:
     code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 vpp2")
     assert "needs equal stages" in out
     code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1")
@@ -93,12 +80,6 @@ def test_estimate_places_what_is_left_open(meshwright, tmp_path: Path) -> None:
     blocks = dict(zip(layout.pools, layout.layers, strict=True))
     assert blocks["dgx-h100"] > blocks["dgx-a100-80gb"]
     assert "peak mem" in out
-
-
-def test_compare(meshwright, plan_file: Path) -> None:
-    code, out, _ = meshwright("compare", str(plan_file), "tp1 pp2 dp8 zero1")
-    assert code == 0
-    assert "throughput" in out
 
 
 @pytest.mark.parametrize("kind", ["frontier", "scaling"])
@@ -154,11 +135,23 @@ def test_the_python_api_takes_pools() -> None:
 
 @pytest.fixture(scope="module")
 def replicas_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few layouts, since an explanation searches them again for each change of hardware."""
     path = tmp_path_factory.mktemp("plans") / "replicas.yaml"
+    fixed = [
+        "--fix",
+        "pp=1",
+        "--fix",
+        "tp=1",
+        "--fix",
+        "zero=1",
+        "--fix",
+        "mbs=8,16",
+        "--fix",
+        "recompute=none",
+    ]
+    words = ["gpt2-small", *ASKED[1:], "--allow", "replicas", *fixed, "--top", "1", "--quiet"]
     with pytest.raises(SystemExit, match="0"):
-        main(
-            ["plan", *ASKED, "--allow", "replicas", "--fix", "pp=1", "--top", "1", "--quiet", "-o", str(path)]
-        )
+        main(["plan", *words, "-o", str(path)])
     return path
 
 
@@ -174,8 +167,8 @@ def test_replicas_are_planned_told_and_verified(meshwright, replicas_file: Path)
     assert code == 0
     code, out, _ = meshwright("verify", str(replicas_file))
     assert (code, "Verified" in out) == (0, True)
-    code, out, _ = meshwright("explain", str(replicas_file), "--json")
-    pools = json.loads(out)["plan"]["pools"]
+    code, out, _ = meshwright("plan", "--replay", str(replicas_file), "--json")
+    pools = json.loads(out)["plans"][0]["pools"]
     assert sum(sum(pool["microbatches"]) for pool in pools) * layout.mbs == 256
     assert pools[0]["microbatches"] < pools[1]["microbatches"]
 
