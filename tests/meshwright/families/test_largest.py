@@ -105,20 +105,6 @@ def test_forbidden_offload_leaves_the_device(llama: mw.Largest) -> None:
     assert alone.size == llama.sizes[0].size
 
 
-def test_everything_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--by", "widht", "--gpus", "64..128", "--host-memory", "12x", "--top", "3")
-    code, _, err = told(capsys, "plan", "lama", "hgx-h200", "--largest", *words)
-    assert code == 2
-    for part in (
-        "--top: means nothing beside --largest",
-        "`widht` is neither `depth` nor `width`; did you mean `width`?",
-        "unknown family `lama`; did you mean `llama`?",
-        "`64..128` is not one number of GPUs",
-        "--host-memory: `12x` is not a size",
-    ):
-        assert part in err
-
-
 def test_only_families_have_a_ladder() -> None:
     with pytest.raises(InputError, match="follows sizes that were published"):
         mw.largest("llama2-7b", "hgx-h200", by="width", gpus=1)

@@ -95,26 +95,6 @@ def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
     assert answer.plan.hits == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--serve", "--cache", "8GiB", "--hits", "95%"), "leave out one"),
-        (("--serve", "--hits", "195%"), "no share of accesses"),
-        (("--serve", "--batch", "64,many"), "no number of samples"),
-        (("--serve", "--policy", "fifo"), "not one of hottest, lru"),
-        (("--serve", "--top", "3"), "means nothing beside --serve"),
-        (("--cache", "8GiB"), "goes with --serve"),
-        (("--serve", "--cache", "lots"), "--cache"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(
-    capsys: pytest.CaptureFixture[str], model: str, flags: tuple[str, ...], says: str
-) -> None:
-    code, _, err = told(capsys, "plan", model, "dgx-h100", "--gpus", "1", *flags)
-    assert code == 2
-    assert says in " ".join(err.split())
-
-
 def test_a_cache_larger_than_the_gpu_is_no(model: str) -> None:
     with pytest.raises(InfeasibleError, match="does not fit `h100-sxm`"):
         mw.serve(model, "dgx-h100", gpus=1, cache="200GiB")

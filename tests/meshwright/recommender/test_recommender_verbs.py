@@ -113,40 +113,6 @@ def test_restrictions_are_kept_to(meshwright, model: str) -> None:
     assert "stages of the busiest GPU, added up" in " ".join(said.out.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--sequence", "8"), "--sequence does not go with a recommender"),
-        (("--pick", "fastest", "--for", "megatron"), "--for and --pick do not go with a recommender"),
-        (("--largest",), "--largest does not go with a recommender"),
-        (("--fix", "tp=8"), "`tp=8` is no word of a sharding"),
-        (("--together", "user,shelve"), "did you mean `shelf`?"),
-        (("--objective", "torchrek"), "did you mean `torchrec`?"),
-        (("--gpus", "8..64"), "`8..64` is not one number of GPUs"),
-        (("--precision", "bf61"), "bf61"),
-    ],
-)
-def test_what_means_nothing_to_a_recommender(
-    meshwright, model: str, words: tuple[str, ...], complaint: str
-) -> None:
-    answer = meshwright("plan", model, *ASKED, *words)
-    assert answer.code == 2
-    assert complaint in answer.err
-
-
-def test_together_is_no_word_for_a_transformer(meshwright) -> None:
-    asked = ("gpt2-small", "dgx-h100", "--global-batch", "8", "--sequence", "8")
-    answer = meshwright("plan", *asked, "--together", "a,b")
-    assert answer.code == 2
-    assert "--together does not go with a transformer" in answer.err
-
-
-def test_verbs_that_are_not_for_recommenders(meshwright, plan: str) -> None:
-    answer = meshwright("forecast", plan, "--tokens", "1T")
-    assert answer.code == 2
-    assert "`recommender-plan`; a `plan` is needed" in answer.err
-
-
 def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) -> None:
     (tmp_path / "big.yaml").write_text(SHOP.replace("rows: 4000000", "rows: 40000000000"))
     answer = meshwright("plan", str(tmp_path / "big.yaml"), *ASKED)
@@ -154,32 +120,11 @@ def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) ->
     assert "table 0 (`user`), 9.3 TiB, does not fit" in " ".join(answer.err.split())
 
 
-def test_a_model_of_an_unknown_kind_is_told_the_kinds(meshwright, tmp_path: Path) -> None:
-    (tmp_path / "odd.yaml").write_text(SHOP.replace("kind: recommender", "kind: recomender"))
-    answer = meshwright("plan", str(tmp_path / "odd.yaml"), *ASKED)
-    assert answer.code == 2
-    assert "kinds of models: transformer, recommender" in answer.err
-
-
 def test_tables_that_cpus_cannot_hold_are_not_sent_to_host_memory(meshwright, tmp_path: Path) -> None:
     (tmp_path / "big.yaml").write_text(SHOP.replace("rows: 4000000", "rows: 4000000, count: 100000"))
     words = ("local", "--gpus", "2", "--global-batch", "8K", "--precision", "fp32")
     answer = meshwright("plan", str(tmp_path / "big.yaml"), *words)
     assert "host memory" not in answer.err
-
-
-def test_refusals_name_tables(meshwright, model: str) -> None:
-    answer = meshwright("plan", model, *ASKED, "--fix", "table:1=column5")
-    assert answer.code == 2
-    assert "item has 64 columns, which 5 slices do not divide; 2 do" in " ".join(answer.err.split())
-    answer = meshwright("plan", model, *ASKED, "--fix", "table:1=row", "--fix", "table:1=copy")
-    assert "table 1 (`item`) is fixed twice" in answer.err
-
-
-def test_names_of_recommenders_are_suggested(meshwright) -> None:
-    answer = meshwright("plan", "dlrm-dcnv3", *ASKED)
-    assert answer.code == 2
-    assert "did you mean `dlrm-dcnv2`?" in answer.err
 
 
 def test_python_answers_as_the_command_line_does(model: str) -> None:

@@ -73,30 +73,6 @@ def test_every_wrong_table_is_named_with_its_line(
         assert " ".join(one.split()) in told, answer.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--gpus", "0"), ["`0` is not one number of GPUs"]),
-        (("--gpus", "8", "--global-batch", "57"), ["57 samples are not the same number", "56 and 64 are"]),
-        (
-            ("--fix", "table:0=column3 table:1=column5"),
-            ["table:0=column3: user has", "table:1=column5: item"],
-        ),
-        (("--fix", "table:9=row", "--fix", "shelf=row"), ["`table:9=row` names", "`shelf=row` is no word"]),
-        (("--fix", "tabel", "--host-memory", "-1GiB"), ["`tabel` is no word", "`-1GiB` must be above zero"]),
-        (("--fix", "table:0=whole@5"), ["table 0 (`user`) is fixed on GPU 5, and there are 0 to 1"]),
-        (("--cache", "8GiB"), ["--cache: goes with --serve"]),
-    ],
-)
-def test_what_is_asked_of_tables_is_checked_at_once(
-    meshwright, tmp_path: Path, words: tuple[str, ...], said: list[str]
-) -> None:
-    answer = meshwright("plan", written(tmp_path), *ASKED, *words)
-    assert answer.code == 2
-    for one in said:
-        assert one in " ".join(answer.err.split())
-
-
 def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path: Path) -> None:
     model = written(tmp_path, ("width: 64, pooling: 2.0", "width: 7, pooling: 2.0"))
     answer = meshwright("plan", model, *ASKED, "--fix", "table:0=column2")
@@ -104,26 +80,6 @@ def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path: Path) -> Non
     assert "7 columns, which 2 slices do not divide; no number of slices up to 2 does" in " ".join(
         answer.err.split()
     )
-
-
-@pytest.mark.parametrize(
-    ("layout", "said"),
-    [
-        ("table:0=whole@9 table:1=column3@0,1,1 table:2-3=copy", ["lies on GPU 9", "3 slices do not divide"]),
-        (
-            "table:0=whole@0 table:0=copy table:9=row tble:1",
-            ["said twice", "`table:9=row` names", "`tble:1`"],
-        ),
-        ("table:0=whole table:1=copy", ["table:0 has no place", "nothing is said of table:2 and 1 more"]),
-    ],
-)
-def test_every_wrong_word_of_a_sharding_is_told(
-    meshwright, tmp_path: Path, layout: str, said: list[str]
-) -> None:
-    answer = meshwright("estimate", written(tmp_path), *ASKED, "--layout", layout)
-    assert answer.code == 2
-    for one in said:
-        assert one in " ".join(answer.err.split())
 
 
 @pytest.mark.parametrize(
@@ -158,12 +114,6 @@ def test_tables_that_do_not_fit_together_say_so_of_both_memories(meshwright, tmp
     assert "needs: 9.3 TiB or more; GPUs have 147.7 GiB, and hosts 2.0 TiB" in told
 
 
-def test_a_transformer_has_no_cache(meshwright) -> None:
-    answer = meshwright("plan", "gpt2-small", *SERVED)
-    assert answer.code == 2
-    assert "`gpt2-small` is a transformer; a recommender is needed here" in answer.err
-
-
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no such names")
 @pytest.mark.parametrize(
     "words", [("plan", *ASKED), ("plan", *SERVED), ("estimate", *ASKED, "--layout", "table:0-3=copy")]
@@ -177,9 +127,3 @@ def test_a_model_from_a_pipe_is_read_once(meshwright, words: tuple[str, ...]) ->
     os.close(reading)
     assert answer.code == 0, answer.err
     assert "shop" in answer.out
-
-
-def test_a_dash_is_no_model_and_standard_input_has_a_name(meshwright) -> None:
-    answer = meshwright("plan", "-", *ASKED)
-    assert answer.code == 2
-    assert "`-` is no model; standard input is called `/dev/stdin`" in answer.err

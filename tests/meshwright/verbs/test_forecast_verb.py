@@ -79,38 +79,8 @@ def test_a_run_that_nothing_starts_again_has_no_best_interval(plan: Path) -> Non
     assert steps_between_checkpoints(loaded, 100_000, "llama3", restarts=0)[0] > 0
 
 
-def test_bad_operations_are_refused(meshwright, plan: Path) -> None:
-    """Never finishes: exit 1; what cannot be read, or kept up with: exit 2, with the place."""
-
-    def answer(*flags: str):  # type: ignore[no-untyped-def]
-        return meshwright("forecast", str(plan), "--tokens", "3T", *flags)
-
-    never = answer("--mtbf", "100 h", "--restart", "5 min")
-    assert (never.code, "never ends" in never.err) == (1, True)
-    slow = answer("--storage", "1 GB/s", "--every", "2")
-    assert (slow.code, "faster than storage takes them" in slow.err) == (2, True)
-    for flag, said in (
-        ("--mtbf", "-5 h"),
-        ("--restart", "0 min"),
-        ("--storage", "-1 GB/s"),
-        ("--storage", "0 GB/s"),
-    ):
-        refused = answer(flag, said)
-        assert (refused.code, f"{flag}: `{said}` must be above zero" in refused.err) == (2, True)
-
-
 def test_a_report_that_saved_nothing_is_no_operations(meshwright, plan: Path, tmp_path: Path) -> None:
     missing = meshwright(
         "forecast", str(plan), "--tokens", "3T", "--operations", str(tmp_path / "run-report.json")
     )
     assert missing.code == 2
-
-
-def test_operations_of_a_run_need_auto(meshwright, plan: Path) -> None:
-    for said, complaint in (("often", "neither a number of steps nor `auto`"), ("0", "neither a number")):
-        answer = meshwright("run", str(plan), "--every", said)
-        assert answer.code == 2
-        assert complaint in answer.err
-    answer = meshwright("run", str(plan), "--operations", "llama3")
-    assert answer.code == 2
-    assert "--every auto" in answer.err

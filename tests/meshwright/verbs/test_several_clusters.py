@@ -82,43 +82,8 @@ def test_its_frontier_is_drawn_with_the_same_question(meshwright, best: Path, tm
     assert (refused.code, refused.err.splitlines()[-1]) == (2, "hint: leave out --gpus")
 
 
-def test_without_prices_time_ranks_and_cost_is_refused(meshwright) -> None:
+def test_without_prices_time_ranks(meshwright) -> None:
     answer = meshwright(*ASKED, *LIMITS, "--tokens", "1B")
     assert answer.code == 0
     assert "cost" not in answer.out
     assert "Proved least: step " in answer.out
-    refused = meshwright(*ASKED, "--tokens", "1B", "--objective", "cost")
-    assert refused.code == 2
-    assert "--price: missing: what a GPU of each cluster costs an hour" in refused.err
-    assert "hint: one for each, in the order of the clusters" in refused.err
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--price", "1"), "--price names 1 for 2 clusters"),
-        (("--price", "1,2,3"), "--price names 3 for 2 clusters"),
-        (("--price", "1,x"), "`x` is no price"),
-        (("--price", "1,0"), "must be above zero"),
-        (("--gpus", "12"), "has none of the numbers of GPUs asked for"),
-        (("--price", "1,2"), "--tokens: missing"),
-    ],
-)
-def test_what_does_not_go_with_several_clusters(meshwright, words: tuple[str, ...], told: str) -> None:
-    answer = meshwright(*ASKED, *words)
-    assert answer.code == 2
-    assert told in answer.err
-
-
-def test_a_cluster_that_is_wrong_is_named_with_the_rest(meshwright) -> None:
-    answer = meshwright("plan", "gpt2-small", "dgx-h100,dgx-h1000,dgx-h100", *ASKED[3:])
-    assert answer.code == 2
-    assert "unknown cluster `dgx-h1000`; did you mean `dgx-h100`?" in answer.err
-    assert "`dgx-h100` is named twice" in answer.err
-    pools = meshwright("plan", "gpt2-small", "dgx-h100,dgx-a100-80gb:8+dgx-h100:8", *ASKED[3:])
-    assert "has several pools" in pools.err
-
-
-def test_several_prices_need_several_clusters(meshwright) -> None:
-    answer = meshwright("plan", "gpt2-small", "dgx-h100", *ASKED[3:], "--tokens", "1B", "--price", "1,2")
-    assert (answer.code, "--price: names 2 prices for one cluster" in answer.err) == (2, True)
