@@ -57,4 +57,6 @@ class Spec(_Model):
         InputError: made of values that a field does not take; all problems at once.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    """Validators are built when a first value is made, docstrings read where a schema shows them
+    (`cost_models.files.schema`): a command needs few of a hundred specs."""

@@ -1,4 +1,4 @@
-"""Specs from plain values and from files, with problems in the user's words; their JSON schemas; specs as YAML."""
+"""Specs from plain values and from files, with problems in the user's words; specs as YAML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from cost_models.base import Spec
 from cost_models.documents import Document, Key, printable
-from cost_models.errors import InputError, MeshwrightError, Problem, UnknownNameError
+from cost_models.errors import InputError, MeshwrightError, Problem
 from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
@@ -28,7 +28,6 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.transformer_shape import DERIVED_FIELDS
 from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)
@@ -150,25 +149,6 @@ KINDS: dict[str, type[Spec]] = {
     "operations": OperationsSpec,
 }
 """Kind of file → its spec; `pools` is a cluster of several."""
-
-
-def json_schema(kind: str) -> dict[str, Any]:
-    """The JSON schema of what people write: quantities are text with a unit, a cluster's GPU may be a name.
-
-    Raises:
-        UnknownNameError: no such kind of file.
-    """
-    if kind not in KINDS:
-        raise UnknownNameError("kind of file", kind, KINDS, hint=f"kinds: {', '.join(KINDS)}")
-    schema = KINDS[kind].model_json_schema(mode="serialization")
-    required = [name for name in schema.get("required", []) if name not in DERIVED_FIELDS]
-    schema["required"] = required
-    if kind in ("cluster", "pools"):
-        cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
-        gpu = cluster["properties"]["gpu"]
-        inline = {"$ref": gpu.pop("$ref")}
-        gpu["anyOf"] = [{"type": "string"}, inline]
-    return schema
 
 
 def save_spec(spec: Spec, path: Path) -> None:

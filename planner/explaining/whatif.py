@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,8 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
-from planner.search.search import search
-from planner.space.layouts import Restrictions
+from planner.search.search import faster_than
+from planner.space.layouts import Restrictions, Space, legal_space
 
 NEXT_TO_NOTHING = 1e-4
 """Relative gain of step time below which nothing is said."""
@@ -29,7 +30,7 @@ class Sensitivity:
     held: Estimate
     """Price of the plan as it is, under the change."""
     replanned: Estimate | None
-    """The best plan of the changed question; None where nothing fits, or nobody searched."""
+    """The best plan of the changed question; None where none is worth the change, or nobody searched."""
 
     @property
     def best(self) -> Estimate:
@@ -46,6 +47,7 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, a new search."""
     answers = []
+    space = None if isinstance(question, MixedQuestion) or not replan else legal_space(question, restrictions)
     changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
     if isinstance(question, MixedQuestion):
         changes["double bandwidth between pools"] = _between(question, 2.0)
@@ -54,7 +56,7 @@ def sensitivities(
             limits = scaled(restrictions, question, changed)
             held = price(changed, estimate.layout)
             held = held if limits.max_memory is None else held.within(limits.max_memory)
-            best = _best(changed, limits) if replan else None
+            best = _faster(changed, limits, held, space) if replan else None
             answers.append(Sensitivity(change=words, held=held, replanned=best))
     return tuple(answers)
 
@@ -77,9 +79,19 @@ def with_memory(question: Question, factor: float) -> Question:
     return changed
 
 
-def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
+def _faster(
+    question: Question, restrictions: Restrictions, held: Estimate, space: Space | None
+) -> Estimate | None:
+    """The best plan that is worth a change from the one that is held; None where there is none."""
+    below = held.compared_seconds * (1 - NEXT_TO_NOTHING) if held.fits else math.inf
     try:
-        return search(question, top=1, restrictions=restrictions, time_limit=SEARCH_SECONDS).estimates[0]
+        return faster_than(
+            below,
+            question,
+            restrictions,
+            time_limit=SEARCH_SECONDS,
+            space=None if space is None else space.asked_of(question),
+        )
     except InfeasibleError:
         return None
 

@@ -52,7 +52,10 @@ class BranchAndBound:
         start: float,
         time_limit: float | None,
         on_progress: Progress | None,
+        below: float = math.inf,
     ) -> None:
+        """Nothing that takes `below` seconds or more is searched for."""
+        self._below = below
         self.candidates, self.top = candidates, top
         self._start, self._time_limit, self._on_progress = start, time_limit, on_progress
         self.best: dict[int, tuple[Placement, float]] = {}
@@ -69,9 +72,9 @@ class BranchAndBound:
 
     @property
     def kth_seconds(self) -> float:
-        """The time to beat: the k-th best step time known, infinite while fewer are known."""
+        """The time to beat: the k-th best step time known, or what was to be beaten from the start."""
         times = sorted(seconds for _, seconds in self.best.values())
-        return times[self.top - 1] if len(times) >= self.top else math.inf
+        return min(times[self.top - 1], self._below) if len(times) >= self.top else self._below
 
     def leaders(self) -> list[tuple[int, Placement]]:
         """Rows and placements of the k best, with every row that ties with the last of them."""

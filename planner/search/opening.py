@@ -32,7 +32,7 @@ from planner.rules.searched import searched
 from planner.search.candidates import Tally
 from planner.search.entries import FIRST_OPENED, MOST_OPENED, SEEDS, TIES, Cores, Pairs, joined
 from planner.space.counts import Boxes, with_counts
-from planner.space.layouts import legal_space
+from planner.space.layouts import Space, legal_space
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
 
@@ -42,8 +42,9 @@ Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 class UniformCandidates:
     """The candidates of a question on one kind of GPU."""
 
-    def __init__(self, question: Question, limits: Restrictions) -> None:
-        space = legal_space(question, limits)
+    def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
+        """Of a `space` that is known, or else of what is legal."""
+        space = space or legal_space(question, limits)
         if not len(space):
             raise nothing_legal(question, limits)
         self._pricing = Pricing(

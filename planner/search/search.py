@@ -25,7 +25,7 @@ from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.result import SearchResult, by_speed, given_up, out_of_time
-from planner.space.layouts import Restrictions
+from planner.space.layouts import Restrictions, Space
 from planner.space.nothing_fits import nothing_legal
 
 
@@ -88,6 +88,30 @@ def search(
     prover = ProgramSearch if proof == "ilp" else BranchAndBound
     found = prover(_candidates(question, limits), top, time.monotonic(), time_limit, on_progress)
     return _proven(found, keep_on_interrupt=keep_on_interrupt, solver=solver)
+
+
+def faster_than(
+    seconds: float,
+    question: Question,
+    restrictions: Restrictions,
+    *,
+    time_limit: float | None = None,
+    space: Space | None = None,
+) -> Estimate | None:
+    """The fastest layout of a question, of those that take less than so many seconds; None where there is none, or none
+    was found in time.
+
+    What is known to take that long spares most of the search. `space` are the question's layouts where they are known.
+    """
+    split = isinstance(question, MixedQuestion) or restrictions.by_recompute(question.training)
+    if split or any(axis.beside and axis.beside(question, restrictions) for axis in searched().values()):
+        found = search(question, top=1, restrictions=restrictions, time_limit=time_limit).best
+        return found if found.compared_seconds < seconds else None
+    candidates = UniformCandidates(question, restrictions, space)
+    found_below = BranchAndBound(candidates, 1, time.monotonic(), time_limit, None, seconds)
+    found_below.run()
+    estimates = [_estimate(candidates, row, placement) for row, placement in found_below.leaders()]
+    return min(estimates, key=by_speed, default=None)
 
 
 def _proven(

@@ -74,6 +74,15 @@ class Space:
             counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
         return counts * self.counts.layouts
 
+    def asked_of(self, question: Question) -> Space:
+        """The same layouts for a question that differs in rates and in sizes of memory alone: no rule of legality reads
+        these."""
+        same = replace(self, question=question)
+        vars(same).update(
+            {name: getattr(self, name) for name in ("sizes", "microbatches", "may_start_empty")}
+        )
+        return same
+
     def _without_empty_cores(self) -> Space:
         kept = np.flatnonzero(self.sizes)
         if len(kept) == len(self.cores):

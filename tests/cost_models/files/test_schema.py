@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.files.parsing import KINDS, json_schema
+from cost_models.files.parsing import KINDS
+from cost_models.files.schema import json_schema
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,3 +28,9 @@ def test_quantities_are_text_and_a_gpu_may_be_a_name() -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(UnknownNameError, match="did you mean `cluster`"):
         json_schema("clusters")
+
+
+def test_fields_say_what_they_are() -> None:
+    schema = json_schema("cluster")
+    assert schema["properties"]["links"]["description"]
+    assert "one direction" in schema["$defs"]["LinkSpec"]["properties"]["bandwidth"]["description"]

@@ -130,3 +130,17 @@ def test_only_run_and_measuring_need_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_wrong_question_is_told_before_the_search_is_imported() -> None:
+    asked = ["plan", "llama3-70b", "nowhere", "--gpus", "8", "--global-batch", "8", "--sequence", "1024"]
+    said = """import sys, meshwright.cli as cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    late = ("planner.search", "planner.answers", "pulp", "matplotlib", "pandas", "torch")
+    print([name for name in sys.modules if name.startswith(late)])
+"""
+    found = subprocess.run([sys.executable, "-c", said, *asked], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout.strip()) == (2, "[]"), found
+    assert "unknown cluster `nowhere`" in found.stderr

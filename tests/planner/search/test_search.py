@@ -26,8 +26,8 @@ from planner.search import branching
 from planner.search import search as search_module
 from planner.search.by_recompute import search_each_policy
 from planner.search.result import SearchResult, by_speed
-from planner.search.search import search
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.search.search import faster_than, search
+from planner.space.layouts import Restrictions, legal_space, parse_restrictions
 
 QUESTIONS = [
     {"gpus": 4, "memory": "1 GiB"},
@@ -91,6 +91,20 @@ def test_an_estimate_is_what_its_layout_costs() -> None:
     question = small_question(memory="220 MiB")
     for found in search(question).estimates:
         assert estimate(question, parse_layout(str(found.layout))).step_seconds == found.step_seconds
+
+
+@pytest.mark.parametrize("settings", QUESTIONS)
+def test_what_is_faster_than_a_known_time_is_the_best_or_nothing(settings: dict[str, Any]) -> None:
+    question = small_question(**settings)
+    least = brute_force(question)[0]
+    faster = small_question(**settings | {"memory": "2 GiB"})  # the same layouts with more room
+    space = legal_space(question, Restrictions())
+    for asked, known in ((question, None), (question, space), (faster, space.asked_of(faster))):
+        best = brute_force(asked)[0]
+        found = faster_than(least * 1.001, asked, Restrictions(), space=known)
+        assert found is not None
+        assert found.step_seconds == pytest.approx(best, rel=1e-9)
+        assert faster_than(best * (1 - 1e-6), asked, Restrictions(), space=known) is None
 
 
 @pytest.mark.parametrize("question", STOPPED)

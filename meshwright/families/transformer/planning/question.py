@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster
-from meshwright.families.transformer.planning.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
-from meshwright.families.transformer.planning.planned import Planned
 from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
 from meshwright.verbs.plan import PlanOptions
-from planner.answers.optimising import optimise
-from planner.answers.optimum import answered_question
-from planner.answers.recommended import recommend
-from planner.answers.remedies import remedies_told
 from planner.certificate import Proof
 from planner.objectives import Objective
-from planner.plan import Plan
 from planner.rules.legality import require_opened
-from planner.search.budget import Budget
 from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    from meshwright.families.transformer.planning.clusters import ClustersQuestion
+    from meshwright.families.transformer.planning.planned import Planned
+    from planner.plan import Plan
+    from planner.search.budget import Budget
 
 TOP = 5
 """Plans ranked unless the user says otherwise."""
@@ -71,6 +70,12 @@ class PlanQuestion:
         Raises:
             InfeasibleError: nothing fits, or nothing meets the deadline.
         """
+        # what is wrong with a question is said before any of the search is imported
+        from meshwright.families.transformer.planning.planned import Planned
+        from planner.answers.optimising import optimise
+        from planner.answers.recommended import recommend
+        from planner.answers.remedies import remedies_told
+
         budget.proof = self.proof
         with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
@@ -104,6 +109,8 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     problems = Problems()
     read: Sequence[PlanQuestion | ClustersQuestion | None]
     if options.clusters:
+        from meshwright.families.transformer.planning.clusters import ask_clusters
+
         read = [problems.read(lambda: ask_clusters(options))]
     else:
         read = [problems.read(lambda: _ask_one(options))]
@@ -133,6 +140,9 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
+    from meshwright.families.transformer.planning.clusters import clusters_of_plan
+    from planner.answers.optimum import answered_question
+
     told, objective = plan.recommendation, plan.objective
     question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
     proof: Proof = "search" if plan.certificate is None else plan.certificate.proved_by
