@@ -8,20 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configs import load
 
 from cost_models.errors import InputError
-from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.operators.parameters import total_parameters
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((FOLDER / "published.json").read_text("utf-8"))
 with (FOLDER / "published.csv").open(encoding="utf-8") as _file:
     COUNTED = {row["model"]: int(row["parameters"]) for row in csv.DictReader(_file)}
-
-
-def read(folder: Path, config: dict[str, Any]) -> LoadedModel:
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return resolve_model(str(folder))
 
 
 def test_forty_current_architectures_are_counted() -> None:
@@ -31,23 +26,23 @@ def test_forty_current_architectures_are_counted() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_of_transformers(tmp_path: Path, name: str) -> None:
-    model = read(tmp_path, CONFIGS[name]).spec
+    model = load(tmp_path, CONFIGS[name]).spec
     assert total_parameters(model) == pytest.approx(COUNTED[name], rel=1e-3)
 
 
 def test_windows_and_positions_are_read_block_by_block(tmp_path: Path) -> None:
-    exaone = read(tmp_path, CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).spec
+    exaone = load(tmp_path, CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).spec
     assert [exaone.window_of(layer) for layer in range(4)] == [4096, 4096, 4096, None]
     assert exaone.rotary is not None
     assert exaone.rotary.pattern == (True, True, True, False)
-    ministral = read(tmp_path, CONFIGS["mistralai/Ministral-8B-Instruct-2410"]).spec
+    ministral = load(tmp_path, CONFIGS["mistralai/Ministral-8B-Instruct-2410"]).spec
     assert [ministral.window_of(layer) for layer in range(4)] == [None, 32768, 32768, 32768]
-    ernie = read(tmp_path, CONFIGS["baidu/ERNIE-4.5-300B-A47B-Base-PT"]).spec
+    ernie = load(tmp_path, CONFIGS["baidu/ERNIE-4.5-300B-A47B-Base-PT"]).spec
     assert (ernie.num_moe_layers, ernie.is_mixture(2), ernie.is_mixture(3)) == (51, False, True)
 
 
 def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
-    granite = read(tmp_path, CONFIGS["ibm-granite/granite-3.3-8b-base"]).spec
+    granite = load(tmp_path, CONFIGS["ibm-granite/granite-3.3-8b-base"]).spec
     assert (granite.embedding_scale, granite.attention_scale, granite.logit_scale) == (
         12.0,
         0.0078125,
@@ -56,14 +51,14 @@ def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
     assert granite.left_out == ("what halves of blocks add, scaled by 0.22",)
     assert (
         "clipped queries, keys and values"
-        in read(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out
+        in load(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out
     )
-    assert any("xIELU" in what for what in read(tmp_path, CONFIGS["swiss-ai/Apertus-8B-2509"]).spec.left_out)
+    assert any("xIELU" in what for what in load(tmp_path, CONFIGS["swiss-ai/Apertus-8B-2509"]).spec.left_out)
 
 
 def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
     def said(**more: Any) -> str:
-        return "; ".join(read(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | more).assumptions)
+        return "; ".join(load(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | more).assumptions)
 
     assert "not read" not in said(bos_token_id=1, torch_dtype="bfloat16", use_mup=False, extra=None)
     assert "nothing of memory_slots 16, rope_style new: not read" in said(memory_slots=16, rope_style="new")
@@ -82,7 +77,7 @@ def test_blocks_without_a_price_are_refused_with_what_they_are(
     tmp_path: Path, change: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
-        read(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | change)
+        load(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | change)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +91,4 @@ def test_blocks_without_a_price_are_refused_with_what_they_are(
 )
 def test_a_mixture_whose_blocks_differ_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        read(tmp_path, CONFIGS["tencent/Hunyuan-A13B-Pretrain"] | change)
+        load(tmp_path, CONFIGS["tencent/Hunyuan-A13B-Pretrain"] | change)
