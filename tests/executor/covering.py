@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 
+import yaml
 from effort import some_of
 
 from cost_models.axes.layout import parse_layout
@@ -16,6 +18,12 @@ FEW_RANKS = 4
 
 Case = tuple[str, str]
 """Name of a model and a layout."""
+
+
+def cases_of(tests: str) -> list[Case]:
+    """What tests of that name choose from (`cases.yaml`)."""
+    listed = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text("utf-8"))[tests]
+    return [(model, layout) for one in listed for model, layouts in one.items() for layout in layouts]
 
 
 def in_every_run(cases: Sequence[Case]) -> list[Case]:

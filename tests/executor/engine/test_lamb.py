@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from covering import in_every_run
+from covering import cases_of, in_every_run
 from effort import number
 from processes import Processes
 from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
@@ -32,37 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "biased mixture": MOE | {"gated_mlp": False, "activation": "gelu", "mlp_bias": True},
 }
 
-CASES = in_every_run(
-    [
-        ("gpt", "mbs2"),
-        ("gpt", "tp2 mbs4"),
-        ("gpt", "pp2 mbs2"),
-        ("gpt", "dp2 mbs2 zero0"),
-        ("gpt", "dp2 mbs2 zero1"),
-        ("gpt", "dp2 mbs2 zero1 overlap=dp"),
-        ("gpt", "dp2 mbs2 zero2"),
-        ("gpt", "dp2 mbs2 zero3"),
-        ("gpt", "tp2 pp2 sp mbs2"),
-        ("gpt", "tp2 dp2 mbs2 zero1"),
-        ("gpt", "tp2 dp2 mbs2 zero3"),
-        ("gpt", "pp2 dp2 mbs1 zero1 schedule=zbv"),
-        ("gpt", "pp2 dp2 mbs1 zero2"),
-        ("gpt", "dp4 mbs1 zero1 shard2"),
-        ("gpt", "dp4 mbs1 zero3 shard2"),
-        ("untied", "cp2 dp2 mbs1 zero2 context=ring"),
-        ("mixture", "dp2 ep2 mbs2 zero0"),
-        ("mixture", "dp2 ep2 mbs2 zero1"),
-        ("mixture", "dp2 ep2 mbs2 zero2"),
-        ("mixture", "dp2 ep2 mbs2 zero3"),
-        ("mixture", "dp4 ep2 mbs1 zero1 shard2"),
-        ("biased mixture", "tp2 mbs2"),
-        ("biased mixture", "tp2 sp mbs2 etp1"),
-        ("biased mixture", "tp2 dp2 ep2 mbs2 zero2"),
-        ("gpt", "tp2 mbs2 recompute=full offload=parked"),
-        ("gpt", "dp2 mbs2 zero1 offload=parked:2/activations"),
-        ("mixture", "dp2 ep2 mbs2 zero3 offload=parked"),
-    ]
-)
+CASES = in_every_run(cases_of("lamb"))
 
 
 def by_reference(plan: Plan, steps: int) -> Trained:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from covering import in_every_run
+from covering import cases_of, in_every_run
 from processes import Processes
 from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
@@ -38,44 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "routed": ROUTED,
 }
 
-CASES = in_every_run(
-    [
-        ("mixture", "mbs1"),
-        ("mixture", "dp2 ep2 mbs2"),
-        ("mixture", "dp2 ep2 mbs2 zero1"),
-        ("mixture", "dp2 mbs1 zero3"),
-        ("mixture", "pp2 mbs1"),
-        ("shared", "tp2 mbs2"),
-        ("shared", "tp2 sp mbs2 etp1"),
-        ("latent", "mbs2 recompute=selective"),
-        ("latent", "tp2 mbs2"),
-        ("latent", "tp2 sp mbs2"),
-        ("mixture", "dp4 ep4 mbs1 zero2"),
-        ("mixture", "dp4 ep2 mbs2 zero1"),
-        ("mixture", "dp4 ep2 mbs1 zero2"),
-        ("shared", "dp4 ep2 mbs2 zero3"),
-        ("mixture", "tp2 dp2 ep2 sp mbs2 zero0"),
-        ("mixture", "tp2 dp2 ep2 mbs2 zero2"),
-        ("shared", "tp2 dp2 ep2 etp1 sp mbs2 zero1"),
-        ("deepseek", "tp2 dp2 ep4 etp1 sp mbs2 zero3"),
-        ("mixture", "pp2 dp2 ep2 mbs1 zero0"),
-        ("mixture", "pp2 dp2 ep2 mbs1 zero3 recompute=full"),
-        ("shared", "pp2 dp2 ep2 mbs1 zero2 schedule=zbv"),
-        ("deepseek", "pp2 dp2 ep2 mbs1 zero1 schedule=zero-bubble"),
-        ("deepseek", "pp2 vpp2 dp2 ep2 mbs1 zero0 recompute=selective"),
-        ("shared", "tp2 pp2 dp2 ep4 etp1 sp mbs1 zero1 schedule=dualpipev"),
-        ("deepseek", "tp2 pp2 dp2 ep2 mbs1 zero2 sp order=tp-pp-dp-cp"),
-        ("routed", "tp2 mbs2"),
-        ("routed", "tp2 sp mbs2 etp1"),
-        ("routed", "pp2 dp2 ep2 mbs1 zero2"),
-        ("mixture", "cp2 ep2 mbs2 zero1"),
-        ("deepseek", "cp2 dp2 ep2 mbs2 zero3 context=all-gather"),
-        ("deepseek", "cp2 tp2 ep2 etp1 sp mbs2 zero2 context=all-to-all"),
-        ("mixture", "dp4 ep2 mbs1 zero1 shard2"),
-        ("mixture", "dp4 mbs1 zero3 shard2"),
-        ("shared", "cp2 dp2 tp2 ep2 etp1 sp mbs1 zero2 shard2"),
-    ]
-)
+CASES = in_every_run(cases_of("mixtures"))
 
 
 @pytest.fixture(scope="module")

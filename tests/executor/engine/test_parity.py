@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from covering import in_every_run
+from covering import cases_of, in_every_run
 from effort import number
 from processes import Processes
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
-
-from cost_models.specs.choices import CONTEXTS
 
 STEPS = number(2, 4)
 """The second has what the first update did."""
@@ -65,94 +63,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "after": AFTER,
 }
 
-CASES = in_every_run(
-    [
-        ("gpt", "mbs2"),
-        ("gpt", "mbs2 recompute=full"),
-        ("gpt", "mbs2 recompute=selective"),
-        ("gpt", "tp2 mbs4"),
-        ("gpt", "tp2 sp mbs4"),
-        ("llama", "tp2 mbs4"),
-        ("llama", "tp2 sp mbs4 recompute=selective"),
-        ("gpt", "pp2 mbs2 schedule=gpipe"),
-        ("gpt", "pp2 mbs2"),
-        ("llama", "pp2 mbs1"),
-        ("gpt", "pp2 vpp2 mbs2"),
-        ("five", "pp2 mbs2 layers=3,2"),
-        ("five", "pp2 mbs2 layers=1,4 recompute=full,none"),
-        ("gpt", "pp2 mbs2 layers=0,4"),
-        ("untied", "pp2 vpp2 mbs2 layers=0,2,2,0"),
-        ("gpt", "pp2 mbs2 layers=4,0 schedule=zero-bubble"),
-        ("gpt", "dp2 mbs2 zero0"),
-        ("gpt", "dp2 mbs2 zero1"),
-        ("gpt", "dp2 mbs2 zero2"),
-        ("gpt", "dp2 mbs2 zero3"),
-        ("llama", "dp2 mbs1 zero3 recompute=full"),
-        ("gpt", "tp2 pp2 mbs2"),
-        ("gpt", "tp2 pp2 sp mbs2 recompute=full"),
-        ("untied", "tp2 dp2 mbs2 zero0"),
-        ("gpt", "tp2 dp2 mbs2 zero1"),
-        ("gpt", "tp2 dp2 sp mbs2 zero2"),
-        ("gpt", "tp2 dp2 mbs2 zero3"),
-        ("gpt", "pp2 dp2 mbs1 zero0 schedule=gpipe"),
-        ("gpt", "pp2 dp2 mbs1 zero0"),
-        ("gpt", "pp2 dp2 mbs1 zero1"),
-        ("gpt", "pp2 dp2 mbs1 zero2"),
-        ("gpt", "pp2 dp2 mbs1 zero3"),
-        ("gpt", "pp2 vpp2 dp2 mbs1 zero1"),
-        ("gpt", "pp4 mbs2"),
-        ("llama", "pp2 mbs2 schedule=zero-bubble"),
-        ("gpt", "pp2 vpp2 dp2 mbs1 zero1 schedule=zero-bubble"),
-        ("gpt", "pp2 dp2 mbs1 zero0 schedule=zbv"),
-        ("untied", "tp2 pp2 mbs2 sp schedule=zbv"),
-        ("gpt", "pp2 dp2 mbs1 zero2 schedule=zbv"),
-        ("gpt", "tp2 pp2 dp2 mbs1 zero1 schedule=dualpipev"),
-        ("gpt", "tp2 pp2 dp2 mbs1 zero0 sp schedule=gpipe"),
-        ("gpt", "tp2 pp2 dp2 mbs1 zero1"),
-        ("gpt", "tp2 pp2 dp2 mbs1 zero1 order=tp-pp-dp-cp"),
-        ("untied", "pp2 vpp2 dp2 mbs1 zero3 order=tp-pp-dp-cp"),
-        ("llama", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp recompute=selective"),
-        ("gpt", "dp4 mbs1 zero1 shard2"),
-        ("gpt", "dp4 mbs1 zero2 shard2"),
-        ("gpt", "dp4 mbs1 zero3 shard2"),
-        ("gpt", "dp2 mbs2 zero1 shard1"),
-        ("gpt", "dp2 mbs2 zero3 shard1"),
-        ("untied", "pp2 dp4 mbs1 zero2 shard2 schedule=zbv"),
-        *[("gpt", f"cp2 mbs2 context={way}") for way in CONTEXTS],
-        *[("llama", f"cp2 mbs1 context={way} recompute=full") for way in CONTEXTS],
-        *[("gpt", f"cp4 mbs2 context={way}") for way in CONTEXTS],
-        *[("alibi", f"cp2 mbs4 context={way}") for way in ("ring", "all-gather")],
-        ("alibi", "cp2 tp2 mbs4 context=all-to-all"),
-        *[("windowed", f"cp2 mbs4 context={way}") for way in CONTEXTS],
-        *[("windowed", f"cp4 mbs4 context={way}") for way in ("ring", "all-gather")],
-        ("in turns", "pp2 vpp2 mbs2"),
-        ("in turns", "tp2 mbs4"),
-        *[("chunked", f"cp2 mbs4 context={way}") for way in CONTEXTS],
-        ("chunked", "pp4 mbs2"),
-        ("untied", "cp2 tp2 sp mbs4 zero2 recompute=selective"),
-        ("gpt", "cp2 dp2 mbs1 zero1 shard2 order=tp-dp-cp-pp"),
-        ("gpt", "cp2 dp2 mbs1 zero3 context=all-gather"),
-        ("gpt", "cp2 pp2 mbs1 zero0 context=all-to-all schedule=gpipe"),
-        ("five", "cp2 pp2 mbs1 layers=2,3 recompute=full:1/selective,none"),
-        ("llama", "cp2 pp2 mbs1 zero2 context=all-gather schedule=zero-bubble"),
-        ("gpt", "cp2 pp2 dp2 mbs1 zero2 shard2 schedule=zbv order=tp-pp-cp-dp"),
-        ("gpt", "cp2 tp2 pp2 mbs1 zero1 sp schedule=dualpipev context=all-to-all"),
-        ("normed", "tp2 sp dp2 mbs2 zero2 recompute=full"),
-        ("normed", "tp2 cp2 mbs4 zero1"),
-        ("side by side", "mbs2 recompute=selective"),
-        ("side by side", "tp2 mbs2"),
-        ("side by side", "tp2 sp cp2 pp2 mbs2 zero1"),
-        ("side by side", "pp2 dp2 mbs1 zero2 schedule=zbv"),
-        ("two norms", "tp2 mbs4"),
-        ("two norms", "tp2 sp pp2 mbs2 zero1"),
-        ("two norms", "cp2 dp2 mbs1 zero3 recompute=selective"),
-        ("around", "tp2 mbs4"),
-        ("around", "tp2 sp pp2 mbs2 zero1"),
-        ("around", "cp2 mbs4 recompute=full"),
-        ("after", "pp4 mbs2"),
-        ("after", "cp2 dp2 mbs1 zero2"),
-    ]
-)
+CASES = in_every_run(cases_of("parity"))
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,15 @@ where RMS norm's backward pass is many kernels whose temporaries the model does 
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
-from covering import in_every_run
+from covering import cases_of, in_every_run
 from effort import some_of
 from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, plan_for
 
-from cost_models.specs.choices import CONTEXTS
 from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 
@@ -40,39 +38,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "experts_per_token": 4,
     },
 }
-BOTH = (
-    "mbs2",
-    "mbs2 recompute=full",
-    "mbs2 recompute=selective",
-    "pp2 mbs2",
-    "dp2 mbs2 zero1",
-    "dp2 mbs2 zero2",
-    "dp2 mbs2 zero3",
-    "dp2 mbs4 zero3",
-)
-CASES = in_every_run(
-    [
-        *product(("gpt", "llama"), BOTH),
-        *product(("mixture",), ("mbs2", "dp2 ep2 mbs2 zero1", "dp2 ep2 mbs2 zero2")),
-        *product(("side by side", "two norms", "around", "after"), ("mbs2",)),
-        ("gpt", "tp2 mbs2"),
-        ("gpt", "tp2 sp mbs2"),
-        ("gpt", "pp2 vpp2 mbs2"),
-        ("gpt", "pp2 mbs2 overlap=pp"),
-        ("gpt", "dp2 mbs2 zero1 overlap=dp"),
-        ("gpt", "pp2 mbs2 schedule=zero-bubble"),
-        ("llama", "pp2 mbs2 schedule=zero-bubble"),
-        ("gpt", "tp2 sp pp2 mbs2 schedule=zero-bubble"),
-        ("gpt", "dp4 mbs2 zero1 shard2"),
-        ("llama", "dp4 mbs2 zero2 shard2"),
-        *product(("gpt", "llama"), [f"cp2 mbs2 zero1 context={way}" for way in CONTEXTS]),
-        *product(("gpt",), [f"cp4 mbs4 zero1 context={way}" for way in CONTEXTS]),
-        ("gpt", "cp2 mbs4 zero1 recompute=full context=ring"),
-        ("llama", "cp2 mbs4 zero1 recompute=full context=all-gather"),
-        ("gpt", "cp2 dp2 mbs2 zero3 recompute=selective context=all-to-all"),
-        ("gpt", "cp2 tp2 sp mbs4 zero1 context=ring"),
-    ]
-)
+CASES = in_every_run(cases_of("peaks"))
 TURN_ERROR = 0.12
 """Where a V turns, what its two stages hand one another counts twice, and so do the gradients of the block at work."""
 
