@@ -172,6 +172,7 @@ class _Choices:
             result=SearchResult(
                 estimates=tuple(estimate for _, estimate in ranked[: self.top]),
                 certificate=self._certificate(chosen, measure.gap(value, bound)),
+                searches=chosen.searches,
             ),
             objective=objective,
             sizes=sizes,

@@ -11,6 +11,7 @@ from cost_models.specs.cluster import Precision
 from planner.certificate import Certificate
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective
+from planner.search.branching import BranchAndBound
 from planner.search.result import SearchResult, by_speed
 from planner.space.gpu_counts import resized
 
@@ -91,6 +92,8 @@ class BestPlans:
     certificate: Certificate
     bound: float
     """No covered plan has a better value than this; in the unit of the objective's measure."""
+    searches: tuple[BranchAndBound, ...] = ()
+    """The searches behind it, as they ended."""
 
     @property
     def gpus(self) -> int:
@@ -123,7 +126,11 @@ def ranked_plans(
         gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
     return BestPlans(
-        question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
+        question,
+        tuple(ranked[:top]),
+        certificate,
+        measure.loss(loss) if everywhere else measure.open,
+        tuple(search for result in found for search in result.searches),
     )
 
 

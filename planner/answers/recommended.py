@@ -7,9 +7,10 @@ or unlike any timed one.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from cost_models.axes.layout import axes_that_differ
 from cost_models.errors import InfeasibleError
@@ -21,7 +22,9 @@ from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
 from planner.plan import PlanRecommendation, PlanRestrictions
+from planner.search.branching import BranchAndBound
 from planner.search.budget import Budget
+from planner.search.counting import count_below
 from planner.search.opening import UniformCandidates
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to
@@ -138,7 +141,7 @@ def recommend(
         pair_error=judge.pair_error,
         risk=question.risk,
         last_memory=last,
-        within_error=within_error(question, asked, fastest.compared_seconds, budget),
+        within_error=within_error(question, asked, found, budget),
         interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
 
@@ -220,32 +223,21 @@ class WithinError:
 
 
 def within_error(
-    question: Question, limits: Restrictions, best_seconds: float, budget: Budget
+    question: Question, limits: Restrictions, found: SearchResult, budget: Budget
 ) -> WithinError | None:
-    """Count them; None where there are more than are worth counting, or time has run out."""
+    """Count them from where the search ended; None where they are not worth counting, or time has run out."""
     share = pair_error_of(question)
-    found = 0
+    below, total = found.best.compared_seconds * (1 + share), 0
+    for search in found.searches or _unsearched(question, limits):
+        near = count_below(search, below, MOST_COUNTED, lambda: budget.seconds_left > 0)
+        if near is None:
+            return None
+        total += near
+    return WithinError(share, total)
+
+
+def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:
+    """Searches of a question that was proved in another way, before they start."""
     for part in limits.by_recompute(question.training) or (limits,):
-        more = _within(question, part, best_seconds * (1 + share), budget)
-        if more is None:
-            return None
-        found += more
-    return WithinError(share, found)
-
-
-def _within(question: Question, limits: Restrictions, below: float, budget: Budget) -> int | None:
-    """How many layouts have bounds below some seconds."""
-    try:
-        candidates = UniformCandidates(question, limits)
-    except InfeasibleError:  # none is legal
-        return 0
-    found = opened = 0
-    while candidates.least_closed() < below:
-        bounds = candidates.open(below)
-        opened += len(bounds)
-        if opened > MOST_COUNTED or budget.seconds_left <= 0:
-            return None
-        rows = opened - len(bounds) + np.flatnonzero(bounds < below)
-        if len(rows):
-            found += int((candidates.capacity_bounds(rows, below) < below).sum())
-    return found
+        with suppress(InfeasibleError):  # none is legal
+            yield BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None)

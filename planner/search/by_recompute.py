@@ -36,6 +36,7 @@ def search_each_policy(
         estimates=tuple(ranked),
         certificate=_with_gap(certificate, ranked[0]),
         interrupted=answers[-1].interrupted,
+        searches=tuple(one for result in answers for one in result.searches),
     )
 
 

@@ -54,8 +54,9 @@ class UniformCandidates:
         none = np.empty(0, dtype=np.int64)
         self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
         self._costs = stage_costs(question, self._columns)
-        self._opened = self._skipped = 0
-        """How often entries were opened; how many layouts of open pairs the bound of their shape discarded."""
+        self._opened = 0
+        self._passed_over = [(none, none.reshape(0, 2), np.empty(0))]
+        """Pairs, shapes and bounds of layouts of open pairs that the bound of their shape discarded."""
         self._batch = FIRST_OPENED
 
     @property
@@ -122,13 +123,24 @@ class UniformCandidates:
             num_layers=self.question.model.num_layers,
         )
         kept = least < cut_off
-        self._skipped += int((~kept).sum())
-        counts = pairs.counts.rows(pair[kept])
-        columns = space.rows(pairs.core[pair[kept]], pairs.variant[pair[kept]], shape[kept])
+        self._passed_over.append((pair[~kept], shape[~kept], least[~kept]))
+        return self._write_out(pair[kept], shape[kept], least[kept])
+
+    def reopen(self, below: float) -> Array:
+        """Write out the shapes of open pairs that a smaller time to beat left unwritten; returns their quick bounds."""
+        pair, shape, least = map(np.concatenate, zip(*self._passed_over, strict=True))
+        late = least < below
+        self._passed_over = [(pair[~late], shape[~late], least[~late])]
+        return self._write_out(pair[late], shape[late], least[late])
+
+    def _write_out(self, pair: Ints, shape: Ints, least: Array) -> Array:
+        """Price (N,) pairs with (N, 2) shapes, whose bounds are known; returns their quick bounds."""
+        counts = self._pairs.counts.rows(pair)
+        columns = self._pricing.space.rows(self._pairs.core[pair], self._pairs.variant[pair], shape)
         columns = with_counts(columns, counts.least)
         costs = self._pricing.costs(columns, counts)
         self._columns, self._costs = joined(self._columns, columns), joined(self._costs, costs)
-        return np.maximum(self._pricing.bounds(columns, costs), least[kept])
+        return np.maximum(self._pricing.bounds(columns, costs), least)
 
     def open_all(self) -> None:
         """Write out every layout, with what hosts cannot hold."""
@@ -137,7 +149,8 @@ class UniformCandidates:
 
     def tally(self, below: float) -> Tally:
         """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
-        infeasible, pruned, undecided = 0, self._skipped, 0
+        infeasible, undecided = 0, 0
+        pruned = sum(len(least) for _, _, least in self._passed_over)
         for level, layouts in (
             (self._cores, self._pricing.space.sizes),
             (self._pairs, self._pairs.layouts),

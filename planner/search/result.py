@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cost_models.errors import NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.units import counted, format_seconds
 from planner.certificate import Certificate
+
+if TYPE_CHECKING:
+    from planner.search.branching import BranchAndBound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,8 @@ class SearchResult:
     certificate: Certificate
     interrupted: bool = False
     """True where Ctrl-C ended the search; the result is what was found by then."""
+    searches: tuple[BranchAndBound, ...] = field(default=(), repr=False, compare=False)
+    """The searches as they ended, for who asks more of them; they hold as much memory as searching does."""
 
     @property
     def best(self) -> Estimate:

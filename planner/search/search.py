@@ -135,7 +135,12 @@ def _proven(
         raise candidates.nothing_fits()
     estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
     ranked = sorted(estimates, key=by_speed)[: found.top]
-    return SearchResult(estimates=tuple(ranked), certificate=found.certificate(), interrupted=interrupted)
+    return SearchResult(
+        estimates=tuple(ranked),
+        certificate=found.certificate(),
+        interrupted=interrupted,
+        searches=(found,) if isinstance(found, BranchAndBound) else (),
+    )
 
 
 def _candidates(question: Question, limits: Restrictions) -> Candidates:

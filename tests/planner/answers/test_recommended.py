@@ -164,12 +164,17 @@ def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
     question = small_question(4, "220 MiB")
     every = search(question, top=10**6).estimates
     best, share = every[0].step_seconds, pair_error_of(question)
-    near = within_error(question, Restrictions(), best, Budget())
+    found = search(question, top=1)
+    near = within_error(question, Restrictions(), found, Budget())
+    anew = within_error(question, Restrictions(), replace(found, searches=()), Budget())
+    assert near == anew
     assert near is not None
     close = sum(one.step_seconds < best * (1 + share) for one in every)
     assert (near.share, close > 1) == (share, True)
     assert close <= near.layouts <= len(every) + 100
-    alone = within_error(question, parse_restrictions(["tp=1", "pp=1"]), best, Budget())
+    alone = within_error(
+        question, parse_restrictions(["tp=1", "pp=1"]), replace(found, searches=()), Budget()
+    )
     assert alone is not None
     assert alone.layouts <= near.layouts
 

@@ -90,6 +90,7 @@ class PlanQuestion:
         told = None
         if self.pick == "recommended" and self.plain:
             told = recommend(self.question, optimum.result, self.restrictions, budget)
+        optimum = replace(optimum, result=replace(optimum.result, searches=()))
         return Planned(
             optimum=optimum,
             gpus_per_node=self.question.cluster.gpus_per_node,
