@@ -167,6 +167,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_days(seconds: float) -> str:
-    """Seconds → "1 day", "20.7 days", "2,287.7 days"."""
+    """Seconds → "1 day", "20.7 days", "2,287.7 days"; of less than a day "18.2 hours" or "3.4 minutes"."""
+    if seconds < _SECONDS["d"]:
+        noun, unit = ("hours", "h") if seconds >= _SECONDS["h"] else ("minutes", "min")
+        return f"{seconds / _SECONDS[unit]:.1f} {noun}"
     days = f"{seconds / _SECONDS['d']:,.1f}".removesuffix(".0")
     return f"{days} day{'s' * (days != '1')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_of
@@ -11,23 +11,24 @@ from cost_models.units import format_bytes, format_seconds
 from meshwright.explorer.asking import Sought, sought
 from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
-from meshwright.families.transformer.chapters import answer_blocks, reasons
+from meshwright.families.transformer.chapters import reasons
 from meshwright.families.transformer.explain import explain
 from meshwright.families.transformer.planning.planned import Planned
 from meshwright.families.transformer.planning.question import TOP, PlanQuestion
+from meshwright.inputs.goals import Pick
 from meshwright.inputs.limits import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
 from meshwright.plots.curves.drawing import Tradeoff, draw_frontier
 from meshwright.plots.drawing import draw_memory, draw_timeline
 from meshwright.plots.drawn import Drawing
+from meshwright.render.estimates import mfu_words
 from meshwright.render.goals import gpus_in_words
-from meshwright.render.ranked import optimum_table, plans_rows
-from meshwright.render.words import lines_of_any_length, percent, with_units_kept
+from meshwright.render.ranked import question_header
+from meshwright.render.words import lines_of_any_length, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask as ask_forecast
 from meshwright.verbs.report.requests import USUAL_NAME
-from planner.answers.recommended import recommend
 from planner.objectives import Objective
 from planner.plan_files import plan_text
 from planner.search.budget import Budget
@@ -59,7 +60,7 @@ def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 def frontier(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     """All layouts, with those that are the best for their memory; nothing where there is no plan, as `answer` says."""
     try:
-        asked = _asked(start, values, top=1)
+        asked = _asked(start, values, top=1, pick="fastest")
     except MeshwrightError:
         return
     limits = asked.planned.restrictions
@@ -98,7 +99,7 @@ def _told(parts: Callable[[], Iterator[Message]]) -> Iterator[Message]:
         yield from told_error(error)
 
 
-def _asked(start: Start, values: Mapping[str, str], *, top: int) -> _Asked:
+def _asked(start: Start, values: Mapping[str, str], *, top: int, pick: Pick = "recommended") -> _Asked:
     """The question's best layouts.
 
     Raises:
@@ -112,7 +113,7 @@ def _asked(start: Start, values: Mapping[str, str], *, top: int) -> _Asked:
         question=found.question,
         objective=Objective(),
         restrictions=confident(found.restrictions, found.question),
-        pick="fastest",
+        pick=pick,
     )
     return _Asked(found=found, planned=asked.answer(top, budget), budget=budget)
 
@@ -121,20 +122,17 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     yield {"shown": sought(start, values).shown}
     asked = _asked(start, values, top=TOP)
     planned, found = asked.planned, asked.found
-    plan, best = planned.plan, planned.best
-    ranked = optimum_table(planned.optimum) if len(plans_rows(planned.estimates)) > 1 else ""
+    plan, best = planned.plan, planned.picked
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(best.memory_limit)}"
-    brief = f"{format_seconds(best.step_seconds)} a step, MFU {percent(best.mfu)}, {peak}"
+    brief = f"{format_seconds(best.step_seconds)} a step, {mfu_words(best)}, {peak}"
     yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
-    yield _part("answer", "The answer", *answer_blocks(plan, best), ranked, *found.notes, *planned.notes)
+    header = question_header(plan.question, best.trust)
+    yield _part("answer", "The answer", planned.facts, header, *found.notes, *planned.notes)
+    yield _part("ranking", "Ranked on paper", *planned.ranking)
     yield _part("step", "One step", _picture(draw_timeline(plan.question, best), "timeline"))
     yield _part("memory", "Memory", _picture(draw_memory(plan.question, best), "memory"))
     if found.tokens is not None:
         yield from _told(lambda: _end(asked))
-    told = recommend(plan.question, planned.result, planned.restrictions, Budget(time_limit=SEARCH_SECONDS))
-    if told is not None:
-        _, *blocks = replace(planned, recommendation=told).recommended_blocks
-        yield _part("run", "What to run", *blocks)
     for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):
         yield {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
     yield _part("plan", "The plan itself", Listing(text=plan_text(plan)))

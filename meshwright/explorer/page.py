@@ -13,7 +13,7 @@ from meshwright.explorer.starting import Start
 if TYPE_CHECKING:
     from jinja2 import Template
 
-SLOTS = ("error", "answer", "step", "layouts", "memory", "ends", "run", "why", "changes", "plan")
+SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking", "changes", "plan")
 """Places of the parts, in their order on the page."""
 
 

@@ -6,19 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.plots.drawn import Drawing
+from meshwright.render.facts import Fact
 from meshwright.render.tables import Table
 from meshwright.render.words import with_units_kept
 
 Words = tuple[str, tuple[str, ...]]
 """A sentence, and the items of the list below it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A figure with its name, as in "step: 17.88 s"."""
-
-    name: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

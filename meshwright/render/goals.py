@@ -37,8 +37,8 @@ def value_text(value: float, unit: Unit) -> str:
     return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
 
 
-def training_sentence(optimum: Optimum) -> str:
-    """ "300 B tokens take 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours"; or nothing."""
+def training_words(optimum: Optimum) -> str:
+    """ "300 B tokens in 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours"; or nothing."""
     question, objective = optimum.question, optimum.objective
     tokens = question.training.tokens
     if tokens is None:
@@ -46,7 +46,7 @@ def training_sentence(optimum: Optimum) -> str:
     step = optimum.result.best.step_seconds
     seconds, hours = objective.training_seconds(question, step), objective.gpu_hours(question, step)
     words = (
-        f"{format_count(tokens)} tokens take {grouped(training_steps(question))} steps: {format_days(seconds)} on "
+        f"{format_count(tokens)} tokens in {grouped(training_steps(question))} steps: {format_days(seconds)} on "
         f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
     )
     if objective.operations is not None:
@@ -54,10 +54,10 @@ def training_sentence(optimum: Optimum) -> str:
         words += f" with the failures of {objective.operations.name} (goodput {percent(share)})"
     if objective.price is not None:
         words += f", {money(hours * objective.price)} at {money(objective.price)} each"
-    return wrapped(words)
+    return words
 
 
-def proof_sentence(optimum: Optimum) -> str:
+def optimum_proof_words(optimum: Optimum) -> str:
     """The proof of an objective other than the step time on given GPUs, or how far it got."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
     done = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
@@ -67,11 +67,11 @@ def proof_sentence(optimum: Optimum) -> str:
         fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
         over += f" ({fewer[-1]})" if fewer else ""
     if optimum.gap <= PROVEN:
-        least = "most" if measure.highest else "least"
-        return wrapped(f"Proved {least}{over}: {best}, {done}, gap 0 %")
+        least = "highest" if measure.highest else "lowest"
+        return f"{best} is proved the {least}{over}: {done}"
     if optimum.gap >= 1:
-        return wrapped(f"Stopped: {best}{over}, nothing proven yet ({done})")
-    return wrapped(f"Stopped: {best}{over}, proven within {percent(optimum.gap)} of optimal ({done})")
+        return f"stopped at {best}{over} with nothing proved: {done}"
+    return f"stopped at {best}{over}, proved within {percent(optimum.gap)} of the optimum: {done}"
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:

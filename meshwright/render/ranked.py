@@ -8,13 +8,10 @@ from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.estimates import host_lines, warning_lines
 from meshwright.render.goals import (
     changes_sentence,
     gpus_in_words,
     pools_table,
-    proof_sentence,
-    training_sentence,
     value_text,
 )
 from meshwright.render.tables import Table, table
@@ -23,7 +20,7 @@ from planner.answers.optimum import Optimum
 from planner.certificate import Certificate
 
 
-def question_header(question: Question, trust: Trust, memory_limit: float, *, subject: str = "") -> str:
+def question_header(question: Question, trust: Trust, *, subject: str = "") -> str:
     """What was asked (of the model, or of another subject), what was changed, how far prices may be believed."""
     cluster, training = question.cluster, question.training
     mixed = isinstance(question, MixedQuestion)
@@ -33,10 +30,8 @@ def question_header(question: Question, trust: Trust, memory_limit: float, *, su
         f"{format_count(training.tokens_per_step)} tokens/step ({grouped(training.global_batch)} x "
         f"{grouped(training.sequence_length)}, {training.precision})"
     )
-    if not mixed:  # pools have limits of their own
-        asked += f", limit {format_bytes(memory_limit)} each"
-        if question.confidence > EVEN:
-            asked += f" to fit with {100 * question.confidence:.4g} %"
+    if not mixed and question.confidence > EVEN:
+        asked += f", to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
     if isinstance(question, MixedQuestion):
         names = sentence_list([pool.hardware.name for pool in question.pools])
@@ -101,39 +96,31 @@ def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
     return (*cells[:place], cell, *cells[place + 1 :])
 
 
-def answer_sentence(optimum: Optimum) -> str:
-    """How long training takes, where the tokens are known, and the proof."""
-    if optimum.plain:
-        sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.compared_seconds)
-    else:
-        sentence = proof_sentence(optimum)
-    best = optimum.result.best
-    warnings = (*warning_lines(best), *host_lines(best, before="Best: "))
-    return "\n".join(text for text in (*warnings, training_sentence(optimum), sentence) if text)
+def proof_words(certificate: Certificate, best_seconds: float) -> str:
+    """The proof, or how far it got; "proved" is said only at gap 0."""
+    seconds = format_seconds(certificate.seconds)
+    done = (
+        f"{counted(certificate.layouts, 'layout')}: {grouped(certificate.infeasible)} do not fit, lower bounds rule"
+        f" out {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
+    )
+    if certificate.gap <= 0:
+        took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
+        return (
+            f"proved optimal under the cost model{_minimised_words(certificate, best_seconds)}{took}; {done}"
+        )
+    proven = (
+        f"proved within {percent(certificate.gap)} of the optimum"
+        if certificate.gap < 1
+        else "nothing proved"
+    )
+    after = f" after {seconds}" if certificate.seconds else ""
+    return f"stopped{after}: best {format_seconds(best_seconds)}, {proven}; {done}"
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
-    """The proof, or how far it got; "proved" is said only at gap 0."""
-    done = (
-        f"{counted(certificate.layouts, 'layout')}, {grouped(certificate.infeasible)} do not fit, "
-        f"{grouped(certificate.pruned)} skipped by bound, {grouped(certificate.solved)} placed exactly"
-    )
-    seconds = format_seconds(certificate.seconds)
-    if certificate.gap <= 0:
-        took = f", {seconds}" if certificate.seconds else ""  # plan files hold no durations
-        return wrapped(
-            f"Proved optimal under the model{' by one integer program' * (certificate.proved_by == 'ilp')}"
-            f"{_minimised_words(certificate, best_seconds)}: {done}, gap 0 %"
-            f"{took}{_settled_words(certificate)}"
-        )
-    proven = (
-        f"proven within {percent(certificate.gap)} of optimal"
-        if certificate.gap < 1
-        else "nothing proven yet"
-    )
-    best = f"best {format_seconds(best_seconds)}, {proven}"
-    after = f" after {seconds}" if certificate.seconds else ""
-    return wrapped(f"Stopped{after}: {best} ({done})")
+    """The same as a sentence of its own, with what an integer program confirmed."""
+    words = proof_words(certificate, best_seconds) + _settled_words(certificate)
+    return wrapped(f"{words[0].upper()}{words[1:]}")
 
 
 def _minimised_words(certificate: Certificate, best_seconds: float) -> str:
@@ -148,9 +135,8 @@ def _minimised_words(certificate: Certificate, best_seconds: float) -> str:
 def _settled_words(certificate: Certificate) -> str:
     """Whether the integer program agrees; it does so only where it had a choice."""
     settled = certificate.settled
-    if settled is None:
+    if certificate.proved_by == "ilp":
+        return "; by one integer program over all of them"
+    if settled is None or settled.layouts == 1:
         return ""
-    if settled.layouts == 1:
-        return "; bounds discarded every other layout"
-    left = counted(settled.layouts, "layout")
-    return f"; the integer program chose among the {left} that bounds could not discard, and agrees"
+    return f"; an integer program over the last {counted(settled.layouts, 'layout')} confirms it"

@@ -115,9 +115,12 @@ def wrapped(text: str, *, indent: str = "  ") -> str:
     Lines end at spaces but not before a unit; a word longer than a line, such as a placement, ends after one of its
     commas.
     """
-    if not _BROKEN.get():
-        return text
-    return "\n".join(lines_of(text, min(line_width(), _LONGEST_LINE), indent=indent))
+    return text if not _BROKEN.get() else "\n".join(sentence_lines(text, indent=indent))
+
+
+def sentence_lines(text: str, *, less: int = 0, indent: str = "") -> list[str]:
+    """A sentence on lines that fit the terminal, or a page's width, `less` some columns."""
+    return lines_of(text, min(line_width(), _LONGEST_LINE) - less, indent=indent)
 
 
 def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> list[str]:

@@ -237,12 +237,15 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
             told["would_fit"] = [asdict(one) for one in error.would_fit]
         with suppress(OSError):  # stderr has it, too
             say(as_json({"schema": JSON_SCHEMA, "error": told}))
-    lines = [f"error: {error.headline}", *(f"  {problem}" for problem in told_of)]
-    lines = ["\n".join(printable(part, limit=LONGEST) for part in line.split("\n")) for line in lines]
-    if isinstance(error, DoesNotFitError) and error.would_fit:
+    lines, below = [f"error: {error.headline}"], [f"  {problem}" for problem in told_of]
+    if isinstance(error, DoesNotFitError):  # first what to do, then why
         from meshwright.render.words import wrapped
 
-        lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit)]
+        below = [wrapped(line, indent="    ") for line in below]
+        if error.would_fit:
+            lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit), ""]
+    lines += below
+    lines = ["\n".join(printable(part, limit=LONGEST) for part in line.split("\n")) for line in lines]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]
     say_aside("\n".join(_folded(part) for line in lines for part in line.split("\n")))

@@ -58,7 +58,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
     )
     pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="goal")
     risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="goal")
-    top: int | None = flag("N", "Plans to rank; default 5.", kind=int, least=1, most=1000)
+    top: int | None = flag("N", "Also print the best N as a table.", kind=int, least=1, most=1000)
 
     @property
     def clusters(self) -> tuple[str | ClusterSpec, ...]:
@@ -145,6 +145,9 @@ def plan_command(options: PlanFlags, output: Output) -> None:
     output.show(answer, options.out)
     for remark in answer.remarks(interrupted=budget.interrupted):
         output.note(remark)
+    more = [answer.more, "" if options.out else "`meshwright explain` of a plan file (-o) says why"]
+    if not output.json and any(more):
+        output.note(f"more: {', '.join(filter(None, more))}")
     output.wrote(options.out, answer.next_commands)
     if budget.interrupted:
         output.end_interrupted("this is the best so far, and not proved")

@@ -42,8 +42,10 @@ DIGITS = 9
 """Of a figure that are compared: the last ones differ from processor to processor."""
 
 _FLOAT = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.])")
-_PARAGRAPH = re.compile(r"^\S.*(?:\n  \S.*)*", re.MULTILINE)
-_TOOK = re.compile(r"((?:gap [\d.]+ %,|highs,|searches,|(?:layouts|questions) in) )[\d.,]+ (?:us|ms|s)\b")
+_PARAGRAPH = re.compile(r"^\S.*(?:\n  +\S.*)*", re.MULTILINE)
+_TOOK = re.compile(
+    r"((?:proved(?: under the cost model)?|the (?:lowest|highest),|layouts?|searches) in )[\d.,]+ (?:us|ms|s)\b"
+)
 _CERTIFIED = re.compile(r'("gap": [^{}]*(?:\{[^{}]*\}[^{}]*)?"seconds": )[-+.\de]+')
 
 
@@ -64,7 +66,7 @@ def normalised(text: str, folder: Path) -> str:
 
 def _without_time(paragraph: str) -> str:
     """ "gap 0 %, 94.5 ms" → "gap 0 %, TIME"; paragraphs that say no such thing stay as they are."""
-    joined = paragraph.replace("\n  ", " ")
+    joined = re.sub(r"\n  +", " ", paragraph)
     changed = _TOOK.sub(r"\g<1>TIME", joined)
     return paragraph if changed == joined else changed
 

@@ -19,11 +19,13 @@ from meshwright.families.recommender.text import (
     precise,
     proof_text,
     question_text,
+    sharding_facts,
     stages_table,
     step_text,
     where_table,
 )
 from meshwright.records import JSON_SCHEMA
+from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -123,7 +125,20 @@ class ShardingPlanned(_Priced):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        return *super().text, proof_text(self.certificate)
+        """What `meshwright plan` prints: how to shard, its step and memory, the proof, and what lies where."""
+        facts = sharding_facts(self.question, self.estimate, self.sharding, self.certificate)
+        return (
+            question_text(self.question, self.estimate),
+            "",
+            facts_text(facts),
+            "",
+            where_table(self.question, self.sharding),
+        )
+
+    @property
+    def more(self) -> str:
+        """Nothing beside what `explain` says."""
+        return ""
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """What is said below the answer."""
@@ -184,6 +199,8 @@ class ShardingExplained(AnswerBase):
             memory_text(self.estimate),
             "",
             stages_table(self.estimate),
+            "",
+            gpus_table(self.estimate),
             "",
             wrapped(self._longest),
             "",

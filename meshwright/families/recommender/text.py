@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records.shardings import while_
+from meshwright.render.facts import Fact
 from meshwright.render.tables import Table, table
-from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
+from meshwright.render.words import change, in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
 
@@ -56,33 +57,63 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
 
 def step_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
     """The step and what it amounts to."""
-    return wrapped(
-        f"step {precise(priced.step_seconds)}, {format_count(priced.samples_per_second)} samples/s; dense"
-        f" network {percent(priced.mfu)} MFU; stages of one GPU add up to {precise(priced.busiest_sum_seconds)}"
-        " at most, the rest is waiting for others"
+    return wrapped(f"step {precise(priced.step_seconds)}, {_speed_words(priced)}; {_busy_words(priced)}")
+
+
+def _speed_words(priced: RecommenderEstimate) -> str:
+    return f"{format_count(priced.samples_per_second)} samples/s; dense network {percent(priced.mfu)} MFU"
+
+
+def _busy_words(priced: RecommenderEstimate) -> str:
+    waits = precise(max(0.0, priced.step_seconds - priced.busiest_sum_seconds))
+    return f"the busiest GPU works {precise(priced.busiest_sum_seconds)} and waits {waits} for others"
+
+
+def sharding_facts(
+    question: RecommenderQuestion, priced: RecommenderEstimate, sharding: Sharding, proof: ShardingCertificate
+) -> Iterator[Fact]:
+    """How to shard, the step with what bounds it, memory, the proof, and the greedy sharding beside it."""
+    held = _held(question, sharding)
+    shares = [
+        f"{counted(len(tables), 'table')} `{option}` ({format_bytes(size)})"
+        for option, (tables, size) in held.items()
+    ]
+    yield Fact(name="shard with", value=", ".join(shares))
+    yield Fact(name="step", value=f"{precise(priced.step_seconds)}; {_busy_words(priced)}")
+    longest = max(priced.stages, key=lambda stage: stage[1])
+    share = percent(longest[1] / priced.step_seconds)
+    yield Fact(
+        name="speed", value=f"{_speed_words(priced)}; bound by {part_label(longest[0])}, {share} of the step"
     )
+    yield Fact(name="memory", value=_memory_words(priced))
+    yield Fact(name="proof", value=_proof_words(proof))
+    if proof.greedy is not None and proof.value > 0:
+        gain = change(proof.value, proof.greedy)
+        yield Fact(name="runner-up", value=f"greedy sharding: {precise(proof.greedy)} ({gain})")
 
 
 def where_table(question: RecommenderQuestion, sharding: Sharding) -> Table:
     """What lies where: a row for each way in which tables are held, the largest first."""
-    model = question.model
-    held: dict[str, list[int]] = {}
-    for number, placed in enumerate(sharding.tables):
-        held.setdefault(str(placed.option), []).append(number)
+    names = question.model.table_names
     rows = [
-        (
-            option,
-            str(len(tables)),
-            format_bytes(sum(_table_bytes(question, number) for number in tables)),
-            _tables_at(tables, model.table_names, sharding.tables),
-        )
-        for option, tables in held.items()
+        (option, str(len(tables)), format_bytes(size), _tables_at(tables, names, sharding.tables))
+        for option, (tables, size) in _held(question, sharding).items()
     ]
-    sized = dict(zip(held, (sum(_table_bytes(question, n) for n in t) for t in held.values()), strict=True))
-    rows.sort(key=lambda row: -sized[row[0]])
     return table(
         ("held as", "tables", "size", "which @ GPU"), rows, words=("which @ GPU",), names=("held as",)
     )
+
+
+def _held(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[list[int], float]]:
+    """Numbers of the tables that are held alike, and their bytes; the largest first."""
+    held: dict[str, list[int]] = {}
+    for number, placed in enumerate(sharding.tables):
+        held.setdefault(str(placed.option), []).append(number)
+    sized = {
+        option: (tables, sum(_table_bytes(question, number) for number in tables))
+        for option, tables in held.items()
+    }
+    return dict(sorted(sized.items(), key=lambda one: -one[1][1]))
 
 
 def _table_bytes(question: RecommenderQuestion, number: int) -> float:
@@ -151,9 +182,13 @@ def _shown_gpus(priced: RecommenderEstimate) -> list[int]:
 
 def memory_text(priced: RecommenderEstimate) -> str:
     """The fullest GPU and host, and whether they hold it."""
+    return wrapped(f"memory {_memory_words(priced)}")
+
+
+def _memory_words(priced: RecommenderEstimate) -> str:
     verdict = "fits" if priced.fits else "does not fit"
     told = (
-        f"memory {format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)} on GPU"
+        f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)} on GPU"
         f" {priced.fullest}"
     )
     told += while_(priced.fullest_moment[priced.fullest])
@@ -161,22 +196,27 @@ def memory_text(priced: RecommenderEstimate) -> str:
         fullest = int(np.argmax(priced.host_bytes))
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""
         told += f", {format_bytes(float(priced.host_bytes.max()))}{limit} on host {fullest}"
-    return wrapped(f"{told}; {verdict}")
+    return f"{told}; {verdict}"
 
 
 def proof_text(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
-    """What is proved of the sharding."""
-    gain = ""
-    if certificate.greedy is not None and certificate.value > 0:
-        share = certificate.greedy / certificate.value - 1
-        gain = f"; the greedy sharding takes {precise(certificate.greedy)} (+{percent(share)})"
-    measure = "stages of the busiest GPU, added up" if certificate.objective == "torchrec" else "step"
-    spent = f", {precise(certificate.seconds)}" if seconds and certificate.seconds else ""
-    head = "Proved optimal under the model" if certificate.gap <= 0 else "Best found"
-    return wrapped(
-        f"{head}: {measure} {precise(certificate.value)}, no less than {precise(certificate.bound)}, gap"
-        f" {100 * certificate.gap:.3g} % ({certificate.method}, {certificate.solver}{spent}), over"
-        f" {certificate.space}{gain}"
+    """What is proved of the sharding, as a sentence of its own."""
+    words = _proof_words(certificate, seconds=seconds)
+    return wrapped(f"{words[0].upper()}{words[1:]}")
+
+
+def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
+    measure = "work of the busiest GPU" if certificate.objective == "torchrec" else "step"
+    spent = f" in {precise(certificate.seconds)}" if seconds and certificate.seconds else ""
+    head = (
+        f"proved optimal under the cost model{spent}"
+        if certificate.gap <= 0
+        else f"proved within {100 * certificate.gap:.3g} % of the optimum{spent}"
+    )
+    bound = f", no less than {precise(certificate.bound)}" * (certificate.gap > 0)
+    return (
+        f"{head} ({certificate.method}, {certificate.solver}): {measure} {precise(certificate.value)}{bound}, over"
+        f" {certificate.space}"
     )
 
 

@@ -136,7 +136,7 @@ class Advised(AnswerBase):
 
     def _around_the_table(self) -> tuple[str, str, str]:
         today = self.today
-        header = question_header(self.advice.question, today.trust, today.memory_limit)
+        header = question_header(self.advice.question, today.trust)
         return header, today_sentence(self.advice), conclusion(self.advice)
 
     def _in_words(self) -> pd.DataFrame:

@@ -8,17 +8,18 @@ from dataclasses import replace
 from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion
-from cost_models.units import format_bytes, format_count, format_seconds, grouped
+from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
-from meshwright.families.transformer.planning.recommendation import recommended_in_plan, tried_sentence
-from meshwright.pages.chapters import Chapter, Fact
-from meshwright.render.estimates import chance_text, host_sentences
+from meshwright.families.transformer.planning.facts import facts_of_file
+from meshwright.families.transformer.planning.recommendation import tried_sentence
+from meshwright.pages.chapters import Block, Chapter
+from meshwright.render.estimates import host_sentences
 from meshwright.render.explanation import explanation_text, layout_planned_again
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, percent
+from meshwright.render.words import change
 from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.plan import Plan
 
@@ -57,27 +58,10 @@ def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
     yield from _changes(explained)
 
 
-def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[str | tuple[Fact, ...]]:
-    """The question, the layout's figures, and the proof."""
-    yield question_header(plan.question, estimate.trust, estimate.memory_limit)
-    per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
-    peak = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.memory_limit)}"
-    yield (
-        Fact(name="layout", value=estimate.layout.brief),
-        Fact(name="step", value=format_seconds(estimate.step_seconds)),
-        Fact(name="MFU", value=percent(estimate.mfu)),
-        Fact(
-            name="tokens/s",
-            value=f"{format_count(estimate.tokens_per_second)} ({grouped(round(per_gpu))} a GPU)",
-        ),
-        Fact(name="peak memory", value=peak),
-        Fact(name="fits", value=chance_text(estimate.fits_probability)),
-    )
-    if plan.certificate is None:
-        yield "This layout was given, not searched for: nothing is claimed of others."
-    else:
-        yield certificate_sentence(plan.certificate, estimate.compared_seconds)
-    yield recommended_in_plan(plan)
+def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[Block]:
+    """The question, the layout's figures with the proof and the runner-up, and how it was proved."""
+    yield question_header(plan.question, estimate.trust)
+    yield (*facts_of_file(plan, estimate),)
 
 
 def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
@@ -112,6 +96,7 @@ def _trust(plan: Plan, estimate: Estimate) -> Iterator[str | Table]:
     if nearest := tried_sentence(plan.question, estimate):
         yield nearest
     if plan.certificate is not None:
+        yield certificate_sentence(plan.certificate, estimate.compared_seconds)
         yield (
             "The proof is exact under the cost model: no other layout of the space searched is faster by it. "
             "How far the model itself is off is what the error above says."

@@ -112,7 +112,7 @@ class Estimated:
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright estimate` prints."""
         return (
-            question_header(self.question, self.estimate.trust, self.estimate.memory_limit),
+            question_header(self.question, self.estimate.trust),
             "",
             repr(self),
             *host_sentences(self.question, self.estimate),

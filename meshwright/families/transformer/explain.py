@@ -91,7 +91,7 @@ class Explained(AnswerBase):
     def text(self) -> tuple[str | Table, ...]:
         estimate = self.explanation.estimate
         return (
-            question_header(self.question, estimate.trust, estimate.memory_limit),
+            question_header(self.question, estimate.trust),
             "",
             repr(self),
             *host_sentences(self.question, estimate),

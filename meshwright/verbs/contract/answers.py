@@ -52,6 +52,10 @@ class PlanAnswer(Answer, Protocol):
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """What is said below the answer."""
 
+    @property
+    def more(self) -> str:
+        """What else there is to ask for; empty where there is nothing."""
+
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
 

@@ -39,7 +39,7 @@ def test_plan_answers(tmp_path: Path) -> None:
     assert len(frame) == 3
     assert frame["step_seconds"].is_monotonic_increasing
     assert "<table" in answer._repr_html_()
-    assert "Proved optimal" in repr(answer)
+    assert "proved optimal" in repr(answer)
     assert max(map(len, repr(answer).splitlines())) <= 80
     answer.save(tmp_path / "plan.yaml")
     assert mw.load_plan(tmp_path / "plan.yaml").layout == answer.best.layout

@@ -47,14 +47,14 @@ def test_an_answer_is_that_of_plan() -> None:
         "title",
         "brief",
         "answer",
+        "ranking",
         "step",
         "memory",
-        "run",
         "why",
         "changes",
         "plan",
     ]
-    assert "Proved" in found["answer"]
+    assert "proved" in found["answer"]
     assert "kind: plan" in found["plan"]
     assert "One step" in found["step"]
     (layouts,) = frontier(start(), {})

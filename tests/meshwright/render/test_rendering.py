@@ -14,7 +14,7 @@ from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.families.transformer.compare import comparison_table
-from meshwright.families.transformer.planning.ranked import answer_cells, frontier_sentence
+from meshwright.families.transformer.planning.ranking import answer_cells, frontier_words
 from meshwright.records.estimates import estimate_record
 from meshwright.records.runs import ComparedQuantity
 from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
@@ -104,7 +104,7 @@ def test_more_than_the_hardware_can_do_is_said_aloud(
 
 
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
-    header = question_header(question, make_estimate().trust, 74 * GIB)
+    header = question_header(question, make_estimate().trust)
     assert header.startswith("gpt3-175b on 1,024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
     assert "a100-megatron (profile, median error 4 %" in " ".join(header.split())
 
@@ -127,17 +127,19 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
     for differs, of in (({"stack": "any"}, ""), ({"gpu": "h100-sxm"}, " of h100-sxm")):
         abroad = trust_of(replace(question, hardware=own.model_copy(update=differs)))
         assert str(abroad) == f"{said}{of}; 8 % on sources it never saw)"
-        assert max(map(len, question_header(question, abroad, 74 * GIB).splitlines())) <= 80
+        assert max(map(len, question_header(question, abroad).splitlines())) <= 80
     untried = own.model_copy(update={"stack": "any", "unseen_error": None})
     assert str(trust_of(replace(question, hardware=untried))) == f"{said})"
 
 
 def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
-    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal under the model: 3,911 layouts")
+    assert certificate_sentence(certificate, 25.2).startswith(
+        "Proved optimal under the cost model in 1.40 s; 3,911 layouts"
+    )
     open_gap = certificate.model_copy(update={"gap": 0.018})
     sentence = certificate_sentence(open_gap, 25.2)
-    assert "optimal:" not in sentence
-    assert "proven within 1.8 % of optimal" in " ".join(sentence.split())
+    assert not {"Proved", "optimal"} & set(sentence.split())
+    assert "within 1.8 % of the optimum" in " ".join(sentence.split())
 
 
 def test_the_proof_says_what_was_minimised(certificate: Certificate) -> None:
@@ -147,7 +149,7 @@ def test_the_proof_says_what_was_minimised(certificate: Certificate) -> None:
     ):
         weighed = certificate.model_copy(update={"minimised": risk, "scenarios": 16})
         said = " ".join(certificate_sentence(weighed, 25.2).split())
-        assert said.startswith(f"Proved optimal under the model, {words} (25.20 s): 3,911 layouts")
+        assert said.startswith(f"Proved optimal under the cost model, {words} (25.20 s) in ")
 
 
 def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Certificate) -> None:
@@ -156,9 +158,8 @@ def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Cert
         found = certificate_sentence(certificate.model_copy(update={"settled": settled}), 25.2)
         return " ".join(found.split())
 
-    assert "chose among the 2 layouts that bounds could not discard, and agrees" in sentence(2)
-    assert "agrees" not in sentence(1)
-    assert sentence(1).endswith("; bounds discarded every other layout")
+    assert sentence(2).endswith("; an integer program over the last 2 layouts confirms it")
+    assert "integer program" not in sentence(1)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +284,8 @@ def test_days_of_a_ranking_have_a_thousands_separator() -> None:
     )
     answer = SimpleNamespace(offer=SimpleNamespace(name="a"), optimum=optimum, days=2509.5, cost=1e6)
     ranking: Any = SimpleNamespace(
-        answers=(answer, answer), frontier=(answer,), objective=SimpleNamespace(name="time")
+        answers=(answer, answer), frontier=(answer, answer), objective=SimpleNamespace(name="time")
     )
     headers, rows = answer_cells(ranking, 2)
     assert rows[0][headers.index("days")] == "2,509.5"
-    assert "in 2,509.5 on 8 GPUs of a" in frontier_sentence(ranking)
+    assert "$1 M in 2,509.5 days on 8 GPUs of a" in frontier_words(ranking)

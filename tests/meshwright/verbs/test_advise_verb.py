@@ -32,7 +32,7 @@ def test_advice_in_words(meshwright, today: Path) -> None:
     assert "+ recompute=none" in answer.out
     assert "a flag" in answer.out
     assert "Each change breaks no rule and fits, alone and with those before it." in answer.out
-    assert "Proved optimal under the model: " in answer.out
+    assert "Proved optimal under the cost model in " in answer.out
     assert "Beyond the layout, --gpus 16 (other GPUs): " in answer.out
 
 

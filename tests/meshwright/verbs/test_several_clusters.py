@@ -32,20 +32,20 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> Path:
     planned.save(path)
     assert planned.to_frame()["cost"].is_monotonic_increasing
     assert len(planned.to_frame()) == 4
-    assert "Proved least: cost " in repr(planned)
-    assert "<table" in planned._repr_html_()
+    assert " is proved the lowest, in " in repr(planned)
+    assert "<pre>" in planned._repr_html_()
     return path
 
 
 def test_one_table_ranks_clusters_and_sizes(meshwright) -> None:
-    answer = meshwright(*ASKED, *LIMITS, *GOAL)
+    answer = meshwright(*ASKED, *LIMITS, *GOAL, "--top", "4")
     assert answer.code == 0
     assert max(map(len, answer.out.splitlines())) <= 80
     header = next(line for line in answer.out.splitlines() if line.lstrip().startswith("#"))
     assert header.split() == ["#", "cluster", "GPUs", "layout", "step", "MFU", "days", "cost"]
     assert "dgx-h100, $2.50 a GPU-hour: stack megatron-core; " in answer.out
-    assert "Frontier of cost and days: $" in answer.out
-    assert "Proved least: cost $" in answer.out
+    assert "\ntrade-off    $" in answer.out
+    assert " is proved the lowest, in " in answer.out
 
 
 def test_the_document_has_a_certificate_for_each_cluster_and_size(meshwright) -> None:
@@ -86,4 +86,4 @@ def test_without_prices_time_ranks(meshwright) -> None:
     answer = meshwright(*ASKED, *LIMITS, "--tokens", "1B")
     assert answer.code == 0
     assert "cost" not in answer.out
-    assert "Proved least: step " in answer.out
+    assert " is proved the lowest, in " in answer.out

@@ -19,7 +19,6 @@ from cost_models.risk import RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
-from meshwright.families.transformer.planning.recommendation import recommendation_sentences
 from planner.answers.ordinary import classical_layout, steps
 from planner.answers.recommended import Recommendation, recommend, within_error
 from planner.search.budget import Budget
@@ -177,10 +176,3 @@ def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
     )
     assert alone is not None
     assert alone.layouts <= near.layouts
-
-
-def test_layouts_that_differ_only_in_counts_are_told_so(told: Recommendation) -> None:
-    alike = replace(told, fastest=replace(told.fastest, axes=()))
-    words = " ".join(recommendation_sentences(alike).split())
-    assert told.is_fastest or "they differ in no axis but counts of blocks, and" in words
-    assert "differ in ," not in words

@@ -141,11 +141,11 @@ def largest_header(family: Family, question: Question, sizes: Sequence[LargestSi
     host = question.cluster.host_memory
     subject = f"sizes of {family.name} by {family.by}"
     trust = trust_of(max(question.by_pool, key=lambda pool: pool.hardware.median_error or 1.0))
-    header = question_header(question, trust, limit, subject=subject)
-    if host is None:
-        return header
-    usable = format_bytes(usable_host_memory(question.cluster))
-    return f"{header}\n{format_bytes(host)} of memory on each host, of which blocks may fill {usable}"
+    memory = f"{format_bytes(limit)} of memory per GPU"
+    if host is not None:
+        usable = format_bytes(usable_host_memory(question.cluster))
+        memory += f", and {usable} of the {format_bytes(host)} of each host"
+    return f"{question_header(question, trust, subject=subject)}\n{wrapped(memory)}"
 
 
 def largest_table(family: Family, sizes: Sequence[LargestSize]) -> Table:
@@ -186,7 +186,7 @@ def shape_of(family: Family, size: int) -> str:
 def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
     """Which next sizes are proved not to fit; "proved" is said of these only."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
-    work = f"{counted(searches, 'search')}, {format_seconds(seconds)}"
+    work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
     if not failing:
         return wrapped(f"Nothing proved: time ran out ({work})")
     shapes = sentence_list([shape_of(family, size) for size in failing])

@@ -12,10 +12,10 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
+from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
 from meshwright.families.transformer.planning.recommendation import (
+    near_sentence,
     recommendation_record,
-    recommendation_sentences,
-    recommendation_table,
     tried_sentence,
 )
 from meshwright.inputs.goals import Pick, objective_of
@@ -24,18 +24,20 @@ from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
+from meshwright.render.estimates import warning_lines
 from meshwright.render.explanation import why_not_text
+from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import (
-    answer_sentence,
-    optimum_cells,
+    certificate_sentence,
     optimum_table,
     placed_on_pools,
     question_header,
 )
 from meshwright.render.tables import Table
-from meshwright.render.words import NOT_PROVED, as_html
+from meshwright.render.words import NOT_PROVED
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.frontier import pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Planned:
+class Planned(AnswerBase):
     """A question, its best plans and the proof."""
 
     optimum: Optimum
@@ -70,6 +72,8 @@ class Planned:
     or the search has no proof."""
     pick: Pick = "recommended"
     """Which of the two `plan` is."""
+    ranks: bool = False
+    """Whether the ranking is printed below the answer."""
 
     @property
     def question(self) -> Question:
@@ -174,7 +178,7 @@ class Planned:
         """The JSON document."""
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         told = self.recommendation
-        if worth := changes_worth(self.question, self._picked):
+        if worth := changes_worth(self.question, self.picked):
             record |= {"step_seconds_without": worth}
         return record | (
             {}
@@ -184,20 +188,37 @@ class Planned:
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints."""
-        header, proof = self._around_the_table()
-        pools = placed_on_pools(self.question, self.best)
-        return header, "", optimum_table(self.optimum), *pools, "", proof, *self.recommended_blocks
+        """What `meshwright plan` prints: what to train with, the runner-up, and the ranking where it was asked for."""
+        told, picked = self.recommendation, self.picked
+        head: tuple[str | Table, ...] = (
+            question_header(self.question, picked.trust),
+            "",
+            facts_text(self.facts),
+            *placed_on_pools(self.question, self.best),
+        )
+        below = [
+            *warning_lines(picked),
+            worth_sentence(self.question, picked),
+            crossing_sentence(crossing(self.question, picked)),
+            "" if told is None else tried_sentence(self.question, picked),
+        ]
+        answer = *head, *filter(None, below)
+        return (*answer, "", *self.ranking) if self.ranks else answer
 
     @property
-    def recommended_blocks(self) -> tuple[str | Table, ...]:
-        """What to run, below the proof."""
+    def facts(self) -> tuple[Fact, ...]:
+        """What to train with, its step, memory and proof, and the runner-up."""
         told = self.recommendation
-        if told is None:
-            return ()
-        nearest = tried_sentence(self.question, told.estimate)
-        sentences = "\n".join(filter(None, [recommendation_sentences(told), nearest]))
-        return "", recommendation_table(told), "", sentences
+        return *plan_facts(self.optimum, told), *beside_facts(self.optimum, told)
+
+    @property
+    def ranking(self) -> tuple[str | Table, ...]:
+        """The best layouts on paper in their order, with how many more come close."""
+        near = "" if self.recommendation is None else near_sentence(self.recommendation)
+        told = (
+            certificate_sentence(self.certificate, self.best.compared_seconds) if self.optimum.plain else ""
+        )
+        return optimum_table(self.optimum), "", *filter(None, [told, near])
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
@@ -218,41 +239,19 @@ class Planned:
             return [f"warning: only the first is proved; {left} may still belong among the others"]
         return []
 
+    @property
+    def more(self) -> str:
+        """What else there is to ask for."""
+        return "" if self.ranks else "--top 5 prints the ranking"
+
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
         in_stages = isinstance(self.question, MixedQuestion) and not self.best.replicas
         runs = "" if in_stages else f", meshwright run {path}"
         return f"meshwright explain {path}{runs}"
 
-    def __repr__(self) -> str:
-        header, proof = self._around_the_table()
-        return "\n".join(
-            map(str, (header, "", optimum_table(self.optimum), "", proof, *self.recommended_blocks))
-        )
-
-    def _repr_html_(self) -> str:
-        header, proof = self._around_the_table()
-        table = self._in_words().to_html(index=False, border=0)
-        told = self.recommendation
-        below = "" if told is None else f"<p>{as_html(str(self.recommended_blocks[-1]))}</p>"
-        return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>{below}"
-
-    def _in_words(self) -> pd.DataFrame:
-        """The table of `meshwright plan`."""
-        import pandas as pd
-
-        headers, rows = optimum_cells(self.optimum)
-        return pd.DataFrame(rows, columns=list(headers))
-
     @property
-    def _picked(self) -> Estimate:
+    def picked(self) -> Estimate:
         """The layout that is saved as the plan."""
         told = self.recommendation
         return self.best if told is None or self.pick == "fastest" else told.estimate
-
-    def _around_the_table(self) -> tuple[str, str]:
-        """The lines above the table, with the question, and those below it, with the proof."""
-        header = question_header(self.question, self.best.trust, self.best.memory_limit)
-        far = crossing_sentence(crossing(self.question, self._picked))
-        worth = worth_sentence(self.question, self._picked)
-        return header, "\n".join(filter(None, [answer_sentence(self.optimum), worth, far]))

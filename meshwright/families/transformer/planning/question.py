@@ -98,6 +98,7 @@ class PlanQuestion:
             assumptions=self.assumptions,
             recommendation=told,
             pick=self.pick,
+            ranks=top is not None,
         )
 
 

@@ -9,50 +9,29 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.risk import Risk
 from cost_models.uncertainty import coverage_of
-from cost_models.units import counted, format_bytes, format_seconds, grouped
+from cost_models.units import counted, format_seconds, grouped
 from meshwright.records.estimates import estimate_record
-from meshwright.render.tables import Table, table
-from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent, sentence_list, wrapped
+from meshwright.render.words import percent, sentence_list, wrapped
 from planner.answers.recommended import Beside, Recommendation
 from planner.plan import Plan
 
-_FASTEST: dict[Risk, str] = {
+FASTEST: dict[Risk, str] = {
     "none": "fastest on paper",
-    "neutral": "least expected",
-    "averse": "least slow",
+    "neutral": "fastest on average over the scenarios",
+    "averse": "fastest in the slow scenarios",
 }
 """What the optimum of all layouts is called."""
-HEADERS = ("which", "layout", "step", "peak mem", "beside")
 
 
-def recommendation_table(told: Recommendation) -> Table:
-    """Two or three layouts with their step and memory; `beside` is the change against the recommended step."""
-    rows = [_row("recommended", told.estimate, "")]
-    if not told.is_fastest:
-        rows.append(_beside(_FASTEST[told.risk], told, told.fastest))
-    if told.classical is not None and told.classical.axes:
-        rows.append(_beside("classical", told, told.classical))
-    return table(HEADERS, rows, words=("layout",), names=("which",))
-
-
-def recommendation_sentences(told: Recommendation) -> str:
-    """Why the recommended layout is it, how sure the gain of the fastest is, and what the last memory buys."""
-    lines = [_why(told)]
-    if (near := told.within_error) is not None and near.layouts > 1:
-        lines.append(
-            f"No more than {counted(near.layouts, 'layout')} of all lie within {percent(near.share)} of the"
-            f" {_FASTEST[told.risk]}: closer than that this model's times do not tell them apart"
-        )
-    if told.interval is not None:
-        low, high = map(format_seconds, told.interval)
-        lines.append(
-            f"Its step should take {low} to {high} (meant for nine in ten, as constants differ between timed clusters)"
-        )
-    if (last := told.last_memory) is not None:
-        peaks = f"{format_bytes(told.estimate.peak_bytes)} to {format_bytes(last.full.peak_bytes)}"
-        gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)
-        lines.append(f"Filling devices further, from {peaks}, would buy {gain}")
-    return "\n".join(wrapped(line) for line in lines)
+def near_sentence(told: Recommendation) -> str:
+    """How many layouts the model cannot tell from the fastest; empty where it can, or they were not counted."""
+    near = told.within_error
+    if near is None or near.layouts <= 1:
+        return ""
+    return wrapped(
+        f"Up to {counted(near.layouts, 'layout')} lie within {percent(near.share)} of the {FASTEST[told.risk]},"
+        " the model's error between two layouts"
+    )
 
 
 def tried_sentence(question: Question, estimate: Estimate) -> str:
@@ -85,50 +64,14 @@ def recommended_in_plan(plan: Plan) -> str:
         return ""
     if not told.why:
         return wrapped(
-            f"Recommended: the {_FASTEST[told.risk]}, as nothing simpler comes close enough to be taken for as fast."
+            f"Recommended: the {FASTEST[told.risk]}; no simpler layout comes within the model's error."
         )
     own = plan.prediction
     gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
     return wrapped(
-        f"Recommended: the fastest of those that {told.why}. {_paper(told.risk, gain, told.chance)}: "
-        f"{told.fastest.brief}, {format_seconds(told.fastest_seconds)}."
-    )
-
-
-_COUNTS = "no axis but counts of blocks"
-"""Where two layouts recompute or offload alike, but not as many blocks."""
-
-
-def _why(told: Recommendation) -> str:
-    if told.is_fastest:
-        return (
-            f"Recommended: the {_FASTEST[told.risk]}; nothing simpler comes so close that the model could not tell"
-            " the two apart"
-        )
-    return (
-        f"Recommended: the fastest of those that {told.why}. {_paper(told.risk, told.gain, told.fastest.chance)}: they"
-        f" differ in {sentence_list(told.fastest.axes) or _COUNTS}, and this model's times of two such layouts are"
-        f" {percent(told.pair_error * max(1, len(told.fastest.axes)) ** 0.5)} off against one another (median of timed"
-        " pairs)"
-    )
-
-
-def _paper(risk: Risk, gain: float, chance: float) -> str:
-    """ "The fastest on paper gains 4.8 %, with a chance of 62 % that it gains at all"."""
-    return f"The {_FASTEST[risk]} gains {percent(gain)}, with a chance of {100 * chance:.0f} % that it gains at all"
-
-
-def _beside(name: str, told: Recommendation, other: Beside) -> tuple[str, ...]:
-    return _row(name, other.estimate, change(told.estimate.step_seconds, other.estimate.step_seconds))
-
-
-def _row(name: str, estimate: Estimate, beside: str) -> tuple[str, ...]:
-    return (
-        name,
-        estimate.layout.brief,
-        format_seconds(estimate.step_seconds),
-        format_bytes(estimate.peak_bytes),
-        beside,
+        f"Recommended: the fastest of the layouts that {told.why}. The {FASTEST[told.risk]},"
+        f" {told.fastest.brief}, takes {format_seconds(told.fastest_seconds)} ({percent(gain)} less), with a chance of"
+        f" {100 * told.chance:.0f} % that it is faster at all."
     )
 
 

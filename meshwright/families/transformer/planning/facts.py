@@ -1,0 +1,134 @@
+"""The answer of `plan` in figures: what to train with, its step, memory and proof, and the runner-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cost_models.axes.layout import Layout, axes_that_differ
+from cost_models.estimate import Estimate
+from cost_models.pipeline.under_scenarios import step_interval
+from cost_models.risk import Risk
+from cost_models.uncertainty import pair_error_of
+from cost_models.units import counted, format_bytes, format_seconds, grouped
+from meshwright.families.transformer.planning.recommendation import FASTEST
+from meshwright.render.estimates import estimate_facts, host_facts
+from meshwright.render.explanation import saves_and_pays
+from meshwright.render.facts import Fact
+from meshwright.render.goals import optimum_proof_words, training_words, value_text
+from meshwright.render.ranked import proof_words
+from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
+from planner.answers.optimum import Optimum
+from planner.answers.recommended import STATED, Recommendation
+from planner.certificate import Certificate
+from planner.explaining.compare import difference
+from planner.plan import Plan
+
+
+def plan_facts(
+    optimum: Optimum, told: Recommendation | None = None, *, cluster: str = "", proof: str = ""
+) -> Iterator[Fact]:
+    """What to train with, and how sure that is; on which cluster and with what proof, where several were searched."""
+    question = optimum.question
+    picked = optimum.result.best if told is None else told.estimate
+    if optimum.sizes:
+        where = f" of {cluster}" if cluster else ""
+        yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + where)
+    yield Fact(name="train with", value=picked.layout.brief)
+    interval = step_interval(question, picked.layout, picked.step_seconds, STATED)
+    yield from estimate_facts(picked, interval, more=_last_memory_words(told))
+    yield from host_facts(picked)
+    if training := training_words(optimum):
+        yield Fact(name="training", value=training)
+    yield Fact(name="proof", value=proof or _proof(optimum, told))
+
+
+def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact]:
+    """The runner-up with what speaks against it, and the classical layout."""
+    if told is not None and not told.is_fastest:
+        beside = _beside(told.estimate, told.fastest.estimate)
+        against = _against(told.risk, told.fastest.chance, told.pair_error, len(told.fastest.axes))
+        yield Fact(name="runner-up", value=f"{beside}; {against}")
+    elif len(optimum.result.estimates) > 1:
+        yield Fact(name="runner-up", value=_second(optimum))
+    if told is not None and told.classical is not None and told.classical.axes:
+        yield Fact(name="classical", value=_beside(told.estimate, told.classical.estimate))
+
+
+def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
+    """The same of a plan file, as its layout is priced now."""
+    question, told, certificate = plan.question, plan.recommendation, plan.certificate
+    yield Fact(name="train with", value=estimate.layout.brief)
+    interval = step_interval(question, estimate.layout, estimate.step_seconds, STATED)
+    yield from (*estimate_facts(estimate, interval), *host_facts(estimate))
+    if certificate is None:
+        yield Fact(name="proof", value="none: this layout was given, not searched for")
+        return
+    if told is None or not told.why:
+        yield Fact(name="proof", value=proof_words(certificate, estimate.compared_seconds))
+        return
+    own = plan.prediction
+    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
+    yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain)} layouts")
+    beside = _beside_words(own.step_seconds, told.fastest, told.fastest_seconds, told.fastest_bytes)
+    apart = len(axes_that_differ(estimate.layout, told.fastest))
+    against = _against(told.risk, told.chance, pair_error_of(question), apart)
+    yield Fact(name="runner-up", value=f"{beside}; {against}")
+
+
+def _proof(optimum: Optimum, told: Recommendation | None) -> str:
+    """What is proved of the layout, in one sentence."""
+    if not optimum.plain:
+        return optimum_proof_words(optimum)
+    certificate = optimum.result.certificate
+    if told is None or told.is_fastest:
+        return proof_words(certificate, optimum.result.best.compared_seconds)
+    return (
+        f"{_kind(told.why, told.certificate, told.gain)} {grouped(certificate.layouts)}; proved under the cost model"
+        f" in {format_seconds(certificate.seconds)}"
+    )
+
+
+def _kind(why: str, certificate: Certificate, gain: float) -> str:
+    """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all"."""
+    behind = "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} behind"
+    return f"fastest of the {counted(certificate.layouts, 'layout')} that {why}; {behind} the fastest of all"
+
+
+def _against(risk: Risk, chance: float, pair_error: float, axes: int) -> str:
+    """Why the fastest on paper is not the recommended layout."""
+    return (
+        f"{FASTEST[risk]}, but with a chance of {100 * chance:.0f} % that it is faster at all: the model's error"
+        f" between two such layouts is {percent(pair_error * math.sqrt(max(1, axes)))}"
+    )
+
+
+def _last_memory_words(told: Recommendation | None) -> str:
+    """What the memory that the layout leaves free would buy."""
+    if told is None or (last := told.last_memory) is None:
+        return ""
+    gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)
+    return f"filling it to {format_bytes(last.full.peak_bytes)} would gain {gain}"
+
+
+def _beside(own: Estimate, other: Estimate) -> str:
+    return _beside_words(own.step_seconds, other.layout, other.step_seconds, other.peak_bytes)
+
+
+def _beside_words(own_seconds: float, layout: Layout, seconds: float, peak_bytes: float) -> str:
+    """ "tp8 pp4 …: 16.17 s (+8.7 %), 48.4 GiB": another layout beside the chosen one."""
+    gain = change(own_seconds, seconds)
+    return f"{layout.brief}: {format_seconds(seconds)} ({gain}), {format_bytes(peak_bytes)}"
+
+
+def _second(optimum: Optimum) -> str:
+    """The second of the ranking, with what the first does better."""
+    first, other = optimum.result.estimates[:2]
+    told = _beside(first, other)
+    if optimum.sizes:
+        told = f"{counted(other.layout.num_gpus, 'GPU')}, {told}"
+    if not optimum.plain:
+        measure = optimum.objective.measure
+        return f"{told}; {measure.label} {value_text(optimum.value_of(other), measure.unit)}"
+    parts = difference(first.time, other.time)
+    return f"{told}; the plan {saves_and_pays(parts, first.step_seconds)}"

@@ -1,0 +1,44 @@
+"""The first screen of `plan` is its answer: at most 20 lines of 80 columns, in one order for every kind of question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.render.words import lines_of
+
+FROZEN = Path(__file__).parent / "frozen" / "plan"
+NO_PLAN = {"largest", "serve"}
+"""Answers of `plan --largest` and `plan --serve`, which are tables."""
+ANSWERS = {
+    path.stem: path.read_text("utf-8")
+    for path in sorted(FROZEN.glob("*.txt"))
+    if path.stem not in NO_PLAN and not path.with_suffix(".json").exists()
+}
+ORDER = ["train on", "train with", "shard with", "step", "speed", "memory", "proof", "runner-up"]
+
+
+def _screen(told: str) -> list[str]:
+    """What stdout shows below the command, the ranking of `--top` aside; the frozen text joins lines with times."""
+    command, *rest = told.partition("\n--- ")[0].splitlines()
+    below = rest[: rest.index("", rest.index("") + 1)] if "--top" in command and rest.count("") > 1 else rest
+    return [
+        line for one in below for line in (lines_of(one, 80, indent=" " * 13) if len(one) > 80 else [one])
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, told in ANSWERS.items() if "\n--- stderr\nerror:" not in told]
+)
+def test_an_answer_fits_a_screen_and_says_what_to_do_first(name: str) -> None:
+    screen = _screen(ANSWERS[name])
+    if not screen:  # --quiet
+        return
+    assert len(screen) <= 20
+    assert max(map(len, screen)) <= 80
+    facts = [line.split("  ")[0] for line in screen[screen.index("") + 1 :] if line[:1].strip()]
+    said = [fact for fact in facts if fact in ORDER]
+    assert said[0] in ("train on", "train with", "shard with")
+    assert said == [fact for fact in ORDER if fact in said]
+    assert {"step", "memory", "proof"} <= set(said)
