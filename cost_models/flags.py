@@ -21,7 +21,7 @@ P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741
 R = TypeVar("R")
 
-Panel = Literal["argument", "subject", "job", "limits", "fitting", "goal", "verb", "output"]
+Panel = Literal["argument", "subject", "job", "machine", "search", "objective", "verb", "output"]
 """Group of flags; `--help` lists the groups in this order."""
 PANELS: tuple[Panel, ...] = get_args(Panel)
 AS_FIELD: Any = object()
@@ -50,6 +50,10 @@ class Flag:
     """What the shell completes it with: a function of `meshwright.cli.completion`."""
     check: Callable[[Any], Any] | None = None
     """Called with the value before any other work; raises InputError where it cannot be."""
+    asks: bool = True
+    """Whether it is part of the question; else it says how long or how to search, or what to print."""
+    only_with: str = ""
+    """The flag without which it means nothing; the help lists it beside that flag alone."""
     unsaid: Any = AS_FIELD
     """What the command takes where it is not said, if that is not the field's own default; `...`: it must be said."""
 
@@ -115,7 +119,7 @@ def said(options: Any) -> tuple[str, ...]:
     chosen = [
         name
         for name, one in flags_of(type(options)).items()
-        if one.panel not in ("argument", "subject", "verb", "output")
+        if one.asks and one.panel not in ("argument", "subject", "verb", "output")
     ]
     defaults = defaults_of(type(options))
     return tuple(name for name in chosen if not _is_default(getattr(options, name), defaults[name]))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Annotated, Any, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from cost_models.families import part
 from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, in_order
@@ -15,9 +16,36 @@ from meshwright.cli import completion
 from meshwright.terminal.output import Output
 from meshwright.verbs.contract.command import Command
 
+_HEADINGS = {
+    "subject": "Subject",
+    "job": "Job",
+    "machine": "Machine",
+    "search": "Search",
+    "objective": "Objective",
+}
+"""Headings of panels in the help, beside that of the verb's own flags and of the output's."""
 
-def typer_function(command: Command[Any]) -> Callable[..., None]:
-    """The function that typer reads: the options' flags, then those of `Output`, as its parameters."""
+
+class InPanels(TyperCommand):
+    """A command whose help lists its flags under the headings of their panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then a section for each heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            heading = getattr(one, "rich_help_panel", None) or "Output"
+            if told := one.get_help_record(ctx):
+                sections.setdefault(heading, []).append(told)
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def typer_function(command: Command[Any], words: Sequence[str] = ()) -> Callable[..., None]:
+    """The function that typer reads: the options' flags, then those of `Output`, as its parameters.
+
+    Flags that mean something only with another are listed in the help where `words` have that one.
+    """
     own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
     record = part(command.nested) if command.nested else None
     nested = {} if record is None else flags_of(record)
@@ -34,7 +62,16 @@ def typer_function(command: Command[Any]) -> Callable[..., None]:
         command.call(command.options(**given), output)
 
     written = in_order({**nested, **own, **shown})
-    parameters = [_parameter(name, defaults[name], one) for name, one in written.items()]
+    parameters = [
+        _parameter(
+            name,
+            defaults[name],
+            one,
+            heading=_HEADINGS.get(one.panel, command.rest if one.panel == "verb" else one.panel.capitalize()),
+            hidden=bool(one.only_with) and f"--{one.only_with}" not in words,
+        )
+        for name, one in written.items()
+    ]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     call.__name__ = command.name
@@ -49,7 +86,7 @@ def _value(said: Any, default: Any, flag: Flag) -> Any:
     return said
 
 
-def _parameter(name: str, default: Any, flag: Flag) -> inspect.Parameter:
+def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
     """One parameter, as typer wants it annotated."""
     if flag.unsaid is not AS_FIELD:
         default = flag.unsaid
@@ -66,6 +103,8 @@ def _parameter(name: str, default: Any, flag: Flag) -> inspect.Parameter:
         "show_default": default is not MISSING and default is not None and default != "",
         "autocompletion": getattr(completion, flag.offers) if flag.offers else None,
         "callback": flag.check,
+        "rich_help_panel": "Arguments" if flag.panel == "argument" else heading,
+        "hidden": hidden,
     }
     info: Any
     if flag.panel == "argument":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cost_models.errors import MeshwrightError, StoppedError
-from meshwright.cli.commands import typer_function
+from meshwright.cli.commands import InPanels, typer_function
 from meshwright.cli.usage_errors import UsageError, word_usage_error
 from meshwright.explorer.verb import explore_command
 from meshwright.terminal.output import print_error, word_os_error
@@ -77,8 +77,9 @@ VERBS: tuple[Command[Any], ...] = (
 """In the order of `--help`."""
 
 
-def command_line(only: str | None = None) -> typer.Typer:
-    """The verbs as typer has them; with `only`, other verbs than it have no flags, which saves making them."""
+def command_line(words: Sequence[str] | None = None) -> typer.Typer:
+    """The verbs as typer has them; where `words` are known, verbs that they do not call have no flags, which saves
+    making them."""
     app = typer.Typer(
         name="meshwright",
         help="Plan the parallel training of large models with a proof, run the plan, and compare.",
@@ -89,8 +90,9 @@ def command_line(only: str | None = None) -> typer.Typer:
     )
     app.callback()(_frame)
     for verb in VERBS:
-        whole = only is None or verb.name == only
-        app.command(verb.name, help=verb.help)(_stoppable(typer_function(verb)) if whole else _no_flags)
+        whole = words is None or verb.name in words[:1]
+        call = _stoppable(typer_function(verb, words or ())) if whole else _no_flags
+        app.command(verb.name, help=verb.help, cls=InPanels)(call)
     return app
 
 
@@ -139,7 +141,7 @@ def _call(words: list[str]) -> None:
     """Run a verb; what typer says of a flag is worded as every other error."""
     json = "--json" in words
     try:
-        app = command_line(None if _COMPLETING in os.environ else next(iter(words), ""))
+        app = command_line(None if _COMPLETING in os.environ else words)
         code = app(words, prog_name="meshwright", standalone_mode=False)
     except UsageError as error:
         usage, worded = word_usage_error(error)

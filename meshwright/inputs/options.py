@@ -43,7 +43,7 @@ class Job:
     """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
 
     gpus: int | str | Sequence[int] | None = flag(
-        "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="job"
+        "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="machine"
     )
     global_batch: int | str | None = flag("N", "Sequences per optimizer step, or '4M tokens'.", panel="job")
     sequence: int | str | None = flag("N", "Tokens per sequence; also 8K.", panel="job")
@@ -58,9 +58,11 @@ class Job:
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", panel="job"
     )
-    stack: str | None = flag("NAME", "Software stack: catalogue name or file.", panel="job", offers="stacks")
+    stack: str | None = flag(
+        "NAME", "Software stack: catalogue name or file.", panel="machine", offers="stacks"
+    )
     profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile: catalogue name or file.", panel="job", offers="profiles"
+        "NAME", "Hardware profile: catalogue name or file.", panel="machine", offers="profiles"
     )
 
 
@@ -69,16 +71,16 @@ class Fitting:
     """When a layout counts as one that fits, and whose rules it obeys."""
 
     confidence: float | str | None = flag(
-        "SHARE", "Least chance that it fits, e.g. 95%; default 50%.", panel="fitting"
+        "SHARE", "Least chance that it fits, e.g. 95%; default 50%.", panel="search"
     )
     host_memory: str | None = flag(
-        "SIZE", "Of each host, e.g. 128GiB; default the cluster's.", panel="fitting"
+        "SIZE", "Of each host, e.g. 128GiB; default the cluster's.", panel="machine"
     )
     trainer: str | None = flag(
         "TRAINER",
         "Obey its rules: megatron, torchtitan, deepspeed or nemo.",
         names=("--for",),
-        panel="fitting",
+        panel="search",
     )
 
 
@@ -97,27 +99,27 @@ class Limits:
     """What a plan must keep to, as the user wrote it."""
 
     fix: Sequence[str] = flag(
-        "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], panel="limits", default=()
+        "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], panel="search", default=()
     )
     forbid: Sequence[str] = flag(
         "CHOICE",
         "Exclude a choice, e.g. zero3, cp or recompute=full.",
         kind=list[str],
-        panel="limits",
+        panel="search",
         default=(),
     )
     allow: Sequence[str] = flag(
         "AXIS",
         "Open offload, overlap, replicas, parallel-block, window=N, lamb.",
         kind=list[str],
-        panel="limits",
+        panel="search",
         default=(),
     )
     """What is left alone unless asked for: axes of a layout, and changes of what is trained."""
     together: Sequence[str] = flag(
-        "TABLE,TABLE", "Recommenders: tables that lie on one GPU.", kind=list[str], panel="limits", default=()
+        "TABLE,TABLE", "Recommenders: tables that lie on one GPU.", kind=list[str], panel="search", default=()
     )
-    max_memory: str | None = flag("SIZE", "Device memory to fill, e.g. 70GiB.", panel="limits")
+    max_memory: str | None = flag("SIZE", "Device memory to fill, e.g. 70GiB.", panel="machine")
 
     def __post_init__(self) -> None:
         for name in ("fix", "forbid", "allow", "together"):
@@ -147,17 +149,17 @@ class Goal:
     """What the answer should be best at, with what that takes."""
 
     objective: str | None = flag(
-        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="goal"
+        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="objective"
     )
     """None: the cost where there is a price, else time."""
-    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="goal")
+    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="objective")
     price: str | float | Sequence[float] | None = flag(
-        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="goal"
+        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective"
     )
     """Of one GPU-hour; of several clusters one for each, in their order."""
-    deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="goal")
+    deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="objective")
     operations: str | OperationsSpec | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", panel="goal", offers="operations"
+        "NAME", "Failures, storage: catalogue name or file.", panel="objective", offers="operations"
     )
     """Failures that the time of training counts; None: none."""
 
@@ -167,12 +169,12 @@ class Operations:
     """The operations of a cluster, and flags that change them."""
 
     operations: str | OperationsSpec | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", panel="goal", offers="operations"
+        "NAME", "Failures, storage: catalogue name or file.", panel="objective", offers="operations"
     )
-    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="goal")
-    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="goal")
-    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="goal")
-    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="goal")
+    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
+    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="objective")
+    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="objective")
+    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="objective")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,14 @@ class Searching:
     """How long a search may take; a budget says that and more, for Python."""
 
     time_limit: float | None = flag(
-        "SECONDS", "Then stop with the gap.", kind=float, least=0.001, unsaid=TIME_LIMIT, after="top"
+        "SECONDS",
+        "Stop then, with the gap proved so far.",
+        kind=float,
+        least=0.001,
+        unsaid=TIME_LIMIT,
+        panel="search",
+        asks=False,
+        after="top",
     )
     budget: Budget | None = None
 
@@ -197,5 +206,9 @@ class Proving(Searching):
     """How long a search may take, and what proves its answer."""
 
     solver: str | None = flag(
-        "HOW", "What proves the answer: search (default) or ilp, one integer program.", after="time_limit"
+        "HOW",
+        "What proves the answer: search (default) or ilp, one integer program.",
+        panel="search",
+        asks=False,
+        after="time_limit",
     )

@@ -16,7 +16,7 @@ from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, money, percent, sentence_list, size_unit, wrapped
 from planner.answers.optimum import PROVEN, Optimum
-from planner.objectives import Unit, training_steps
+from planner.objectives import Measure, Unit, training_steps
 
 _FEW = 6
 """Numbers of GPUs that are all named; of more only the ends."""
@@ -35,6 +35,12 @@ def value_text(value: float, unit: Unit) -> str:
     if unit == "GPUs" or value < 1e4:
         return grouped(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
     return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
+
+
+def measured_words(measure: Measure, value: float) -> str:
+    """ "cost $1.27 M", "8 GPUs": a value of an objective with its name."""
+    text = value_text(value, measure.unit)
+    return counted(round(value), "GPU") if measure.unit == "GPUs" else f"{measure.label} {text}"
 
 
 def training_words(optimum: Optimum) -> str:
@@ -61,7 +67,7 @@ def optimum_proof_words(optimum: Optimum) -> str:
     """The proof of an objective other than the step time on given GPUs, or how far it got."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
     done = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
-    best = f"{measure.label} {value_text(optimum.value, measure.unit)}"
+    best = measured_words(measure, optimum.value)
     over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
     if optimum.objective.name == "gpus":
         fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class LargestFlags:
     """Flags of `plan` that only the largest size knows."""
 
-    largest: bool = switch("MODEL is a family: its largest size that fits.")
-    by: str | None = flag("WHAT", "largest: depth (default) or width grows.")
+    largest: bool = switch("MODEL is a family: its largest size that fits; --largest --help.")
+    by: str | None = flag("WHAT", "What grows: depth (default) or width.", only_with="largest")
 
 
 @dataclass(frozen=True)

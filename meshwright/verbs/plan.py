@@ -51,14 +51,16 @@ class PlanOptions(Proving, Goal, Limits, Request):
     )
     _: KW_ONLY
     gpus: int | str | Sequence[int] | None = flag(
-        "N", "GPUs to use; a choice: 64,96 or 64..1024.", panel="job"
+        "N", "GPUs to use; a choice: 64,96 or 64..1024.", panel="machine"
     )
     precision: str | Sequence[str] | None = flag(
         "TYPE[,TYPE]", "bf16, fp16, fp32, fp8 or fp4; of several the fastest.", panel="job"
     )
-    pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="goal")
-    risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="goal")
-    top: int | None = flag("N", "Also print the best N as a table.", kind=int, least=1, most=1000)
+    pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="objective")
+    risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="objective")
+    top: int | None = flag(
+        "N", "Also print the best N as a table.", kind=int, least=1, most=1000, panel="search", asks=False
+    )
 
     @property
     def clusters(self) -> tuple[str | ClusterSpec, ...]:
@@ -119,7 +121,7 @@ class PlanFlags(ServeFlags, LargestFlags, PlanOptions):
     out: Path | None = out("Write the plan to run.")
 
 
-@command(PlanFlags, name="plan")
+@command(PlanFlags, name="plan", rest="Other questions")
 def plan_command(options: PlanFlags, output: Output) -> None:
     """Find the best layout and prove it."""
     from meshwright.inputs.problems import Problems

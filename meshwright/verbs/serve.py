@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 class Cache:
     """The cache of every GPU: of a size, or the smallest with a share of hits."""
 
-    cache: str | float | None = flag("SIZE", "serve: of the cache; default what is left.")
-    hits: str | float | None = flag("SHARE", "serve: the smallest cache with it, e.g. 95%.")
-    batch: str | int | Sequence[int] | None = flag("N,N,...", "serve: samples answered at once.")
-    policy: str | None = flag("WHICH", "serve: keep rows used hottest (default) or lru.")
-    zipf: float | None = flag("S", "serve: of tables that do not say.", kind=float, least=0, most=5)
-    drive_rate: str | float | None = flag("RATE", "serve: of a node's drives, below its memory.")
+    cache: str | float | None = flag(
+        "SIZE", "Size of the cache; default what memory is left.", only_with="serve"
+    )
+    hits: str | float | None = flag(
+        "SHARE", "The smallest cache with this share of hits, e.g. 95%.", only_with="serve"
+    )
+    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once.", only_with="serve")
+    policy: str | None = flag("WHICH", "Rows it keeps: hottest (default) or lru.", only_with="serve")
+    zipf: float | None = flag(
+        "S", "Zipf exponent of tables without one.", kind=float, least=0, most=5, only_with="serve"
+    )
+    drive_rate: str | float | None = flag("RATE", "Of a node's drives, below its memory.", only_with="serve")
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class ServeOptions(Cache):
 class ServeFlags(Cache):
     """Flags of `plan` that only serving knows."""
 
-    serve: bool = switch("A recommender's cache on each GPU, not training.", after="by")
+    serve: bool = switch("A recommender's cache on each GPU, not training; --serve --help.", after="by")
 
     def require_serving(self) -> None:
         """Raises InputError where one is said without `--serve`."""

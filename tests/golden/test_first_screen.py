@@ -23,9 +23,15 @@ def _screen(told: str) -> list[str]:
     """What stdout shows below the command, the ranking of `--top` aside; the frozen text joins lines with times."""
     command, *rest = told.partition("\n--- ")[0].splitlines()
     below = rest[: rest.index("", rest.index("") + 1)] if "--top" in command and rest.count("") > 1 else rest
-    return [
-        line for one in below for line in (lines_of(one, 80, indent=" " * 13) if len(one) > 80 else [one])
-    ]
+    return [line for one in below for line in _folded(one)]
+
+
+def _folded(line: str) -> list[str]:
+    """A line that was joined, folded again below its name."""
+    if len(line) <= 80:
+        return [line]
+    first, *rest = lines_of(line[13:], 67)
+    return [line[:13] + first, *(" " * 13 + more for more in rest)]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ DIGITS = 9
 _FLOAT = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.])")
 _PARAGRAPH = re.compile(r"^\S.*(?:\n  +\S.*)*", re.MULTILINE)
 _TOOK = re.compile(
-    r"((?:proved(?: under the cost model)?|the (?:lowest|highest),|layouts?|searches) in )[\d.,]+ (?:us|ms|s)\b"
+    r"((?:proved|proved (?:optimal )?under the cost model[^;:]*|the (?:lowest|highest),|layouts?|searches) in )"
+    r"[\d.,]+ (?:us|ms|s)\b",
+    re.IGNORECASE,
 )
 _CERTIFIED = re.compile(r'("gap": [^{}]*(?:\{[^{}]*\}[^{}]*)?"seconds": )[-+.\de]+')
 

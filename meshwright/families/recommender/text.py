@@ -86,7 +86,7 @@ def sharding_facts(
         name="speed", value=f"{_speed_words(priced)}; bound by {part_label(longest[0])}, {share} of the step"
     )
     yield Fact(name="memory", value=_memory_words(priced))
-    yield Fact(name="proof", value=_proof_words(proof))
+    yield Fact(name="proof", value=_proof_words(proof).partition(", over ")[0])
     if proof.greedy is not None and proof.value > 0:
         gain = change(proof.value, proof.greedy)
         yield Fact(name="runner-up", value=f"greedy sharding: {precise(proof.greedy)} ({gain})")

@@ -27,6 +27,8 @@ class Command(Generic[O]):
     """Flags of shared options that it has not."""
     nested: str = ""
     """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
+    rest: str = "Options"
+    """Heading in its help of the flags that only it has."""
 
 
 def command(
@@ -36,6 +38,7 @@ def command(
     shows: Sequence[str] = ALL,
     hides: Sequence[str] = (),
     nested: str = "",
+    rest: str = "Options",
 ) -> Callable[[Callable[[O, Output], None]], Command[O]]:
     """Make a verb of what it does on the command line; its help is the docstring."""
 
@@ -48,6 +51,7 @@ def command(
             shows=tuple(shows),
             hides=tuple(hides),
             nested=nested,
+            rest=rest,
         )
 
     return of_call

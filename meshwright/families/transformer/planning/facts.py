@@ -15,7 +15,7 @@ from meshwright.families.transformer.planning.recommendation import FASTEST
 from meshwright.render.estimates import estimate_facts, host_facts
 from meshwright.render.explanation import saves_and_pays
 from meshwright.render.facts import Fact
-from meshwright.render.goals import optimum_proof_words, training_words, value_text
+from meshwright.render.goals import measured_words, optimum_proof_words, training_words
 from meshwright.render.ranked import proof_words
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
@@ -129,6 +129,7 @@ def _second(optimum: Optimum) -> str:
         told = f"{counted(other.layout.num_gpus, 'GPU')}, {told}"
     if not optimum.plain:
         measure = optimum.objective.measure
-        return f"{told}; {measure.label} {value_text(optimum.value_of(other), measure.unit)}"
+        shown = measure.unit in ("GPUs", "bytes", "share", "seconds")  # as one of the figures before
+        return told if shown else f"{told}; {measured_words(measure, optimum.value_of(other))}"
     parts = difference(first.time, other.time)
     return f"{told}; the plan {saves_and_pays(parts, first.step_seconds)}"

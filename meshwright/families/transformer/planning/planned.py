@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
-from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
@@ -28,7 +27,6 @@ from meshwright.render.estimates import warning_lines
 from meshwright.render.explanation import why_not_text
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
-from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import (
     certificate_sentence,
     optimum_table,
@@ -199,7 +197,6 @@ class Planned(AnswerBase):
         below = [
             *warning_lines(picked),
             worth_sentence(self.question, picked),
-            crossing_sentence(crossing(self.question, picked)),
             "" if told is None else tried_sentence(self.question, picked),
         ]
         answer = *head, *filter(None, below)
@@ -218,7 +215,8 @@ class Planned(AnswerBase):
         told = (
             certificate_sentence(self.certificate, self.best.compared_seconds) if self.optimum.plain else ""
         )
-        return optimum_table(self.optimum), "", *filter(None, [told, near])
+        below = [text for text in (told, near) if text]
+        return optimum_table(self.optimum), *([""] if below else []), *below
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""

@@ -116,7 +116,8 @@ def frontier_words(ranking: Ranking) -> str:
         f" {one.offer.name}"
         for one in points[:_POINTS]
     ]
-    more = f"; and {len(points) - _POINTS} that end sooner" if len(points) > _POINTS else ""
+    left = len(points) - _POINTS
+    more = f"; {left} more {'ends' if left == 1 else 'end'} sooner" if left > 0 else ""
     return f"{'; '.join(words)}{more}"
 
 
