@@ -41,10 +41,10 @@ class InPanels(TyperCommand):
                 formatter.write_dl(rows)
 
 
-def typer_function(command: Command[Any], words: Sequence[str] = ()) -> Callable[..., None]:
+def typer_function(command: Command[Any], words: Sequence[str] | None = None) -> Callable[..., None]:
     """The function that typer reads: the options' flags, then those of `Output`, as its parameters.
 
-    Flags that mean something only with another are listed in the help where `words` have that one.
+    Flags that mean something only with another are listed in the help where the `words` given have that one.
     """
     own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
     record = part(command.nested) if command.nested else None
@@ -68,7 +68,7 @@ def typer_function(command: Command[Any], words: Sequence[str] = ()) -> Callable
             defaults[name],
             one,
             heading=_HEADINGS.get(one.panel, command.rest if one.panel == "verb" else one.panel.capitalize()),
-            hidden=bool(one.only_with) and f"--{one.only_with}" not in words,
+            hidden=bool(one.only_with) and words is not None and f"--{one.only_with}" not in words,
         )
         for name, one in written.items()
     ]

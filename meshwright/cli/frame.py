@@ -91,7 +91,7 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
     app.callback()(_frame)
     for verb in VERBS:
         whole = words is None or verb.name in words[:1]
-        call = _stoppable(typer_function(verb, words or ())) if whole else _no_flags
+        call = _stoppable(typer_function(verb, words)) if whole else _no_flags
         app.command(verb.name, help=verb.help, cls=InPanels)(call)
     return app
 

@@ -6,6 +6,7 @@ What is said of mistakes is among the frozen answers (`refused` and `errors` of 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -144,3 +145,13 @@ finally:
     found = subprocess.run([sys.executable, "-c", said, *asked], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout.strip()) == (2, "[]"), found
     assert "unknown cluster `nowhere`" in found.stderr
+
+
+def test_help_of_plan_has_headings_and_hides_what_another_flag_opens(meshwright) -> None:
+    plain = meshwright("plan", "--help").out
+    headings = re.findall(r"^(\w[\w ]*):$", plain, re.MULTILINE)
+    assert headings == ["Arguments", "Job", "Machine", "Search", "Objective", "Other questions", "Output"]
+    assert "--cache" not in plain
+    assert "--by" not in plain
+    assert "--cache SIZE" in meshwright("plan", "--serve", "--help").out
+    assert "--by WHAT" in meshwright("plan", "--largest", "--help").out
