@@ -67,15 +67,6 @@ def test_a_split_that_nobody_said_is_said() -> None:
     assert "12 blocks on 14 stages: `layers=0,1*12,0` was chosen" in asked("pp2 vpp7 dp4")
 
 
-def test_runs_show_measured_beside_predicted() -> None:
-    training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
-    ran = mw.run(mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1), steps=2)
-    assert {"step_seconds", "mfu", "peak_bytes"} <= set(ran.to_frame()["quantity"])
-    assert len(ran.losses) >= 2
-    assert "<table" in ran._repr_html_()
-    assert repr(ran).split()[:3] == ["predicted", "measured", "error"]
-
-
 def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
     flags = inspect.signature(typer_function(run_command)).parameters
@@ -88,10 +79,10 @@ def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     assert {name for name, (flag, ours) in pairs.items() if flag != ours and flag != str(ours)} == {"out"}
 
 
-def test_runs_are_told_of_and_leave_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_run_is_told_of_shown_beside_its_prediction_and_leaves_what_was_asked_for(tmp_path: Path) -> None:
     training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
     told: list[float] = []
-    mw.run(
+    ran = mw.run(
         mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1),
         steps=2,
         learning_rate=1e-2,
@@ -104,7 +95,11 @@ def test_runs_are_told_of_and_leave_what_was_asked_for(tmp_path: Path) -> None:
         checkpoint=tmp_path / "saved",
         on_step=lambda step: told.append(step["loss"]),
     )
+    assert tuple(told) == ran.losses
     assert len(told) == 4
+    assert {"step_seconds", "mfu", "peak_bytes"} <= set(ran.to_frame()["quantity"])
+    assert "<table" in ran._repr_html_()
+    assert repr(ran).split()[:3] == ["predicted", "measured", "error"]
     assert "traceEvents" in (tmp_path / "trace.json").read_text()
     (saved,) = (tmp_path / "saved").glob("step-*/manifest.json")
     progress = json.loads(saved.read_text())["checkpoint"]["progress"]
