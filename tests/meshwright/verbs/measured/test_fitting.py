@@ -134,33 +134,3 @@ def test_cross_validation_leaves_every_source_out(capsys, here: Path) -> None:
         assert one["left_out"] < one["defaults"]
     out = calibrate(capsys, "--from-runs", "mine.csv", "--cross-validate")[1]
     assert "one source only" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--from-runs", "nowhere.csv"), "error: cannot read `nowhere.csv`: no such file or directory\n"),
-        (
-            ("--from-runs", "untimed.csv"),
-            "error: `untimed.csv` has no row to fit to\n  1 row: no step time\n",
-        ),
-        (
-            ("--from-runs", "mine.csv", "--quick", "--processes", "2"),
-            "error: `--from-runs` measures nothing\n  --processes: is of a measurement\n  --quick: is of a",
-        ),
-        (
-            ("--from-runs", "mine.csv", "--stack", "foo", "--gpu", "bar", "-o", "no/x.yaml"),
-            "  unknown stack `foo`\n  unknown GPU `bar`\n  -o no/x.yaml: the folder `no` does not exist\n",
-        ),
-        (("--from-runs", "mine.csv", "-o", "mine.csv/"), "  -o mine.csv/: is a file, not a folder\n"),
-        (
-            ("--stack", "fsdp", "--cross-validate"),
-            "error: without `--from-runs` this machine is measured\n  --stack: chooses among runs\n"
-            "  --cross-validate: chooses among runs\n\nhint: name the tables: --from-runs FILE.csv\n",
-        ),
-    ],
-)
-def test_errors(capsys, here: Path, words: tuple[str, ...], said: str) -> None:
-    code, out, err = calibrate(capsys, *words)
-    assert said in err
-    assert (code, out) == (2, "")

@@ -193,22 +193,6 @@ def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
     assert load_profile(str(profile)).moved is not None
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--from-run", "a.json", "--quick"), "--quick"),
-        (("--from-run", "a.json", "--from-runs", "a.csv"), "--from-runs"),
-        (("a.json",), "a.json"),
-        (("--profile", "a.yaml"), "--profile"),
-        (("--from-run", "a.json", "a.json"), "named twice"),
-    ],
-)
-def test_flags_that_do_not_go_together(meshwright, words: tuple[str, ...], told: str) -> None:
-    answer = meshwright("calibrate", *words, "-q")
-    assert answer.code == 2
-    assert told in answer.err
-
-
 def test_a_run_that_is_off_by_more_than_its_noise_says_what_to_do() -> None:
     off, right = report_of("mbs4", slower=1.3), report_of("mbs4", slower=1.0)
     words = next_step(comparison(off), Path("run-report.json"))

@@ -118,32 +118,6 @@ def test_a_stack_may_be_given(capsys, table: Path) -> None:
     assert rows[0]["stack"] == "fsdp"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--runs", "nowhere.csv"), "error: cannot read `nowhere.csv`: no such file or directory\n"),
-        (("--runs", "."), "error: cannot read `.`: is a directory\n"),
-        (
-            ("--runs", "picture.csv"),
-            "error: `picture.csv` is not a text file\n  picture.csv: byte 3 is no text\n",
-        ),
-        (
-            ("--runs", "other.csv"),
-            "error: `other.csv` has no column `layers`, `hidden`\n\nhint: docs/guides/",
-        ),
-        (("--stack", "foo", "--profile", "bar"), "  unknown stack `foo`\n  unknown profile `bar`\n"),
-        (("--csv", "no/x.csv"), "  --csv no/x.csv: the folder `no` does not exist\n"),
-    ],
-)
-def test_errors(capsys, tmp_path: Path, monkeypatch, words: tuple[str, ...], said: str) -> None:
-    (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff\x00")
-    (tmp_path / "other.csv").write_text("num_gpus,model\n8,gpt\n")
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, *words)
-    assert said in err
-    assert (code, out) == (2, "")
-
-
 def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     code, _, err = run(capsys, "--runs", str(table), "-o", str(folder))
