@@ -19,16 +19,17 @@ _LEAST_SKEW = 2.0
 """How much more often than on average hot rows must be used for a copy or a cache of them to be tried."""
 
 
-def default_options(question: RecommenderQuestion) -> tuple[Pair, ...]:
-    """Options of every class that a search tries by default; those of a class follow one another."""
+def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
+    """Options of every class that a search tries by default: those that the stack runs, with `hot` also copies of hot
+    rows where it runs none. Those of a class follow one another."""
     return tuple(
         (index, option)
         for index, table in enumerate(question.model.classes)
-        for option in _options(question, table)
+        for option in _options(question, table, hot=hot or question.facts.copies_hot_rows)
     )
 
 
-def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option]:
+def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> Iterator[Option]:
     cluster = question.cluster
     bases = [Option("whole"), *_columns(table, cluster.num_gpus)]
     if cluster.num_gpus > 1:
@@ -37,12 +38,11 @@ def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option
         bases.append(Option("node-row"))
     yield from bases
     kept = tuple(_shares(table, _CACHED))
-    hottest = (
-        () if table.hashed else tuple(_shares(table, _HOT))
-    )  # keys are not numbered by how often they are used
+    numbered = hot and not table.hashed  # keys are not numbered by how often they are used
+    hottest = tuple(_shares(table, _HOT)) if numbered else ()
     if cluster.num_gpus > 1:
         yield Option("copy")
-        yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in hottest)
+        yield from (Option(base.form, base.shards, hot=share) for base in bases for share in hottest)
     if cluster.host_memory and not is_own_host(cluster):
         yield from (Option(base.form, base.shards, tier="host") for base in bases)
         yield from (

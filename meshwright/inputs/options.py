@@ -110,7 +110,7 @@ class Limits:
     )
     allow: Sequence[str] = flag(
         "AXIS",
-        "Open offload, overlap, replicas, parallel-block, window=N, lamb.",
+        "Open offload, overlap, replicas, parallel-block, window=N, lamb; hot.",
         kind=list[str],
         panel="search",
         default=(),

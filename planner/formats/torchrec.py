@@ -62,7 +62,7 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
     problems = [
         Problem(f"table:{number}", f"`{placed.option}`: {what}")
         for number, (_, _, placed) in enumerate(tables)
-        if (what := _not_in_torchrec(placed.option))
+        if (what := not_in_torchrec(placed.option))
     ]
     names = Counter(map(_called, model.table_names))
     problems += [
@@ -72,7 +72,7 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
         raise InputError(
             f"TorchRec {VERSION} cannot run this sharding",
             problems=problems,
-            hint="plan again with --forbid hot, or with what it has: whole, column, row, node-row, copy",
+            hint="plan again with --stack torchrec and without --allow hot: it has whole, column, row, node-row, copy",
         )
     fields = {
         "torchrec": VERSION,
@@ -151,7 +151,7 @@ def _called(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _not_in_torchrec(option: Option) -> str:
+def not_in_torchrec(option: Option) -> str:
     """Why TorchRec cannot shard a table so; nothing where it can."""
     if option.hot:
         return "it has no copies of the hot rows of a table that is sharded otherwise"

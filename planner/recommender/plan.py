@@ -34,13 +34,20 @@ class ShardingLimits(Spec):
     """`--together`: "c1,c2"."""
     forbid: tuple[str, ...] = ()
     """`--forbid`: "copy"."""
+    allow: tuple[str, ...] = ()
+    """`--allow`: "hot"."""
     max_memory: Bytes | None = None
     """`--max-memory`: bytes that a plan may fill of one GPU."""
 
     def read(self, model: RecommenderSpec) -> ShardingRestrictions:
         """The restrictions as the search takes them; raises InputError where a word cannot be read."""
         return read_restrictions(
-            model, fix=self.fix, together=self.together, forbid=self.forbid, max_memory=self.max_memory
+            model,
+            fix=self.fix,
+            together=self.together,
+            forbid=self.forbid,
+            allow=self.allow,
+            max_memory=self.max_memory,
         )
 
 

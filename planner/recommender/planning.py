@@ -42,7 +42,7 @@ def plan_sharding(
     search = Search(
         problem=problem,
         solver=solver or available_solver(),
-        deadline=math.inf if time_limit is None else start + time_limit,
+        time_limit=math.inf if time_limit is None else time_limit,
         interrupt=interrupt,
         progress=progress,
     )
@@ -81,6 +81,7 @@ def space_in_words(problem: Problem) -> str:
     """The space that a proof over this problem covers, in words."""
     options = problem.priced.options
     forms = sorted({str(options[pick].form) for picks in problem.picks for pick in picks})
+    forms += ["copies of hot rows"] * any(options[pick].hot for picks in problem.picks for pick in picks)
     tiers = sorted({options[pick].tier for picks in problem.picks for pick in picks})
     places = counted(problem.gpus, "GPU")
     if problem.nodes > 1:

@@ -15,6 +15,8 @@ from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, Tabl
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
 """What can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
+ALLOWED_WORDS: tuple[str, ...] = ("hot",)
+"""What can be allowed though the stack does not run it: copies of hot rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class ShardingRestrictions:
     """Groups of tables that lie whole on one GPU."""
     forbidden: frozenset[str] = frozenset()
     """Words of FORBIDDEN_WORDS."""
+    allowed: frozenset[str] = frozenset()
+    """Words of ALLOWED_WORDS."""
     max_memory: float | None = None
     """Bytes of a device that may be filled; None: all that the question leaves."""
     host_memory: float | None = None
@@ -47,6 +51,7 @@ def read_restrictions(
     fix: Iterable[str] = (),
     together: Iterable[str] = (),
     forbid: Iterable[str] = (),
+    allow: Iterable[str] = (),
     max_memory: float | None = None,
     host_memory: float | None = None,
 ) -> ShardingRestrictions:
@@ -56,17 +61,24 @@ def read_restrictions(
         InputError: a word that is none, or a table that is not there.
     """
     said = parse_words(" ".join(fix), model.num_tables)
-    words = [word for text in forbid for word in text.replace(",", " ").split()]
-    for word in words:
-        if word not in FORBIDDEN_WORDS:
-            raise UnknownNameError("way to hold a table", word, FORBIDDEN_WORDS)
+    forbidden, allowed = _words(forbid, FORBIDDEN_WORDS), _words(allow, ALLOWED_WORDS)
     return ShardingRestrictions(
         fixed=said,
         together=tuple(_group(model, text) for text in together),
-        forbidden=frozenset(words),
+        forbidden=forbidden,
+        allowed=allowed,
         max_memory=max_memory,
         host_memory=host_memory,
     )
+
+
+def _words(texts: Iterable[str], known: tuple[str, ...]) -> frozenset[str]:
+    """Words of a flag. Raises UnknownNameError for one that is not known."""
+    words = [word for text in texts for word in text.replace(",", " ").split()]
+    for word in words:
+        if word not in known:
+            raise UnknownNameError("way to hold a table", word, known)
+    return frozenset(words)
 
 
 def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
@@ -104,5 +116,5 @@ def covered_options(
     ]
     if sharding is not None:
         named += [(which[table], placed.option) for table, placed in enumerate(sharding.tables)]
-    pairs = dict.fromkeys([*default_options(question), *named])
+    pairs = dict.fromkeys([*default_options(question, hot="hot" in restrictions.allowed), *named])
     return priced_options(question, sorted(pairs, key=lambda pair: pair[0]))

@@ -204,6 +204,8 @@ class RecommenderStack(Spec):
     rows_send: Literal["sums", "vectors"] = "sums"
     """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
     of the ids that they received (all-to-all)."""
+    copies_hot_rows: bool = False
+    """Whether every GPU can have a copy of the rows of a table that are used most, and the rest be sharded."""
     hierarchical: bool = False
     """Whether exchanges between nodes go in two steps, inside nodes and between GPUs of one place in all nodes."""
     hides_ids: bool = False

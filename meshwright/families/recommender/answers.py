@@ -33,6 +33,7 @@ from planner.plan_files import save_plan
 from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
+from planner.recommender.search.proving import ENOUGH
 
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing
@@ -144,9 +145,10 @@ class ShardingPlanned(_Priced):
         """What is said below the answer."""
         if self.certificate.gap <= 0 or interrupted:
             return []
-        return [
-            f"warning: proved within {100 * self.certificate.gap:.2g} % of the optimum; more time may close the gap"
-        ]
+        within = f"within {100 * self.certificate.gap:.2g} % of the optimum"
+        if self.certificate.gap <= ENOUGH:
+            return [f"note: {within}, closer than prices of tables are known; a longer --time-limit goes on"]
+        return [f"warning: proved {within}; more time may close the gap"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

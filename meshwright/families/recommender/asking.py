@@ -250,6 +250,7 @@ def _limits(limits: Limits) -> ShardingLimits:
             "fix": limits.fix,
             "together": limits.together,
             "forbid": limits.forbid,
+            "allow": limits.allow,
             "max_memory": None if size is None else f"{size!r} B",
         }
     )

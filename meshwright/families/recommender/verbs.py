@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
 
 TAKES: Mapping[str, frozenset[str]] = {
-    "plan": _JOB | {"fix", "forbid", "together", "max_memory", "objective"},
+    "plan": _JOB | {"fix", "forbid", "allow", "together", "max_memory", "objective"},
     "estimate": _JOB,
     "compare": frozenset(),
     "explain": frozenset({"why_not"}),
@@ -201,7 +201,7 @@ def _checks(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
         return
     limits = plan.restrictions.read(plan.model)
     yield from verify_sharding(
-        covered_options(plan.question, limits),
+        covered_options(plan.question, limits, plan.sharding),
         plan.sharding,
         plan.certificate,
         restrictions=limits,

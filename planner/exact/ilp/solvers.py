@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,8 +86,10 @@ def at_least_one(
     variables: Sequence[pulp.LpVariable],
     cutoff: float,
     stop: Interrupt,
+    seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of a relaxed program that was just solved, each with one variable fixed at 1 or more.
+    """Lower bounds of a relaxed program that was just solved, each with one variable fixed at 1 or more; after
+    `seconds` those of the others are left as they follow from reduced costs.
 
     HiGHS solves it again for each whose reduced cost leaves it below `cutoff`; of CBC reduced costs are all there is.
     """
@@ -98,9 +101,11 @@ def at_least_one(
     model = problem.solverModel
     model.setOptionValue("presolve", "off")
     model.setOptionValue("objective_bound", cutoff)
-    basis = model.getBasis()
+    basis, until = model.getBasis(), time.monotonic() + seconds
     for nth, one in enumerate(variables):
-        if bounds[nth] > cutoff or (one.value() or 0.0) >= 1 or stop.pressed:
+        if stop.pressed or time.monotonic() > until:
+            break
+        if bounds[nth] > cutoff or (one.value() or 0.0) >= 1:
             continue
         model.changeColBounds(one.index, 1.0, one.upBound)
         model.setBasis(basis)

@@ -97,7 +97,8 @@ class Cases:
         if solved.verdict != "optimal":
             return Case(rows, bound, np.full(len(rows), bound))
         cutoff = (limit - fixed) / program.scale * (1 + ROUNDED)
-        bounds = np.array(at_least_one(program.problem, solved, program.x, cutoff, self.interrupt))
+        left = self.seconds_left()
+        bounds = np.array(at_least_one(program.problem, solved, program.x, cutoff, self.interrupt, left))
         with_row = np.maximum(bounds * (1 - ROUNDED) * program.scale + fixed, bound)
         kept = np.flatnonzero(with_row <= limit)
         least = [with_row[program.of.rows_of(one)].min() for one in range(len(program.of.members))]

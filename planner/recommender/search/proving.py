@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,10 @@ FLAT_PLACES = 20_000
 """Most variables of places."""
 FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
+ENOUGH = 0.01
+"""Relative gap at which a search ends early: prices of tables are known to a few per cent."""
+ENOUGH_SHARE = 1 / 20
+"""Share of the time limit after which that gap is enough; before, a search goes on to prove the optimum."""
 
 
 Progress = Callable[[float, float, str], None]
@@ -32,8 +36,9 @@ class Search:
 
     problem: Problem
     solver: SolverName
-    deadline: float
     interrupt: Interrupt
+    time_limit: float = math.inf
+    """Seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of them."""
     progress: Progress | None = None
     best: Placement | None = None
     value: float = math.inf
@@ -43,11 +48,13 @@ class Search:
     """Whether places were in the program."""
     left_open: bool = False
     """Whether time or the user ended a part early."""
+    start: float = field(default_factory=time.monotonic)
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline."""
-        return self.deadline - time.monotonic()
+        """Until the search ends at the gap proved so far."""
+        limit = self.time_limit * (ENOUGH_SHARE if self.gap <= ENOUGH else 1)
+        return self.start + limit - time.monotonic()
 
     @property
     def gap(self) -> float:
@@ -142,7 +149,7 @@ def _solved(search: Search, case: Case, scale: float, others: float) -> tuple[fl
         if math.isfinite(bound):
             search.prove(min(proved, others))
         search.say("proving")
-        return enough < proved < math.inf
+        return enough < proved < math.inf or search.seconds_left <= 0
 
     solved = solve(
         program.problem,

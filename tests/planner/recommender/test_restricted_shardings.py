@@ -9,10 +9,16 @@ import pytest
 from shardings import random_prices
 
 from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.recommenders import resolve_recommender
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Option, TableWord
+from cost_models.specs.recommender.training import RecommenderTraining
+from planner.formats.torchrec import not_in_torchrec
+from planner.recommender.plan import ShardingLimits
 from planner.recommender.planning import plan_sharding
-from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+from planner.recommender.restrictions import ShardingRestrictions, covered_options, read_restrictions
 from planner.recommender.search.nothing_fits import ShardingDoesNotFitError, TablesTooLarge, TableTooLarge
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
@@ -81,6 +87,28 @@ def test_restrictions_as_users_write_them() -> None:
             read_restrictions(model, **wrong)
     with pytest.raises(UnknownNameError):
         read_restrictions(model, forbid=["copies"])
+
+
+def dcnv2(stack: str | None = None) -> RecommenderQuestion:
+    model = resolve_recommender("dlrm-dcnv2")
+    job = RecommenderTraining(global_batch=55296)
+    return complete_recommender(model, resolve_cluster("dgx-h100", 8), job, stack=stack)
+
+
+@pytest.mark.parametrize(
+    ("stack", "allow", "hot"), [(None, (), False), (None, ("hot",), True), ("meshwright", (), True)]
+)
+def test_hot_rows_are_searched_where_the_stack_copies_them_or_they_are_allowed(
+    stack: str | None, allow: tuple[str, ...], hot: bool
+) -> None:
+    """TorchRec was planned shardings that its own export refused."""
+    question = dcnv2(stack)
+    limits = ShardingLimits(allow=allow).read(question.model)
+    found = covered_options(question, limits).options
+    assert any(one.hot for one in found) is hot
+    assert hot or not [why for one in found if (why := not_in_torchrec(one))]
+    with pytest.raises(UnknownNameError):
+        ShardingLimits(allow=("offload",)).read(question.model)
 
 
 def test_contradictions_are_named() -> None:
