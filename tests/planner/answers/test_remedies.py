@@ -10,10 +10,11 @@ from small import MODEL, small_cluster, small_question
 from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
 from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.answers import remedies
-from planner.answers.remedies import remedies_told
+from planner.answers.remedies import told as remedies
+from planner.answers.remedies.told import remedies_told
 from planner.axes.offload import larger_hosts
 from planner.search.search import search
 from planner.space.gpu_counts import resized
@@ -120,6 +121,20 @@ def test_larger_hosts_are_offered_where_they_may_be_used() -> None:
     question = complete_question(catalog.load_model("llama2-13b"), cluster, job, stack=stack)
     limits = Restrictions(allowed=frozenset({"offload"}))
     tried = remedies._Remedies(question=question, whole=question, limits=limits, state_bytes=2.3e11)
-    (found,) = tried._opened()
+    found = next(tried._on_the_same_machine())
     assert found.change == "--host-memory 128GiB"
     assert "offload=" in found.layout
+
+
+def test_the_same_machine_comes_first_and_no_other_class_of_machines_is_named() -> None:
+    """One 4090 and Llama 3 8B: an MI250X of Frontier was named, and not FSDP with offload, which fits."""
+    job = TrainingSpec(global_batch=8, sequence_length=8192)
+    question = complete_question(catalog.load_model("llama3-8b"), resolve_cluster("pcie-4090", 1), job)
+    with pytest.raises(DoesNotFitError) as caught, remedies_told(question, Restrictions()):
+        search(question)
+    first, *others = [one.change for one in caught.value.would_fit]
+    assert first.startswith("--stack ")
+    assert first.endswith("--allow offload")
+    named = [change for change in others if not change.startswith("-")]
+    machines = [catalog.load_cluster(change.split()[0]) for change in named if change.endswith(" --gpus 1")]
+    assert all(one.links.intra_node.kind == "pcie" and one.gpu.kind == "cuda" for one in machines)

@@ -23,7 +23,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.stack import DriveUse
 from cost_models.specs.training import TrainingSpec
-from planner.answers.remedies import remedies_told
+from planner.answers.remedies.told import remedies_told
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts
 from planner.space.restriction_words import parse_restrictions

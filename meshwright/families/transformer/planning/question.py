@@ -74,7 +74,7 @@ class PlanQuestion:
         from meshwright.families.transformer.planning.planned import Planned
         from planner.answers.optimising import optimise
         from planner.answers.recommended import recommend
-        from planner.answers.remedies import remedies_told
+        from planner.answers.remedies.told import remedies_told
 
         budget.proof = self.proof
         with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):

@@ -1,0 +1,1 @@
+"""What would fit where nothing does: single changes of the question, each with a plan."""
