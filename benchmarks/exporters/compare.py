@@ -124,6 +124,39 @@ def deepspeed(values: dict[str, Any], question: Question) -> dict[str, Any]:
     }
 
 
+def accelerate(values: dict[str, Any], question: Question) -> dict[str, Any]:
+    """Of `accelerate launch`; the model, its sequences and its batch are the program's."""
+    return _fully_sharded(values, values["num_processes"])
+
+
+def axolotl(values: dict[str, Any], question: Question) -> dict[str, Any]:
+    """Of axolotl's YAML; the model is the checkpoint's."""
+    read = _fully_sharded(values, question.cluster.num_gpus)
+    mbs, steps = values["micro_batch_size"], values["gradient_accumulation_steps"]
+    return read | {
+        "mbs": mbs,
+        "batch": mbs * steps * read["dp"],
+        "microbatches": steps,
+        "sequence": values["sequence_len"],
+    }
+
+
+def _fully_sharded(values: dict[str, Any], gpus: int) -> dict[str, Any]:
+    """What trainers over FSDP2 read alike: `fsdp` whether it is on, sizes of the mesh (None: all that is left)."""
+    tp, cp, replicas = values["tp"] or 1, values["cp"] or 1, values["replicate"] or 1
+    shard = values["shard"] or gpus // (tp * cp * replicas)
+    dp = replicas * shard
+    is_sharded = values["fsdp"] and dp * cp > 1
+    return {
+        "tp": tp,
+        "cp": cp,
+        "dp": dp,
+        "zero": (3 if values["reshard"] else 2) if is_sharded else 0,
+        "shard": shard * cp if is_sharded else dp * cp,
+        "recompute": "full" if values["checkpointing"] else "none",
+    }
+
+
 def nemo(values: dict[str, Any], question: Question) -> dict[str, Any]:
     """Of a recipe of Megatron Bridge."""
     of_model = {

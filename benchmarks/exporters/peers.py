@@ -14,12 +14,15 @@ MEGATRON = "MESHWRIGHT_MEGATRON"
 """Environment variable: a checkout of NVIDIA/Megatron-LM."""
 BRIDGE = "MESHWRIGHT_BRIDGE"
 """Environment variable: a checkout of NVIDIA-NeMo/Megatron-Bridge."""
+AXOLOTL = "MESHWRIGHT_AXOLOTL"
+"""Environment variable: a checkout of axolotl-ai-cloud/axolotl."""
 PYTHON = "MESHWRIGHT_PEERS_PYTHON"
 """Environment variable: an interpreter that has the trainers' packages, where this one has not."""
 
 
 _CHECKOUTS = {
     "megatron": {MEGATRON: "megatron/training"},
+    "axolotl": {AXOLOTL: "src/axolotl/utils/schemas"},
     "nemo": {BRIDGE: "src/megatron/bridge", MEGATRON: "megatron/training"},
 }
 
@@ -34,7 +37,7 @@ def lacking(target: str) -> str:
     for name, folder in _CHECKOUTS.get(target, {}).items():
         if not Path(os.environ.get(name, "/nowhere"), folder).is_dir():
             return f"{name} names no checkout with {folder}"
-    if target in ("torchtitan", "deepspeed"):
+    if target in ("torchtitan", "deepspeed", "accelerate"):
         found = subprocess.run(
             [python(), "-c", f"import importlib.metadata as m; m.version({target!r})"], capture_output=True
         )

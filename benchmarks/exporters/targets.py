@@ -10,6 +10,8 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
+from planner.formats.accelerate import writing as accelerate
+from planner.formats.axolotl import writing as axolotl
 from planner.formats.deepspeed import writing as deepspeed
 from planner.formats.exporter import Job, Settings
 from planner.formats.megatron import script as megatron
@@ -54,6 +56,9 @@ def _text(target: Target) -> Callable[[Job, Settings], dict[str, Any]]:
     }
 
 
+_OF_STAGES = ("pp", "vpp", "ep", "etp", "sp", "layers")
+"""What trainers over FSDP2 have none of."""
+
 TARGETS: dict[str, Read] = {
     "megatron": Read(
         target=megatron.TARGET,
@@ -92,5 +97,26 @@ TARGETS: dict[str, Read] = {
         case=_text(deepspeed.TARGET),
         read=compare.deepspeed,
         unread=("etp", "sequence", "shard", "sp", "recompute", "layers"),
+    ),
+    "accelerate": Read(
+        target=accelerate.TARGET,
+        stack="fsdp",
+        models=DENSE + MIXTURES,
+        peer="accelerate",
+        read_by="`accelerate launch`'s arguments, its plugin and mesh, 1.15.0",
+        case=_text(accelerate.TARGET),
+        read=compare.accelerate,
+        same_names=False,
+        unread=(*_OF_STAGES, "sequence", "mbs", "batch", "microbatches"),
+    ),
+    "axolotl": Read(
+        target=axolotl.TARGET,
+        stack="fsdp",
+        models=DENSE + MIXTURES,
+        peer="axolotl",
+        read_by="its FSDP schema, and fields of its other schemas, not run",
+        case=_text(axolotl.TARGET),
+        read=compare.axolotl,
+        unread=_OF_STAGES,
     ),
 }

@@ -78,7 +78,7 @@ class Fitting:
     )
     trainer: str | None = flag(
         "TRAINER",
-        "Obey its rules: megatron, torchtitan, deepspeed or nemo.",
+        "Obey its rules: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl.",
         names=("--for",),
         panel="search",
     )

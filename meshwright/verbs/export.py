@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.any_plan import AnyPlan
     from planner.formats.exporter import Exported
 
-_TRAINERS = "megatron, torchtitan, deepspeed, nemo, torchrun, slurm or torchrec"
+_TRAINERS = "megatron, nemo, torchtitan, deepspeed, accelerate, axolotl, torchrun, slurm, torchrec"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Source:
     source: str | Path = field(
         metadata=argument(
             "SOURCE",
-            "Megatron-LM's command or script; torchtitan's recipe; NeMo's YAML; DeepSpeed's, TorchRec's JSON.",
+            "Megatron-LM command, torchtitan recipe, YAML of NeMo, accelerate, axolotl, JSON of DeepSpeed, TorchRec.",
         )
     )
 
@@ -102,7 +102,7 @@ class ImportOptions(Searching, Request, _Source):
     cluster: str | ClusterSpec = ""
     trainer: str | None = flag(
         "TRAINER",
-        "megatron, torchtitan, nemo, deepspeed, torchrec.",
+        "megatron, torchtitan, nemo, deepspeed, accelerate, axolotl, torchrec.",
         names=("--from",),
         panel="subject",
         kw_only=True,

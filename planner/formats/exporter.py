@@ -204,6 +204,18 @@ def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
     return settings
 
 
+def nested(settings: Settings) -> dict[str, Any]:
+    """Settings by their paths as the nested document of a file."""
+    found: dict[str, Any] = {}
+    for path, value in settings.items():
+        *parts, last = path.split(".")
+        place = found
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
+
+
 def _ours(path: str, value: Any) -> str:
     part, _, name = path.partition(".")
     if part == "layout":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.reading import is_pipe, read_document, read_text
 from planner.formats import own_executor, torchrec
+from planner.formats.accelerate import reading as from_accelerate
+from planner.formats.accelerate import writing as accelerate
+from planner.formats.axolotl import reading as from_axolotl
+from planner.formats.axolotl import writing as axolotl
+from planner.formats.deepspeed import reading as from_deepspeed
 from planner.formats.deepspeed import writing as deepspeed
-from planner.formats.deepspeed.reading import MARKS
 from planner.formats.exporter import Exporter
 from planner.formats.megatron import script as megatron
 from planner.formats.nemo import recipe as nemo
@@ -19,11 +24,13 @@ EXPORTERS: dict[str, Exporter] = {
     "torchtitan": torchtitan.TARGET.exporter,
     "deepspeed": deepspeed.TARGET.exporter,
     "nemo": nemo.TARGET.exporter,
+    "accelerate": accelerate.TARGET.exporter,
+    "axolotl": axolotl.TARGET.exporter,
     "torchrun": own_executor.TORCHRUN,
     "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,
 }
-READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "torchrec")
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")
 _SUFFIXES = {
     ".json": "torchrec",
     ".sh": "megatron",
@@ -35,8 +42,13 @@ _SUFFIXES = {
     ".yaml": "nemo",
     ".yml": "nemo",
 }
-_SEVERAL = (".json", ".py")
+_SEVERAL = (".json", ".py", ".yaml", ".yml")
 """Suffixes that several trainers use; the content tells their files apart."""
+_MARKS = {
+    ".json": {"deepspeed": from_deepspeed.MARKS},
+    ".yaml": {"axolotl": from_axolotl.MARKS, "accelerate": from_accelerate.MARKS},
+}
+"""Suffix → trainer → keys of which its files have one."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -69,14 +81,17 @@ def reader_of(source: str, said: str | None = None) -> str:
         )
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
-    if suffix == ".json" and _is_deepspeed(source):
-        return "deepspeed"
-    return "nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix]
+    marked = _marked(source, _MARKS.get(suffix.replace("yml", "yaml"), {}))
+    return marked or ("nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix])
 
 
-def _is_deepspeed(source: str) -> bool:
+def _marked(source: str, marks: Mapping[str, frozenset[str]]) -> str:
+    """The first trainer one of whose keys a document has; empty where it has none."""
+    if not marks:
+        return ""
     document = read_document(source, most_bytes=torchrec.MOST_BYTES).value
-    return isinstance(document, dict) and bool(MARKS & document.keys())
+    keys = document.keys() if isinstance(document, dict) else set()
+    return next((name for name, own in marks.items() if own & keys), "")
 
 
 def _is_bridge(source: str) -> bool:

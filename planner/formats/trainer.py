@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.axes.rule import Rule
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Trainer:
     """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
     rules: tuple[Rule, ...]
     """What the trainer refuses, beyond what no trainer can run (`planner.rules.legality`)."""
+    policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
+    """Recompute policies that it has."""
     counts_full: bool
     """Whether its one setting for all stages may be how many blocks of a stage are recomputed in full."""
     source: str

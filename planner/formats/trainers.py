@@ -13,6 +13,8 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
+from planner.formats.accelerate.rules import ACCELERATE
+from planner.formats.axolotl.rules import AXOLOTL
 from planner.formats.deepspeed.rules import DEEPSPEED
 from planner.formats.megatron.rules import MEGATRON, NEMO
 from planner.formats.torchtitan.rules import TORCHTITAN
@@ -23,6 +25,8 @@ TRAINERS: dict[str, Trainer] = {
     "torchtitan": TORCHTITAN,
     "deepspeed": DEEPSPEED,
     "nemo": NEMO,
+    "accelerate": ACCELERATE,
+    "axolotl": AXOLOTL,
 }
 
 
@@ -81,6 +85,9 @@ def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
         return Words(what, "write one policy, like `recompute=selective`")
     mix = layout.recompute[0]
     policies = set(policies_in(mix))
+    if absent := sorted(policies - set(trainer.policies)):
+        what = f"{trainer.name} has no `recompute={absent[0]}`"
+        return Words(what, f"it has {' and '.join(trainer.policies)}")
     if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
         return None
     what = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"

@@ -19,7 +19,7 @@ from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
-from planner.formats.trainers import rows_for
+from planner.formats.trainers import rows_for, trainer_named
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
 """What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
@@ -138,9 +138,18 @@ class Restrictions:
             InputError: no policy is left.
         """
         policies = self.recompute(training)
-        if self.trainer is None or len(policies) == 1:
+        if self.trainer is None:
             return ()
-        others = [frozenset(RECOMPUTE_POLICIES) - {policy} for policy in policies]
+        known = trainer_named(self.trainer)
+        own = tuple(policy for policy in policies if policy in known.policies)
+        if not own:
+            raise InputError(
+                f"{known.name} has no recompute policy of {', '.join(policies)}",
+                hint=f"it has {' and '.join(known.policies)}",
+            )
+        if len(policies) == 1:
+            return ()
+        others = [frozenset(RECOMPUTE_POLICIES) - {policy} for policy in own]
         return tuple(replace(self, forbidden_recompute=forbidden) for forbidden in others)
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cost_models.defaults import assumed_dropout, complete_question
 from cost_models.documents import Document
@@ -24,6 +26,8 @@ from meshwright.inputs.questions import (
     with_host_memory,
 )
 from meshwright.verbs.export import ImportOptions
+from planner.formats.accelerate.reading import read_accelerate
+from planner.formats.axolotl.reading import read_axolotl
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
@@ -50,10 +54,12 @@ def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
     Raises:
         InputError: the source, or what is said beside it, is wrong.
     """
-    if options.also is not None and kind == "deepspeed":
+    if options.also is not None and kind in ("deepspeed", "axolotl"):
         raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
     reads = {
         "deepspeed": _deepspeed_config,
+        "accelerate": _accelerate_config,
+        "axolotl": _axolotl_config,
         "torchtitan": _torchtitan_recipe,
         "nemo": _nemo_file,
     }
@@ -82,21 +88,83 @@ def _deepspeed_config(request: ImportOptions) -> EstimateQuestion:
     """
     _require_unsaid(request, ("global_batch", "precision", "training"), "file")
     gpus = single_count(request.gpus)
-    if not request.model or request.sequence is None or gpus is None:
-        said = {"MODEL": request.model, "--sequence": request.sequence, "--gpus": request.gpus}
-        problems = [Problem(name, "missing") for name, value in said.items() if not value]
-        raise InputError("DeepSpeed's file does not say all", problems=problems)
+    _require_said(request, "DeepSpeed", ("model", "sequence", "gpus"))
+    assert gpus is not None
+    return _with_model(
+        request,
+        lambda model: read_deepspeed(
+            _document(request, "DeepSpeed"),
+            model,
+            gpus=gpus,
+            sequence=_sequence(request),
+            stack=request.stack,
+        ),
+    )
+
+
+def _accelerate_config(request: ImportOptions) -> EstimateQuestion:
+    """Read accelerate's YAML for the model that is named, with arguments of its program.
+
+    Raises:
+        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
+    """
+    _require_unsaid(request, ("global_batch", "precision", "training"), "file")
+    _require_said(request, "accelerate", ("model", "sequence"))
+    return _with_model(
+        request,
+        lambda model: read_accelerate(
+            _document(request, "accelerate"),
+            model,
+            sequence=_sequence(request),
+            also=request.also or "",
+            stack=request.stack,
+        ),
+    )
+
+
+def _axolotl_config(request: ImportOptions) -> EstimateQuestion:
+    """Read axolotl's YAML for the model that is named.
+
+    Raises:
+        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
+    """
+    _require_unsaid(request, ("global_batch", "sequence", "precision", "training"), "file")
+    gpus = single_count(request.gpus)
+    _require_said(request, "axolotl", ("model", "gpus"))
+    assert gpus is not None
+    document = _document(request, "axolotl")
+    return _with_model(request, lambda model: read_axolotl(document, model, gpus=gpus, stack=request.stack))
+
+
+def _require_said(request: ImportOptions, trainer: str, names: tuple[str, ...]) -> None:
+    """Raise InputError for what the trainer's file does not say and nobody else did."""
+    flags = {"model": "MODEL", "sequence": "--sequence", "gpus": "--gpus"}
+    if missing := [Problem(flags[name], "missing") for name in names if not getattr(request, name)]:
+        raise InputError(f"{trainer}'s file does not say all", problems=missing)
+
+
+def _document(request: ImportOptions, trainer: str) -> dict[str, Any]:
     document = read_document(request.source).value
     if not isinstance(document, dict):
-        raise InputError(f"`{request.source}` is no file of DeepSpeed")
-    assert not isinstance(request.model, RecommenderSpec), "DeepSpeed's file is of a transformer"
-    named = request.model
-    model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
+        raise InputError(f"`{request.source}` is no file of {trainer}")
+    return document
+
+
+def _sequence(request: ImportOptions) -> int:
+    assert request.sequence is not None
     try:
-        length = int(read_sequence(request.sequence))
+        return int(read_sequence(request.sequence))
     except ValueError as error:
         raise InputError(f"--sequence: {error}") from None
-    reading = read_deepspeed(document, model.spec, gpus=gpus, sequence=length, stack=request.stack)
+
+
+def _with_model(request: ImportOptions, read: Callable[[TransformerSpec], Reading]) -> EstimateQuestion:
+    """What a file says of the model that is named beside it, with the dropout of that model."""
+    assert not isinstance(request.model, RecommenderSpec), "the file is of a transformer"
+    named = request.model
+    assert named is not None
+    model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
+    reading = read(model.spec)
     training, dropped = with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
     return _asked(replace(reading, training=training, assumptions=assumptions), request)

@@ -80,7 +80,7 @@ class TransformerVerbs(Verbs[Plan]):
 
         return ask(options)
 
-    trainers = frozenset({"megatron", "torchtitan", "deepspeed", "nemo"})
+    trainers = frozenset({"megatron", "torchtitan", "deepspeed", "nemo", "accelerate", "axolotl"})
 
     def ask_import(self, trainer: str, options: ImportOptions) -> EstimateQuestion:
         from meshwright.families.transformer.importing import ask_import

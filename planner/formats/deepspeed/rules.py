@@ -42,6 +42,7 @@ DEEPSPEED = Trainer(
             "use cp1, or zero2",
         ),
     ),
+    policies=("none", "full"),
     counts_full=False,
     source=(
         "deepspeedai/DeepSpeed 0.19.8: deepspeed/runtime/engine.py, runtime/pipe/engine.py, runtime/pipe/module.py, "

@@ -7,13 +7,12 @@ runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py, runtime/prec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import NOTHING, Job, Word, lacks, nothing, only, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Word, lacks, nested, nothing, only, otherwise, says
 from planner.formats.target import Target
 
 VERSION = "0.19.8"
@@ -176,18 +175,6 @@ def _drive(job: Job) -> Word:
     return _set(**settings)
 
 
-def document(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their paths as the nested document of the file."""
-    found: dict[str, Any] = {}
-    for path, value in settings.items():
-        *parts, last = path.split(".")
-        place = found
-        for part in parts:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return found
-
-
 def _usage(job: Job, name: str) -> tuple[str, ...]:
     layout = job.layout
     tied = [f"tp{layout.tp}" if layout.tp > 1 else "", f"ep{layout.ep}" if layout.ep > 1 else ""]
@@ -243,6 +230,6 @@ TARGET = Target(
         "stack.selective_drops": nothing,  # it recomputes whole blocks
         "stack.drive": _drive,
     },
-    text=lambda job, settings, name: json.dumps(document(settings), indent=2) + "\n",
+    text=lambda job, settings, name: json.dumps(nested(settings), indent=2) + "\n",
     usage=_usage,
 )

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
+import yaml
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,10 +17,13 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
+from planner.formats.accelerate.reading import read_accelerate
+from planner.formats.accelerate.writing import TARGET as ACCELERATE
+from planner.formats.axolotl.reading import read_axolotl
+from planner.formats.axolotl.writing import TARGET as AXOLOTL
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.deepspeed.writing import TARGET as DEEPSPEED
-from planner.formats.deepspeed.writing import document
-from planner.formats.exporter import Job, every_field, settings_of
+from planner.formats.exporter import Job, every_field, nested, settings_of
 from planner.formats.megatron.arguments import written
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import TARGET as MEGATRON
@@ -60,6 +64,14 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "attention_dropout": (0.0, 0.1),
     "kv_channels": (64, 128),
     "max_position_embeddings": (256, 512),
+    "distributed_type": ("FSDP", "FSDP", "MULTI_GPU", "NO"),
+    "fsdp_config.fsdp_version": (2,),
+    "fsdp_version": (2,),
+    "fsdp_config.reshard_after_forward": (True, False),
+    "fsdp_config.fsdp_reshard_after_forward": (True, False),
+    "ring_attn_func": ("batch_ring",),
+    "optimizer": ("adamw_torch_fused",),
+    "num_processes": (1, 8, 16),
     "zero_optimization.stage": (0, 1, 2, 3),
     "zero_optimization.offload_optimizer.device": ("none", "cpu", "nvme"),
     "zero_optimization.offload_param.device": ("none", "cpu"),
@@ -128,13 +140,35 @@ def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[di
         case "nemo":
             return NEMO, lambda text: read_bridge(text, gpus=GPUS), recipe_of
         case "deepspeed":
-            return DEEPSPEED, read_ds, lambda said: json.dumps(document({"train_batch_size": 64} | said))
+            return DEEPSPEED, read_ds, lambda said: json.dumps(nested({"train_batch_size": 64} | said))
+        case "accelerate":
+            return ACCELERATE, read_acc, acc_of
+        case "axolotl":
+            return AXOLOTL, read_axo, lambda said: yaml.safe_dump(nested({"base_model": "m"} | said))
         case _:
             return TORCHTITAN, read_titan, job_file_of
 
 
 def read_ds(text: str) -> Reading:
     return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), gpus=GPUS, sequence=4096)
+
+
+def read_acc(text: str) -> Reading:
+    """With the arguments of the program, which stand in the file's first line."""
+    also = text.partition("train.py")[2].partition("\n")[0]
+    return read_accelerate(yaml.safe_load(text), load_model("llama3.1-8b"), sequence=4096, also=also)
+
+
+def acc_of(said: dict[str, Any]) -> str:
+    """accelerate's YAML, below the command that takes it."""
+    program = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    words = " ".join(f"--{name} {said[name]}" for name in program if name in said)
+    file = {name: value for name, value in said.items() if name not in program}
+    return f"# train.py {words}\n" + yaml.safe_dump(nested({"num_processes": GPUS} | file))
+
+
+def read_axo(text: str) -> Reading:
+    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), gpus=GPUS)
 
 
 def read_titan(text: str) -> Reading:
@@ -164,7 +198,7 @@ def job_file_of(said: dict[str, Any]) -> str:
     return "\n".join(['model.name = "llama3"', 'model.flavor = "8B"', *lines])
 
 
-@pytest.mark.parametrize("name", ["megatron", "nemo", "deepspeed", "torchtitan"])
+@pytest.mark.parametrize("name", ["megatron", "nemo", "deepspeed", "torchtitan", "accelerate", "axolotl"])
 def test_export_of_an_import_is_what_was_imported(name: str) -> None:
     target, read, write = reader_of(name)
     found = 0
@@ -183,7 +217,7 @@ def test_export_of_an_import_is_what_was_imported(name: str) -> None:
     assert found
 
 
-@pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan"])
+@pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan", "accelerate", "axolotl"])
 def test_a_table_names_fields_of_plans(folder: str) -> None:
     table = table_of(folder)
     fields = set(every_field())

@@ -43,6 +43,8 @@ USUAL = {
     "torchtitan": "tp2 pp2 dp2 mbs1 zero3 sp layers=16*2",
     "nemo": "tp2 pp2 dp2 mbs1 zero1 sp layers=16*2",
     "deepspeed": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",
+    "accelerate": "tp2 dp4 mbs1 zero3 layers=32",
+    "axolotl": "tp2 cp2 dp2 mbs1 zero3 layers=32",
 }
 
 

@@ -1,0 +1,192 @@
+"""What trainers over PyTorch's `fully_shard` (FSDP2) share: rules, sharding and batch of a plan, and back.
+
+Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
+utils/fsdp_utils.py (fsdp2_prepare_model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload import Offload
+from cost_models.axes.recompute import policies_in
+from cost_models.axes.rule import Rule, refuses
+from cost_models.axes.words import EVERY
+from cost_models.errors import InputError
+from cost_models.specs.choices import Recompute
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
+from planner.formats.reading.settings import Settings
+
+STACK = "fsdp"
+POLICIES: tuple[Recompute, ...] = ("none", "full")
+"""Blocks are recomputed whole: all, or none."""
+WRAPS = "TRANSFORMER_BASED_WRAP"
+
+
+class Paths(NamedTuple):
+    """Where a trainer's file has each setting."""
+
+    version: str
+    reshard: str
+    offload: str
+    wrap: str
+    tp: str
+    cp: str
+    shard: str
+    replicate: str
+    recompute: str
+
+
+def fsdp2_rules(name: str) -> tuple[Rule, ...]:
+    """What a trainer of this name refuses."""
+    return (
+        refuses(
+            "there are no pipelines",
+            lambda q, x: x.pp > 1,
+            f"{name} has no pipelines (`pp{{layout.pp}}`)",
+            "use pp1",
+        ),
+        refuses(
+            "weights and gradients are sharded with optimizer states, or nothing is",
+            lambda q, x: x.zero == 1,
+            f"{name} shards gradients with optimizer states, not as `zero1`",
+            "write zero3 (reshard after forward) or zero2 (do not)",
+        ),
+        refuses(
+            "replicas of split weights are sharded",
+            lambda q, x: (x.zero == 0) & (x.replicas > 1) & ((x.tp > 1) | (x.cp > 1)),
+            f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
+            "write zero3 or zero2",
+        ),
+        refuses(
+            "shard groups hold whole context groups",
+            lambda q, x: (
+                (x.zero > 0) & ((x.shard % x.cp != 0) | ((x.shard == x.cp) & (x.shard < x.replicas)))
+            ),
+            f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
+        ),
+        refuses(
+            "experts are split as the rest",
+            lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
+            f"{name} holds experts as the rest, without `ep` or `etp`",
+            "use ep1 and leave out `etp`",
+        ),
+        refuses(
+            "tensor ranks have whole sequences",
+            lambda q, x: x.sp == 1,
+            f"{name} keeps the sequences of tensor ranks whole",
+            "leave out `sp`; `cp` splits them",
+        ),
+    )
+
+
+def is_sharded(job: Job) -> bool:
+    """Whether the job runs under FSDP; else each rank has all, plainly or as DistributedDataParallel."""
+    return job.layout.zero > 0 or job.layout.tp > 1 or any(job.layout.offload)
+
+
+def sharding(job: Job, paths: Paths) -> dict[str, Any]:
+    """Settings of FSDP: version, when weights are gathered, over how many ranks they are sharded."""
+    if not is_sharded(job):
+        return {}
+    layout = job.layout
+    found = {paths.version: 2, paths.reshard: layout.zero in (0, 3), paths.wrap: WRAPS}
+    shard = layout.shard_group // layout.cp
+    replicas = layout.dp // shard
+    if layout.tp * layout.cp * replicas > 1:
+        found |= {paths.shard: shard, paths.replicate: replicas, paths.tp: layout.tp, paths.cp: layout.cp}
+    return found
+
+
+def offload(job: Job, paths: Paths) -> Word:
+    """The setting of `layout.offload`: parameters and with them states on the host."""
+    moved = job.layout.offload
+    if not any(moved):
+        return NOTHING
+    if moved != Offload(streamed=EVERY):
+        return lacks("it streams the weights of all blocks with their states, nothing else")
+    if not job.layout.zero and job.layout.data_ranks > 1:
+        return lacks("it offloads what it shards: zero2 or zero3")
+    return says(**{paths.offload: True})
+
+
+def recompute(job: Job, paths: Paths) -> Word:
+    """The setting of `layout.recompute`."""
+    policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
+    if policies == {"none"}:
+        return NOTHING
+    return (
+        says(**{paths.recompute: True})
+        if policies == {"full"}
+        else lacks("it recomputes whole blocks, of all or of none")
+    )
+
+
+def translated(paths: Paths) -> Mapping[str, Translate]:
+    """Settings of fields that all trainers over FSDP2 express alike."""
+    return {
+        **{
+            f"model.{field}": nothing for field in TransformerSpec.model_fields
+        },  # the checkpoint's, or the program's
+        "layout.tp": nothing,  # said with `zero`
+        "layout.cp": nothing,
+        "layout.shard": nothing,
+        "layout.zero": lambda job: says(**sharding(job, paths)),
+        **{
+            f"layout.{axis}": nothing for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")
+        },  # its rules
+        "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+        "layout.recompute": lambda job: recompute(job, paths),
+        "layout.offload": lambda job: offload(job, paths),
+        "layout.ring": only("layout.ring", "it fetches one block ahead", Layout.model_fields["ring"].default),
+        "layout.overlap": only("layout.overlap", "it always fetches and scatters behind compute", None),
+        "training.gradient_dtype": only(
+            "training.gradient_dtype", "it reduces in the precision of compute", None, "bf16"
+        ),
+        "training.state_dtype": only("training.state_dtype", "its states are fp32", "fp32"),
+        "training.moment_dtype": only("training.moment_dtype", "its moments are fp32", None, "fp32"),
+        "training.dropout": lambda job: (
+            otherwise("of the model's config") if job.question.dropout else NOTHING
+        ),
+        "training.tokens": lambda job: (
+            NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
+        ),
+        "stack.selective_drops": nothing,  # it recomputes whole blocks
+    }
+
+
+def sharded_layout(
+    said: Settings, paths: Paths, model: TransformerSpec, gpus: int, mbs: int, *, fsdp: bool
+) -> Layout:
+    """The layout of a file on so many GPUs.
+
+    Raises:
+        InputError: sizes that contradict one another, or FSDP 1.
+    """
+    if fsdp and int(said.get(paths.version) or 1) != 2:
+        raise InputError("the file is for FSDP 1", hint=f"`{paths.version}: 2` is priced here")
+    tp, cp, replicas = said.whole(paths.tp), said.whole(paths.cp), said.whole(paths.replicate)
+    said.get(paths.wrap)
+    if not fsdp and tp * cp > 1:
+        raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP")
+    ranks = tp * cp * replicas
+    shard = said.whole(paths.shard, None) or max(gpus // ranks, 1)
+    if ranks * shard != gpus:
+        raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp} × {replicas} × {shard} of the file")
+    dp = replicas * shard
+    zero = 0 if not fsdp or dp * cp == 1 else 3 if said.get(paths.reshard) else 2
+    offloaded = fsdp and bool(said.get(paths.offload))
+    return Layout(
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        mbs=mbs,
+        zero=zero,
+        shard=shard * cp if zero and replicas > 1 else None,
+        recompute=("full" if said.get(paths.recompute) else "none",),
+        offload=Offload(streamed=EVERY) if offloaded else Offload(),
+        layers=(model.num_layers,),
+    )
