@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
+from cost_models.errors import InputError
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -179,19 +181,45 @@ def every_field() -> Iterator[str]:
 
 def translated(words: Mapping[str, Translate], job: Job, own: StackSpec) -> tuple[Translation, ...]:
     """Every field with the trainer's settings. A fact of the software stack without a setting is expressed by the
-    choice of the trainer, where the trainer's `own` stack has the same value."""
+    choice of the trainer, where the trainer's `own` stack has the same value or this job costs the same with it."""
+    theirs = {
+        name: getattr(own, name)
+        for part, name in (path.split(".") for path in every_field())
+        if part == "stack"
+        and f"stack.{name}" not in words
+        and job.value(f"stack.{name}") != getattr(own, name)
+    }
+    idle = _without_effect(job, theirs)
     found = []
     for path in every_field():
-        value = job.value(path)
+        name = path.removeprefix("stack.")
         if path in words:
             word = words[path](job)
+        elif name in theirs and name not in idle:
+            word = lacks(f"`{own.name}` has {_shown(theirs[name])}")
         else:
-            part, _, name = path.partition(".")
-            assert part == "stack", path
-            theirs = getattr(own, name)
-            word = NOTHING if value == theirs else lacks(f"`{own.name}` has {_shown(theirs)}")
-        found.append(Translation(field=path, ours=_ours(path, value), word=word))
+            word = NOTHING
+        found.append(Translation(field=path, ours=_ours(path, job.value(path)), word=word))
     return tuple(found)
+
+
+def _without_effect(job: Job, theirs: Mapping[str, Any]) -> frozenset[str]:
+    """Facts of the stack with which this job takes as long and needs as much memory: those of experts where a model has
+    none, those of pipelines on one stage. None where they change it together."""
+
+    def cost(names: Iterable[str]) -> tuple[float, float]:
+        stack = job.stack.model_copy(update={name: theirs[name] for name in names})
+        priced = estimate(replace(job.question, stack=stack), job.layout)
+        return priced.step_seconds, priced.peak_bytes
+
+    if not theirs:
+        return frozenset()
+    try:
+        ours = cost(())
+        idle = frozenset(name for name in theirs if cost((name,)) == ours)
+        return idle if cost(idle) == ours else frozenset()
+    except InputError:
+        return frozenset()
 
 
 def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cost_models.errors import InputError
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -33,6 +33,20 @@ def _groups(job: Job) -> Word:
     if groups.scored_by != _SCORED_BY:
         return lacks("it scores a group by its two best experts")
     return says(moe_router_num_groups=groups.count, moe_router_group_topk=groups.per_token)
+
+
+def _scores(job: Job) -> Word:
+    """Sigmoid scores of several experts are balanced by a bias and made in fp32, as DeepSeek-V3 has them."""
+    kind = job.model.router_scores
+    if kind != "sigmoid" or job.model.experts_per_token == 1:
+        return says(moe_router_score_function=kind)
+    return otherwise(
+        "as DeepSeek-V3 has it, with a bias that balances experts and scores in fp32; leave those two out for a router"
+        " without",
+        moe_router_score_function=kind,
+        moe_router_enable_expert_bias=True,
+        moe_router_dtype="fp32",
+    )
 
 
 def _normalized(job: Job) -> Word:
@@ -59,6 +73,7 @@ EXPERTS: Mapping[str, Translate] = {
     "model.moe_layers": nothing,  # said with their number
     "model.router_bias": only("model.router_bias", "its router has no bias", False),
     "model.expert_groups": _of_mixtures(_groups),
+    "model.router_scores": _of_mixtures(_scores),
     "model.normalized_routing": _of_mixtures(_normalized),
     "model.load_balance": _of_mixtures(_balance),
 }

@@ -113,6 +113,7 @@ def _latent(job: Job) -> Word:
     settings: dict[str, Any] = {} if latent.query_rank is None else {"q_lora_rank": latent.query_rank}
     return says(
         multi_latent_attention=True,
+        qk_layernorm=True,  # of latents, which all models with them have
         kv_lora_rank=latent.kv_rank,
         qk_head_dim=job.model.head_dim - latent.position_dim,
         qk_pos_emb_head_dim=latent.position_dim,
@@ -204,7 +205,7 @@ def model_of(said: Arguments, assumed: list[str], tokenizer: str | None) -> Tran
         "max_positions": said.get("max_position_embeddings", said.get("seq_length")),
         "source": "arguments of pretrain_gpt.py",
         **_positions_of(said),
-        **_attention_of(said),
+        **_attention_of(said, assumed),
         **_windows_of(said),
     }
     if said.get("num_experts"):
@@ -250,8 +251,10 @@ def _positions_of(said: Arguments) -> dict[str, Any]:
     return {"positions": argument.ours(kind), **({"rotary": rotary} if rotary else {})}
 
 
-def _attention_of(said: Arguments) -> dict[str, Any]:
+def _attention_of(said: Arguments, assumed: list[str]) -> dict[str, Any]:
     if said.get("multi_latent_attention"):
+        if not said.get("qk_layernorm"):
+            assumed.append("norms of latents, which `--qk-layernorm` would switch on")
         position = said.get("qk_pos_emb_head_dim")
         latent: dict[str, Any] = {
             "kv_rank": said.get("kv_lora_rank"),
@@ -260,7 +263,8 @@ def _attention_of(said: Arguments) -> dict[str, Any]:
         }
         if said.has("q_lora_rank"):
             latent["query_rank"] = said.get("q_lora_rank")
-        return {"latent_attention": latent, "head_dim": said.get("qk_head_dim") + position}
+        head = said.get("qk_head_dim") + position
+        return {"latent_attention": latent, "head_dim": head, "qk_norm": False}
     fields = {"head_dim": said.get("kv_channels")} if said.has("kv_channels") else {}
     if said.get("group_query_attention"):
         fields["num_kv_heads"] = said.get("num_query_groups")

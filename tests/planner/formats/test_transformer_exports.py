@@ -181,6 +181,25 @@ def test_what_a_trainer_has_no_words_for_is_left_out_only_if_asked() -> None:
     assert "not written: model.logit_scale" in " ".join(export(odd, "megatron", partly=True).remarks)
 
 
+def test_facts_that_change_nothing_of_a_plan_do_not_keep_it_from_a_trainer() -> None:
+    """A dense model was refused over how NeMo weighs experts."""
+    plan = plan_of("megatron", USUAL["megatron"])
+    assert plan.stack.weighs_inside_experts != load_stack("nemo").weighs_inside_experts
+    assert "config.model.num_layers = 32" in export(plan, "nemo").text
+    assert not [
+        one for one in EXPORTERS["nemo"].write(plan, "plan.yaml", True).remarks if "not written" in one
+    ]
+
+
+def test_a_model_as_deepseek_v3_is_normed_and_routed_as_it() -> None:
+    asked = question("deepseek-v3", "megatron-core", gpus=64)
+    layout = parse_layout("tp8 pp8 dp1 ep8 etp1 mbs1 zero1 sp layers=8*3,7,8*3,6")
+    exported = export(make_plan(asked, estimate(asked, layout)), "megatron")
+    words = {"--qk-layernorm", "--moe-router-enable-expert-bias", "--moe-router-dtype"}
+    assert words <= set(shlex.split(exported.text, comments=True))
+    assert [one for one in exported.remarks if "a bias that balances experts" in one]
+
+
 def test_a_plan_of_another_trainer_is_one_of_other_prices() -> None:
     plan = plan_of("megatron", USUAL["megatron"])
     other = plan.model_copy(update={"stack": load_stack("meshwright")})

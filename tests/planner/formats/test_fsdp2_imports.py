@@ -1,0 +1,97 @@
+"""YAML of accelerate and of axolotl, read for a model that is named: told apart, with what is odd named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from calling import told
+
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_model
+from planner.formats.accelerate.reading import read_accelerate
+from planner.formats.axolotl.reading import read_axolotl
+from planner.formats.exporter import nested
+from planner.formats.reading.settings import Reading
+from planner.formats.registry import reader_of
+from planner.plan_files import load_any_plan
+
+FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
+AXOLOTL = {
+    "base_model": "m",
+    "sequence_len": 4096,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": "auto",
+}
+
+
+def accelerate(also: str = "", **more: Any) -> Reading:
+    document = FSDP | {"mixed_precision": "bf16"} | nested(more)
+    return read_accelerate(document, load_model("llama3.1-8b"), sequence=4096, also=also)
+
+
+def axolotl(**more: Any) -> Reading:
+    return read_axolotl(AXOLOTL | nested(more), load_model("llama3.1-8b"), gpus=8)
+
+
+def test_batches_are_of_the_program_and_sharding_of_the_file() -> None:
+    read = accelerate("--per-device-train-batch-size=2 --gradient_accumulation_steps 4 --lr 1")
+    assert read.layout.brief == "tp1 pp1 dp8 mbs2 zero3"
+    assert read.training.global_batch == 64
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 4}
+    assert accelerate(parallelism_config=mesh).layout.shard == 4
+    assert accelerate().assumptions[0].startswith("`--per_device_train_batch_size 1`")
+
+
+def test_older_names_of_axolotl_are_read() -> None:
+    older = {
+        "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_offload_params": True}
+    }
+    read = axolotl(**older, gradient_checkpointing=True)
+    assert (read.layout.zero, read.layout.recompute, bool(read.layout.offload.streamed)) == (
+        2,
+        ("full",),
+        True,
+    )
+    assert read.training.global_batch == 64
+    assert axolotl().layout.zero == 0
+
+
+@pytest.mark.parametrize(
+    ("read", "more", "named"),
+    [
+        (accelerate, {"fsdp_config": {"fsdp_version": 1}}, "FSDP 1"),
+        (accelerate, {"distributed_type": "DEEPSPEED"}, "DEEPSPEED"),
+        (accelerate, {"distributed_type": "NO"}, "8 processes"),
+        (accelerate, {"mixed_precision": "fp8"}, "fp8"),
+        (accelerate, {"parallelism_config": {"parallelism_config_tp_size": 3}}, "tp3"),
+        (accelerate, {"also": "--gradient_accumulation_steps many"}, "many"),
+        (axolotl, {"adapter": "lora"}, "lora"),
+        (axolotl, {"deepspeed": "zero3.json"}, "DeepSpeed"),
+        (axolotl, {"optimizer": "muon"}, "muon"),
+        (axolotl, {"tensor_parallel_size": 2}, "needs FSDP"),
+        (axolotl, {"micro_batch_size": "few"}, "no whole number above zero"),
+    ],
+)
+def test_what_is_not_priced_is_named(read: Any, more: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        read(**more)
+
+
+def test_the_verb_tells_them_from_nemo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"accelerate": FSDP | {"mixed_precision": "bf16"}, "axolotl": AXOLOTL, "nemo": {"trainer": {}, "model": {}}}
+    for name, document in files.items():
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+        assert reader_of(str(path)) == name
+    words = ("import", str(tmp_path / "accelerate.yaml"), "llama3.1-8b", "dgx-h100")
+    also = "--per_device_train_batch_size 1 --gradient_accumulation_steps 2"
+    plan = tmp_path / "mine.yaml"
+    code, _, err = told(capsys, *words, "--sequence", "4K", "--also", also, "-o", str(plan))
+    assert (code, "AdamW: the file names no optimizer" in err) == (0, True)
+    assert load_any_plan(plan).layout.brief == "tp1 pp1 dp8 mbs1 zero3"  # type: ignore[attr-defined, union-attr]
+    code, _, err = told(capsys, "import", str(tmp_path / "axolotl.yaml"), "llama3.1-8b", "dgx-h100")
+    assert (code, "--gpus: missing" in err) == (2, True)
