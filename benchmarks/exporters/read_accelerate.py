@@ -22,7 +22,10 @@ from typing import Any
 def read(module: Any, case: dict[str, Any], file: Path) -> dict[str, Any]:
     """What the launcher makes of one case."""
     file.write_text(case["text"], encoding="utf-8")
-    words = ["--config_file", str(file), "train.py"]
+    of_program = (
+        case["text"].partition("train.py")[2].partition("\n")[0]
+    )  # of the command that the file begins with
+    words = ["--config_file", str(file), "train.py", *of_program.split()]
     try:
         args, kind, _ = module.launch._validate_launch_command(
             module.launch.launch_command_parser().parse_args(words)
@@ -36,6 +39,8 @@ def read(module: Any, case: dict[str, Any], file: Path) -> dict[str, Any]:
     try:
         plugin = module.Plugin() if args.use_fsdp else None
         mesh = module.Mesh() if args.use_parallelism_config else None
+    except ValueError as error:
+        return {"refused": str(error)}
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -47,7 +52,9 @@ def read(module: Any, case: dict[str, Any], file: Path) -> dict[str, Any]:
             "fsdp": plugin is not None,
             "version": plugin.fsdp_version if plugin else None,
             "reshard": plugin.reshard_after_forward if plugin else None,
-            "checkpointing": plugin.activation_checkpointing if plugin else False,
+            "checkpointing": plugin.activation_checkpointing
+            if plugin
+            else "--gradient_checkpointing" in args.training_script_args,
             "offload": type(plugin.cpu_offload).__name__ if plugin else None,
             "tp": mesh.tp_size if mesh else None,
             "cp": mesh.cp_size if mesh else None,

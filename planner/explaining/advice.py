@@ -1,4 +1,5 @@
-"""Advice: from today's layout to the best plan by the three changes that gain most for their trouble.
+"""Advice: from what runs today to the best plan: switches of the stack, then the three changes of the layout that gain
+most for their trouble.
 
 The path (`planner.explaining.change_path`) takes one change after another; it ends at the optimum of the search, with
 its proof.
@@ -14,12 +15,14 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
-from planner.explaining.change_path import Change, ChangePath, under_limit
+from planner.explaining.change_path import LEAST_GAIN, Change, ChangePath, under_limit
 from planner.explaining.changes import (
     Trouble,
     changed_words,
     trouble_between,
 )
+from planner.explaining.explain import gain
+from planner.explaining.switches import Spelled, switched
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
@@ -27,7 +30,12 @@ from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.restrictions import Restrictions
 
 CHANGES = 3
-"""Most changes on a path."""
+"""Most changes of the layout on a path."""
+
+
+def _not(before: Question, after: Question, layout: Layout) -> str:
+    """For stacks that no trainer's file switches."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,7 @@ class Advice:
     """Today's layout, the changes that pay most, and the best plan."""
 
     question: Question
+    """With the switches that are changed."""
     today: Estimate
     changes: tuple[Change, ...]
     result: SearchResult
@@ -75,8 +84,11 @@ class Advice:
         return trouble_between(self.reached.layout, self.best.layout)
 
 
-def advise(question: Question, today: Layout, restrictions: Restrictions, budget: Budget) -> Advice:
-    """The path from today's layout to the best one within the restrictions.
+def advise(
+    question: Question, today: Layout, restrictions: Restrictions, budget: Budget, spelled: Spelled = _not
+) -> Advice:
+    """The path from today's layout to the best one within the restrictions; `spelled` names switches as the trainer
+    does.
 
     Raises:
         InputError: the layout breaks a rule, or the cluster has several pools.
@@ -89,16 +101,35 @@ def advise(question: Question, today: Layout, restrictions: Restrictions, budget
             hint="meshwright plan finds the best for all of them",
         )
     running = under_limit(price(question, place_layout(question, today)), restrictions)
-    result = budget.search(question, restrictions, top=1)
+    asked, switched_on, switches = switched(question, running, restrictions, spelled)
+    result = budget.search(asked, restrictions, top=1)
     if result is None:
         raise budget.nothing_found()
-    path = ChangePath(question, restrictions, running)
+    as_run = ChangePath(question, restrictions, running)
+    path = ChangePath(asked, restrictions, switched_on, as_run) if switches else as_run
     while len(path.changes) < CHANGES and path.add_change():
         pass
-    others = tuple(_other_questions(question, restrictions, budget))
+    others = (*_narrow_gradients(asked, result.best), *_other_questions(asked, restrictions, budget))
     return Advice(
-        question=question, today=running, changes=tuple(path.changes), result=result, other_questions=others
+        question=asked,
+        today=running,
+        changes=(*switches, *path.changes),
+        result=result,
+        other_questions=others,
     )
+
+
+def _narrow_gradients(question: Question, best: Estimate) -> Iterator[OtherQuestion]:
+    """The best layout with gradients summed in 16 bits, where they are summed in 32 and that gains."""
+    training = question.training
+    wide = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
+    if not wide or training.precision == "fp32":
+        return
+    narrow = replace(question, training=training.model_copy(update={"gradient_dtype": "bf16"}))
+    found = price(narrow, best.layout)
+    if found.fits and gain(best, found) >= LEAST_GAIN:
+        words = "gradient_dtype: bf16 in --training FILE"
+        yield OtherQuestion(words=words, trouble="other numerics", estimate=found, proven=False)
 
 
 def _other_questions(

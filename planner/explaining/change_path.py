@@ -67,6 +67,9 @@ class ChangePath:
     question: Question
     restrictions: Restrictions
     today: Estimate
+    """What is run, priced for this question: with the switches of the stack that were changed before."""
+    alone: ChangePath | None = None
+    """The path of the question as it is run, in which each change is priced by itself; None: this one."""
     changes: list[Change] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     """Axes that were changed already."""
@@ -84,10 +87,12 @@ class ChangePath:
             if (after := self._after(move, here.layout)) is not None and after.fits
         ]
         for worth, move, after in sorted(found, key=lambda one: (-one[0], str(one[2].layout))):
-            alone = after if not self.changes else self._after(move, self.today.layout)
+            first = self.alone or self
+            same = first is self and not self.changes
+            alone = after if same else first._after(move, first.today.layout)
             if worth <= 0 or alone is None or not alone.fits:
                 continue
-            if self.today.fits and gain(self.today, alone) < LEAST_GAIN:
+            if first.today.fits and gain(first.today, alone) < LEAST_GAIN:
                 continue
             words = changed_words(here.layout, after.layout)
             trouble = trouble_between(here.layout, after.layout)

@@ -94,7 +94,7 @@ def sharding(job: Job, paths: Paths) -> dict[str, Any]:
         return {}
     layout = job.layout
     found = {paths.version: 2, paths.reshard: layout.zero in (0, 3), paths.wrap: WRAPS}
-    shard = layout.shard_group // layout.cp
+    shard = max(layout.shard_group // layout.cp, 1)
     replicas = layout.dp // shard
     if layout.tp * layout.cp * replicas > 1:
         found |= {paths.shard: shard, paths.replicate: replicas, paths.tp: layout.tp, paths.cp: layout.cp}

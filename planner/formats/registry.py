@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from cost_models.axes.layout import Layout
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.reading import is_pipe, read_document, read_text
+from cost_models.question import Question
 from planner.formats import own_executor, torchrec
 from planner.formats.accelerate import reading as from_accelerate
 from planner.formats.accelerate import writing as accelerate
@@ -14,18 +16,21 @@ from planner.formats.axolotl import reading as from_axolotl
 from planner.formats.axolotl import writing as axolotl
 from planner.formats.deepspeed import reading as from_deepspeed
 from planner.formats.deepspeed import writing as deepspeed
-from planner.formats.exporter import Exporter
+from planner.formats.exporter import Exporter, Job, settings_of
 from planner.formats.megatron import script as megatron
 from planner.formats.nemo import recipe as nemo
 from planner.formats.torchtitan import writing as torchtitan
 
+_TARGETS = (
+    megatron.TARGET,
+    torchtitan.TARGET,
+    deepspeed.TARGET,
+    nemo.TARGET,
+    accelerate.TARGET,
+    axolotl.TARGET,
+)
 EXPORTERS: dict[str, Exporter] = {
-    "megatron": megatron.TARGET.exporter,
-    "torchtitan": torchtitan.TARGET.exporter,
-    "deepspeed": deepspeed.TARGET.exporter,
-    "nemo": nemo.TARGET.exporter,
-    "accelerate": accelerate.TARGET.exporter,
-    "axolotl": axolotl.TARGET.exporter,
+    **{target.name: target.exporter for target in _TARGETS},
     "torchrun": own_executor.TORCHRUN,
     "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,
@@ -104,3 +109,16 @@ def _is_bridge(source: str) -> bool:
 def is_command(source: str) -> bool:
     """Whether a source is a command line, not the name of a file."""
     return "\n" in source or " --" in source or source.startswith("--")
+
+
+def switch_words(before: Question, after: Question, layout: Layout) -> str:
+    """What a trainer of the stack is told to go from one question to the other: settings that are new, and those to
+    leave out; empty where no trainer has words for it."""
+    target = next((one for one in _TARGETS if one.stack == before.stack.name), None)
+    if target is None:
+        return ""
+    old, new = (settings_of(target.translations(Job(one, layout))) for one in (before, after))
+    added = {name: value for name, value in new.items() if old.get(name) != value}
+    dropped = {name: value for name, value in old.items() if name not in new}
+    words = [target.spelled(added)] if added else []
+    return ", ".join([*words, *([f"without {target.spelled(dropped)}"] if dropped else [])])

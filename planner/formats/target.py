@@ -35,6 +35,10 @@ class Target:
     """Writes the file, given the settings and the name of the plan's file."""
     usage: Callable[[e.Job, str], tuple[str, ...]]
     """How to use the file."""
+    spelled: Callable[[e.Settings], str] = lambda settings: " ".join(
+        f"{name}: {_value(value)}" for name, value in settings.items()
+    )
+    """Some settings in a line, as the trainer's users write them."""
 
     @property
     def words(self) -> dict[str, e.Translate]:

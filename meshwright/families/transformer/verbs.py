@@ -126,9 +126,11 @@ class TransformerVerbs(Verbs[Plan]):
         from cost_models.axes.layout import parse_layout
         from meshwright.families.transformer.advise import Advised
         from planner.explaining.advice import advise
+        from planner.formats.registry import switch_words
 
         today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
-        return Advised(advice=advise(plan.question, today, restrictions, budget), restrictions=restrictions)
+        advice = advise(plan.question, today, restrictions, budget, switch_words)
+        return Advised(advice=advice, restrictions=restrictions)
 
     def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
         from meshwright.families.transformer.compare import compare

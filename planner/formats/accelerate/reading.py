@@ -14,7 +14,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
-from planner.formats.accelerate.writing import MBS, PATHS, STEPS, STRATEGY
+from planner.formats.accelerate.writing import CHECKPOINTING, MBS, PATHS, STEPS, STRATEGY
 from planner.formats.reading.settings import Reading, Settings, by_path
 from planner.formats.table import table_of
 
@@ -70,7 +70,7 @@ def read_accelerate(
 
 
 def _of_program(also: str) -> dict[str, Any]:
-    """Sizes of the batch among the arguments of a program, with underscores or hyphens. Raises InputError."""
+    """Batch and recompute among the arguments of a program, with underscores or hyphens. Raises InputError."""
     found: dict[str, Any] = {}
     words = iter(shlex.split(also.replace("=", " ")))
     for word in words:
@@ -80,4 +80,6 @@ def _of_program(also: str) -> dict[str, Any]:
             if not value.isdecimal():
                 raise InputError(f"--also: `{word} {value}` is no whole number")
             found[name] = int(value)
+        elif name == CHECKPOINTING and next(words, "true").lower() == "true":
+            found[PATHS.recompute] = True
     return found

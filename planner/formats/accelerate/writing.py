@@ -26,6 +26,7 @@ PATHS = fsdp2.Paths(
 )
 STRATEGY = f"{_MESH}cp_comm_strategy"
 MBS, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+CHECKPOINTING = "gradient_checkpointing"
 """Arguments of programs over the Hugging Face Trainer."""
 
 
@@ -53,7 +54,7 @@ def _recompute(job: Job) -> Word:
     word = fsdp2.recompute(job, PATHS)
     if fsdp2.is_sharded(job) or not word.settings:
         return word
-    return otherwise("without FSDP the program turns it on, as `--gradient_checkpointing`")
+    return otherwise(f"without FSDP `--{CHECKPOINTING} true` of the program turns it on")
 
 
 def _precision(job: Job) -> Word:
@@ -64,9 +65,10 @@ def _precision(job: Job) -> Word:
 
 
 def program_words(job: Job) -> str:
-    """Arguments of a program over the Hugging Face Trainer that make the plan's batch."""
+    """Arguments of a program over the Hugging Face Trainer that make the plan's batch, and without FSDP recompute."""
     steps = job.layout.microbatches(job.training.global_batch)
-    return f"--{MBS} {job.layout.mbs} --{STEPS} {steps}"
+    recomputes = not fsdp2.is_sharded(job) and job.layout.recompute != ("none",)
+    return f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
+from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
@@ -41,7 +42,7 @@ def read_axolotl(
         raise InputError("context ranks of `ring_attn_func` are priced as a ring alone", hint="batch_ring is")
     if not str(optimizer := said.get("optimizer")).startswith("adamw"):
         raise InputError(f"`optimizer: {optimizer}` is not priced here", hint="AdamW is")
-    precision = "fp16" if said.get("fp16") is True else "bf16" if said.get("bf16") else "fp32"
+    precision: Precision = "fp16" if said.get("fp16") is True else "bf16" if said.get("bf16") else "fp32"
     training = TrainingSpec(
         global_batch=mbs * steps * layout.dp,
         sequence_length=said.whole("sequence_len"),

@@ -58,6 +58,10 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
+def _in_a_line(settings: Settings) -> str:
+    return " ".join("=".join(words) if len(words) == 2 else shlex.join(words) for words in written(settings))
+
+
 TARGET = Target(
     name="megatron",
     called="Megatron-LM (core 0.20)",
@@ -66,6 +70,7 @@ TARGET = Target(
     translated=CORE | {"stack.launches_block": nothing},  # in the environment
     text=_text,
     usage=_usage,
+    spelled=_in_a_line,
 )
 
 

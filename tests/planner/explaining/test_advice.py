@@ -114,11 +114,12 @@ def test_changes_keep_to_the_restrictions_of_the_plan() -> None:
 def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:
     """A cluster of one node ends there; GPUs with an fp8 rate may be asked for it."""
     question = small_question(2)
-    assert advised(question, "dp2 mbs1").other_questions == ()
+    (narrow,) = advised(question, "dp2 mbs1").other_questions
+    assert (narrow.words, narrow.trouble) == ("gradient_dtype: bf16 in --training FILE", "other numerics")
     peak = dict(question.cluster.gpu.peak) | {"fp8": 2e13}
     gpu = question.cluster.gpu.model_copy(update={"peak": peak})
     cluster = question.cluster.model_copy(update={"gpu": gpu})
-    (further,) = advised(replace(question, cluster=cluster), "dp2 mbs1").other_questions
+    _, further = advised(replace(question, cluster=cluster), "dp2 mbs1").other_questions
     assert (further.words, further.trouble) == ("--precision fp8", "other numerics")
 
 

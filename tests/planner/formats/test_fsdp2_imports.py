@@ -82,7 +82,11 @@ def test_what_is_not_priced_is_named(read: Any, more: dict[str, Any], named: str
 
 
 def test_the_verb_tells_them_from_nemo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {"accelerate": FSDP | {"mixed_precision": "bf16"}, "axolotl": AXOLOTL, "nemo": {"trainer": {}, "model": {}}}
+    files = {
+        "accelerate": FSDP | {"mixed_precision": "bf16"},
+        "axolotl": AXOLOTL,
+        "nemo": {"trainer": {}, "model": {}},
+    }
     for name, document in files.items():
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
