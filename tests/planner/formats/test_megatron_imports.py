@@ -248,7 +248,9 @@ def test_whose_it_is(tmp_path: Path) -> None:
     ]
     assert reader_of("launcher", "megatron") == "megatron"
     for source, said in (("launcher", None), ("run.sh", "jax")):
-        with pytest.raises(InputError, match="megatron, torchtitan, nemo, deepspeed, torchrec"):
+        with pytest.raises(
+            InputError, match="megatron, torchtitan, nemo, deepspeed, accelerate, axolotl, torchrec"
+        ):
             reader_of(source, said)
 
 

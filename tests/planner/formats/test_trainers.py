@@ -89,6 +89,19 @@ REFUSED += [
 ]
 
 
+FSDP2 = [
+    ("pp2 dp4", "has no pipelines (`pp2`)", {}),
+    ("dp8 zero1", "shards gradients with optimizer states, not as `zero1`", {}),
+    ("tp2 dp4", "shards weights over the replicas of `tp2 cp1`", {}),
+    ("cp4 dp2 zero3 shard2", "not over `shard2` of cp4", {}),
+    ("tp2 dp4 ep2 zero3", "holds experts as the rest", {"experts": True}),
+    ("tp2 dp4 zero3 sp", "keeps the sequences of tensor ranks whole", {}),
+    ("dp8 zero3 recompute=selective", "has no `recompute=selective`", {}),
+]
+REFUSED += [(trainer, *case) for trainer in ("accelerate", "axolotl") for case in FSDP2]
+REFUSED += [("deepspeed", *FSDP2[-1])]
+
+
 @pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED)
 def test_a_rule_refuses_in_its_words(trainer: str, text: str, what: str, model: dict[str, bool]) -> None:
     (words,) = refusals(trainer, asked(trainer, **model), parse_layout(text))
