@@ -22,8 +22,9 @@ FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
 ENOUGH = 0.01
 """Relative gap at which a search ends early: prices of tables are known to a few per cent."""
-ENOUGH_SHARE = 1 / 20
-"""Share of the time limit after which that gap is enough; before, a search goes on to prove the optimum."""
+ENOUGH_SHARE, ENOUGH_SECONDS = 1 / 20, 3.0
+"""Share of the time limit, and least seconds, after which that gap is enough; before, a search goes on to prove the
+optimum."""
 
 
 Progress = Callable[[float, float, str], None]
@@ -38,7 +39,7 @@ class Search:
     solver: SolverName
     interrupt: Interrupt
     time_limit: float = math.inf
-    """Seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of them."""
+    """Seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of them, or `ENOUGH_SECONDS`."""
     progress: Progress | None = None
     best: Placement | None = None
     value: float = math.inf
@@ -48,12 +49,14 @@ class Search:
     """Whether places were in the program."""
     left_open: bool = False
     """Whether time or the user ended a part early."""
-    start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
 
     @property
     def seconds_left(self) -> float:
         """Until the search ends at the gap proved so far."""
-        limit = self.time_limit * (ENOUGH_SHARE if self.gap <= ENOUGH else 1)
+        limit = self.time_limit
+        if self.gap <= ENOUGH:
+            limit = min(limit, max(ENOUGH_SECONDS, ENOUGH_SHARE * limit))
         return self.start + limit - time.monotonic()
 
     @property
