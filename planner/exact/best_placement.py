@@ -24,16 +24,23 @@ def best_placement(
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
+    most_rounds: int | None = None,
 ) -> Solution:
     """Prove the best placement by label setting, or by the integer program where there are too many labels.
 
-    A weighed leaf has no such program: it comes back `stopped` there.
+    It comes back `stopped` after so many rounds of label setting, or seconds; a weighed leaf, which has no such
+    program, where there are too many labels.
     """
     if isinstance(leaf, WeighedLeaf):
         return place_weighed(leaf, incumbent=incumbent, cut_off=cut_off, time_limit=time_limit)
     start = time.monotonic()
     found = place_by_labels(
-        leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=time_limit
+        leaf,
+        incumbent=incumbent,
+        cut_off=cut_off,
+        met_paths=met_paths,
+        time_limit=time_limit,
+        most_rounds=most_rounds,
     )
     if found is None:
         left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))

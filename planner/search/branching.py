@@ -35,6 +35,9 @@ BEYOND = 1e-6
 FEWEST_REFINED, MOST_REFINED = 32, 1024
 """Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
 discard most."""
+MOST_ROUNDS, FEWEST_ROUNDS = 24, 2
+"""Rounds in which one layout is to be placed exactly where no time limit says when to stop: three times as many as any
+needed that ended. What one layout could not do, those after it seldom can: each that is given up halves them."""
 COUNTED_EVERY = 0.1
 """Seconds between two counts of what is left: to count takes longer than many a step of the search."""
 
@@ -67,6 +70,7 @@ class BranchAndBound:
         self.rows = Rows()
         self.settled: Settled | None = None
         self._refined_together = FEWEST_REFINED
+        self._rounds = MOST_ROUNDS
         self._left, self._counted = 0, -math.inf
         """Layouts that were undecided when they were last counted, and when that was."""
 
@@ -214,6 +218,7 @@ class BranchAndBound:
             met_paths=met,
             cut_off=self.kth_seconds,
             time_limit=None if math.isinf(left) else left,
+            most_rounds=self._rounds if math.isinf(left) else None,
         )
         met += solution.paths
         if solution.placement is not None:
@@ -222,6 +227,7 @@ class BranchAndBound:
         if solution.status == "stopped":
             self.rows.bound[row] = max(self.rows.bound[row], solution.bound)
             self.rows.given_up[row] = self._seconds_left() > 0
+            self._rounds = max(self._rounds // 2, FEWEST_ROUNDS)
         elif solution.status == "infeasible":
             self.rows.decide(row, math.inf)
         else:

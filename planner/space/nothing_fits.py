@@ -125,7 +125,7 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     )
 
 
-COMPARED = 48
+COMPARED_IN_POOLS = 48
 """Layouts, roughly the closest ones, whose ranks are filled one by one."""
 
 
@@ -140,8 +140,8 @@ def least_share(group: RankGroup) -> Array:
 
 
 def closest_first(fullness_N: Array) -> Sequence[int]:
-    """The `COMPARED` rows that come closest to fitting: least needed memory as a share of available memory first."""
-    rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED].tolist()
+    """The rows that come closest to fitting, `COMPARED_IN_POOLS` at most: least needed share of all memory first."""
+    rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
     return rows
 
 

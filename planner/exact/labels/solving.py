@@ -38,11 +38,12 @@ def place_by_labels(
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
+    most_rounds: int | None = None,
 ) -> Solution | None:
     """The best placement of a plain layout, if it takes less than `cut_off` seconds; None: there are too many labels.
 
     `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline.
-    `time_limit` is in seconds; without it the answer is always proven.
+    `time_limit` is in seconds and `most_rounds` of passes and timelines; without both the answer is always proven.
     """
     critical = list(met_paths)
 
@@ -52,7 +53,7 @@ def place_by_labels(
     def cuts(choices: Choices) -> Cuts:
         return cuts_of(choices, all_ways(choices), critical)
 
-    found, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit)
+    found, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit, most_rounds)
     return None if too_many else replace(found, paths=tuple(critical[len(met_paths) :]))
 
 
@@ -90,6 +91,7 @@ def _place(
     incumbent: Incumbent | None,
     cut_off: float,
     time_limit: float | None,
+    most_rounds: int | None = None,
 ) -> tuple[Solution, bool]:
     """Alternate label passes and timelines; also whether labels were too many. `meet` adds candidates to `cuts`."""
     start = time.monotonic()
@@ -98,7 +100,8 @@ def _place(
     status: Status | None = None
     while status is None:
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
-        if time_limit is not None and time.monotonic() - start >= time_limit:
+        late = time_limit is not None and time.monotonic() - start >= time_limit
+        if late or rounds == most_rounds:
             status = "stopped"
             break
         choices = choices_of(leaf, target)

@@ -297,3 +297,19 @@ def test_a_solver_overlooks_no_byte(solver: SolverName) -> None:
     second = search(question, top=1, restrictions=less, solver=solver)
     assert second.best.peak_bytes < best.peak_bytes
     assert second.certificate.settled is not None
+
+
+def test_a_search_without_time_limit_gives_up_what_takes_too_many_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPT-3 with pp64 on 1,024 GPUs, where placements of one or two blocks a stage are countless, never ended."""
+    monkeypatch.setattr(branching, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(branching, "FEWEST_ROUNDS", 0)
+    question, pipelines = small_question(4, "220 MiB"), parse_restrictions(["pp=2"])
+    given_up = search(question, top=1, restrictions=pipelines)
+    monkeypatch.undo()
+    proved = search(question, top=1, restrictions=pipelines)
+    assert proved.certificate.gap == 0
+    assert given_up.certificate.undecided > 0
+    assert 0 < given_up.certificate.gap < 0.2
+    assert given_up.certificate.bound <= proved.best.step_seconds <= given_up.best.step_seconds
