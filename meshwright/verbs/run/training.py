@@ -76,6 +76,7 @@ def _with_flags() -> inspect.Signature:
     plain = inspect.signature(run)
     *own, _ = plain.parameters.values()
     types = get_type_hints(RunConfig)  # without their bounds
+    RunConfig.model_rebuild()  # a spec has no signature before it is built
     fields = inspect.signature(RunConfig).parameters.values()
     return plain.replace(
         parameters=[*own, *(field.replace(annotation=types[field.name]) for field in fields)]

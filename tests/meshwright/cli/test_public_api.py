@@ -38,7 +38,7 @@ def test_plan_answers(tmp_path: Path) -> None:
     frame = answer.to_frame()
     assert len(frame) == 3
     assert frame["step_seconds"].is_monotonic_increasing
-    assert "<table" in answer._repr_html_()
+    assert "train with" in answer._repr_html_()
     assert "proved optimal" in repr(answer)
     assert max(map(len, repr(answer).splitlines())) <= 80
     answer.save(tmp_path / "plan.yaml")

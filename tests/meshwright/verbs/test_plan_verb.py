@@ -222,7 +222,9 @@ def test_fewest_gpus(meshwright) -> None:
     answer = meshwright("plan", *SMALL, *goal)
     assert answer.code == 0
     words = " ".join(answer.out.split())
-    assert re.search(r"GPUs \d+ is proved the lowest over 8, 16 and 32 GPUs( \(\d+: at least .*\))?: ", words)
+    assert re.search(
+        r" \d+ GPUs is proved the lowest over 8, 16 and 32 GPUs( \(\d+: at least .*\))?: ", words
+    )
     never = meshwright("plan", *SMALL, *goal[:-1], "1min")
     assert never.code == 1
     assert never.err.startswith(f"{PADDED}error: no plan of gpt2-small trains on 10 B tokens within ")
