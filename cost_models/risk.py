@@ -73,5 +73,4 @@ def weigh(seconds_K: Array, risk: Risk) -> Array:
     """(K, ...) seconds in each scenario → (...): their mean, or that of the slowest."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
-    mean: Array = np.asarray(seconds_K.mean(axis=0))
-    return mean
+    return np.asarray(seconds_K.mean(axis=0))

@@ -56,8 +56,7 @@ class ContextSeconds:
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
     """(N,) calls of the attention kernel a pass: one a step of a ring, one a piece of a gathered sequence, else one."""
     gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
-    calls: Ints = np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
-    return calls
+    return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
 def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
@@ -130,8 +129,7 @@ def _hidden(question: Question, messages: _Messages, kernels: Array) -> Array:
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes that a rank's tokens take for each of the model's columns it would hold without tp."""
     tokens = columns.tokens(question.training.sequence_length)
-    size: Array = tokens / columns.tp * question.training.element_bytes
-    return size
+    return tokens / columns.tp * question.training.element_bytes
 
 
 def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:

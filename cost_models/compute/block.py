@@ -183,8 +183,7 @@ def _accumulation_seconds(question: Question, columns: LayoutColumns, device: De
     weights = counts.block + counts.experts
     if has_measured_operators(question):
         return accumulation_seconds(question, columns, weights)
-    seconds: Array = gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
-    return seconds
+    return gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
 
 
 def _gathering_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

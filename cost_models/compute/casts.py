@@ -62,8 +62,7 @@ def _once(elements: Array, device: Device) -> Array:
     """What is new, for both its uses."""
     read = 2 if device.operand_bytes < 1 else 1
     moved = elements * (read * device.element_bytes + 2 * device.operand_bytes)
-    seconds: Array = device.profile.kernel_seconds + moved / device.memory_rate
-    return seconds
+    return device.profile.kernel_seconds + moved / device.memory_rate
 
 
 def _of_input(elements: Array, matrices: float, device: Device, *, turned: bool = False) -> Array:

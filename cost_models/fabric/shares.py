@@ -202,8 +202,7 @@ def _alike(keys: Ints, size: int) -> Ints:
     if size <= _DENSE * len(keys):
         return np.bincount(keys, minlength=1)[keys]
     _, index, count = np.unique(keys, return_inverse=True, return_counts=True)
-    alike: Ints = count[index.reshape(-1)]
-    return alike
+    return count[index.reshape(-1)]
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:

@@ -132,8 +132,7 @@ def updates_parameters(question: Question, columns: LayoutColumns, *, experts: b
     """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
     ranks = columns.expert_shard if experts else columns.shard
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
-    own: Bools = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
-    return own
+    return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:

@@ -49,8 +49,7 @@ def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bool
     """
     stack = question.stack
     waits = stack.unsharded_gradients_until_sync | (stack.torch_pipelining & (columns.pp > 1))
-    each: Bools = (columns.zero >= 2) & ~waits
-    return each
+    return (columns.zero >= 2) & ~waits
 
 
 def added_share(question: Question, columns: LayoutColumns) -> Array:

@@ -149,8 +149,7 @@ def _expert_launch_seconds(pieces: Pieces, dense: Array) -> Array:
     if not model.has_experts:
         return np.zeros(len(pieces.columns))
     routed = stack.routing_host_seconds + _each_expert(question) * model.num_experts / pieces.columns.ep
-    added: Array = model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
-    return added
+    return model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
 
 
 def _first_of_experts(pieces: Pieces) -> Array:
@@ -165,8 +164,7 @@ def _first_of_experts(pieces: Pieces) -> Array:
         return pieces.none
     eager = (1.0 - stack.captured_expert_launches) * (1.0 - stack.overlap_expert_exchange)
     first = question.model.num_experts / pieces.columns.ep * _each_expert(question) / 2
-    seconds: Array = question.model.moe_share * eager * first
-    return seconds
+    return question.model.moe_share * eager * first
 
 
 def _each_expert(question: Question) -> float:

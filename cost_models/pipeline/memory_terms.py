@@ -250,8 +250,7 @@ def _working(sizes: Sizes) -> Array:
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
-        working: Array = recomputed + (in_flight + gathered + scattered)[:, None]
-        return working
+        return recomputed + (in_flight + gathered + scattered)[:, None]
     incoming = training.element_bytes * tokens * model.hidden_size + _tied_gradient(question, columns)
     during = recomputed + (in_flight + 2 * gathered)[:, None]  # with the block that is fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block

@@ -135,8 +135,7 @@ class RankMemory:
 def _largest(sets: Array) -> Array:
     """(..., Q): the one of (..., S, Q) sets that is largest in all."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
-    found: Array = np.take_along_axis(sets, most, axis=-2)[..., 0, :]
-    return found
+    return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
 
 
 def _together(profiles: Sequence[Ints]) -> Array:

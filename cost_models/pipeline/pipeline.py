@@ -104,8 +104,7 @@ class Pipeline:
         """(..., S) → (..., R): sum over the chunks of each rank, in their order."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
-        total_R: Array = sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
-        return total_R
+        return sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
 
     def forward(self, blocks_SP: Ints) -> Array:
         """(..., S): seconds of one forward pass."""

@@ -126,8 +126,7 @@ class PricedRanks:
         if pipeline.splits_backward:
             compute = compute + pipeline.sum_by_rank(of_stages("stage_weight"))
         once = on_ranks("sync") + of_rows("rank_sync") + on_ranks("optimizer") + of_rows("rank_optimizer")
-        seconds: Array = pipeline.microbatches * compute + once + of_rows("step_overhead")
-        return seconds
+        return pipeline.microbatches * compute + once + of_rows("step_overhead")
 
     def memory(self) -> tuple[Breakdown, ...]:
         """Parts of each rank's peak, taken at the moment of the step when it is highest."""

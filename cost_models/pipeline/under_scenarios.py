@@ -66,8 +66,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     costs = costs_under_scenarios(question, LayoutColumns.of([placed.layout]))
     assert costs is not None
     prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(len(costs))]
-    seconds: Array = Pipeline.step_seconds_of_each(prices, placed.blocks)
-    return seconds
+    return Pipeline.step_seconds_of_each(prices, placed.blocks)
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
@@ -141,5 +140,4 @@ def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
     stage = costs.stage_forward + costs.stage_backward
     once = costs.rank_sync + costs.rank_optimizer + costs.step_overhead
     once = once + layers / pp * (costs.layer_sync + costs.layer_optimizer)
-    work: Array = m * ((layers * block + ends) / pp + stage) + once
-    return work
+    return m * ((layers * block + ends) / pp + stage) + once

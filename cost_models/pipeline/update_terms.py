@@ -151,8 +151,7 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
     if question.training.optimizer == "lamb":
         besides += question.stack.lamb_update_bytes
     unfused = besides / sharded
-    touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated + unfused
-    return touched
+    return passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated + unfused
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:

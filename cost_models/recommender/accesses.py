@@ -130,5 +130,4 @@ def power_sums(after: Array, up_to: Array, exponent: float) -> Array:
     integral = after ** (1.0 - exponent) * folds * growth
     ends = (up_to**-exponent - after**-exponent) / 2
     slopes = exponent * (after ** (-exponent - 1) - up_to ** (-exponent - 1)) / 12
-    result: Array = integral + ends + slopes
-    return result
+    return integral + ends + slopes

@@ -23,8 +23,7 @@ def two_chunks_objection(vpp: int, schedule: str) -> str | None:
 def live_in_v(pp: Ints, vpp: Ints, m: Ints, rank: Ints, chunk: Ints) -> Ints:
     """`PipelineSchedule.live` before the first backward pass: forwards of the first chunk until the first microbatch
     has gone down to the turn and come up again, and one of the second chunk for each rank that it met on the way up."""
-    live: Ints = np.minimum(m, np.where(chunk == 0, 2 * pp - 1 - rank, 1 + rank))
-    return live
+    return np.minimum(m, np.where(chunk == 0, 2 * pp - 1 - rank, 1 + rank))
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:

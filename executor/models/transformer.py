@@ -92,8 +92,7 @@ class Block(nn.Module):
 
 def _through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
     """The input, through the norm where there is one."""
-    normed: Tensor = x_BSD if norm is None else norm(x_BSD)
-    return normed
+    return x_BSD if norm is None else norm(x_BSD)
 
 
 class Positions(nn.Module):

@@ -121,8 +121,7 @@ def _beats(peaks: Array, seconds: Array, known: Sequence[Estimate]) -> Bools:
     order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
     sizes = np.array([size for size, _ in order])
     fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
-    beats: Bools = seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
-    return beats
+    return seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
@@ -150,8 +149,7 @@ def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
-    rows: Ints = order[seconds[order] < best_before]
-    return rows
+    return order[seconds[order] < best_before]
 
 
 def _cheap_rows(

@@ -111,8 +111,7 @@ _IDEAL = (
 def _inside_node(term: Term) -> Array:
     """Seconds that depend on what a tensor group does alone."""
     own = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
-    seconds: Array = np.asarray(sum(own, start=np.zeros(1)))
-    return seconds
+    return np.asarray(sum(own, start=np.zeros(1)))
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
@@ -147,8 +146,7 @@ def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None
                 size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
                 least[name] = np.minimum(least[name], size) if name in least else size
     limit = np.where(held, limit, 0.0)
-    fits: Bools = _fits(space, some, least, limit, allowed)[kind]
-    return fits
+    return _fits(space, some, least, limit, allowed)[kind]
 
 
 def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
@@ -189,8 +187,7 @@ def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, al
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
     seconds = shortest_steps(space, cores, passes)
     size = {name: getattr(costs, name) for name in _ROOM}
-    bound: Array = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
-    return bound
+    return np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
 
 
 def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
@@ -244,8 +241,7 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
     shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
     whole = m * (-(-layers // pp) * block + stage)
     longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
-    seconds: Array = longest + x.follows
-    return seconds
+    return longest + x.follows
 
 
 _ROOM = ("static", "layer_static", "layer_activation", "head_static", "working")
@@ -262,5 +258,4 @@ def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Array], limit: Array
     layers = space.question.model.num_layers
     others = np.minimum(how_many(free, each), layers)  # blocks may leave nothing behind
     last = how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
-    fits: Bools = (space.cores.pp[cores] - 1) * others + last >= layers
-    return fits
+    return (space.cores.pp[cores] - 1) * others + last >= layers

@@ -156,8 +156,7 @@ class Leaf(Pipeline):
     def fits(self, blocks_SP: Ints) -> Bools:
         """(...,): every rank stays within its limit."""
         within_R: Bools = self.rank_bytes(blocks_SP) <= self.memory_limit
-        within: Bools = np.asarray(within_R.all(axis=-1))
-        return within
+        return np.asarray(within_R.all(axis=-1))
 
     def price(self, placement: Placement) -> float:
         """Step time of one placement, seconds."""

@@ -67,8 +67,7 @@ def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, 
 
     def column(of_RP: Array, place: int) -> Array:
         policy_R = faster_first_RU[:, min(place, len(chosen) - 1)]
-        taken: Array = np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
-        return taken
+        return np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
 
     fast_R, next_R, last_R = (live_R * column(kept_RP, place) for place in range(3))
     last_K = np.arange(size_B[-1] + 1 if len(chosen) == 3 else 1)

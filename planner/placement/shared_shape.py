@@ -113,8 +113,7 @@ class Group(PricedRows):
     @cached_property
     def cycle_delay(self) -> Array:
         """(N,): transfers of one microbatch down the virtual stages and up again."""
-        delay: Array = 2 * (self.pp * self.vpp - 1) * self.costs.p2p * (self.pp > 1)
-        return delay
+        return 2 * (self.pp * self.vpp - 1) * self.costs.p2p * (self.pp > 1)
 
     def tail(self, blocks_N: Array | int) -> Array:
         """(N,): what follows the last backward in any case, if rank 0 holds so many blocks at least.

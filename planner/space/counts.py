@@ -76,8 +76,7 @@ class Boxes:
             return reach * (reach + 1) // 2
 
         cut = corner(beyond) - corner(beyond - wide) - corner(beyond - high) + corner(beyond - wide - high)
-        found: Ints = np.where(self.is_single, 1, wide * high - np.where(beyond > 0, cut, 0))
-        return found
+        return np.where(self.is_single, 1, wide * high - np.where(beyond > 0, cut, 0))
 
     @property
     def is_single(self) -> Bools:

@@ -106,8 +106,7 @@ class Space:
 
     def shape_counts(self, cores: Ints, zero: Ints) -> Ints:
         """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
-        found: Ints = self._shapes[self.pipeline[cores], zero]
-        return found
+        return self._shapes[self.pipeline[cores], zero]
 
     @cached_property
     def microbatches(self) -> Ints:
@@ -121,8 +120,7 @@ class Space:
             max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
         ]
         most = np.array(most_K, dtype=np.int64)[self.pipeline]
-        more: Bools = self.cores.pp * most > self.question.model.num_layers
-        return more
+        return self.cores.pp * most > self.question.model.num_layers
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:

@@ -155,8 +155,7 @@ def link_rate(question: Question, columns: LayoutColumns) -> Array:
 
 def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
     """(N,) ranks that share a host."""
-    here: Array = np.minimum(columns.ranks, question.cluster.gpus_per_node).astype(float)
-    return here
+    return np.minimum(columns.ranks, question.cluster.gpus_per_node).astype(float)
 
 
 def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
@@ -199,8 +198,7 @@ def _calls(question: Question, columns: LayoutColumns, residencies: Sequence[str
     """(N,) seconds of a rank's updates whatever their sizes: one of each block, and one of its experts."""
     blocks, each = question.model.num_layers / columns.pp, question.hardware.host_call_seconds
     updated = [held(columns, part, blocks) for part in UPDATED_BY_CPU if part in residencies]
-    seconds: Array = sum(updated, _nothing()) * each * (1 + question.model.has_experts)
-    return seconds
+    return sum(updated, _nothing()) * each * (1 + question.model.has_experts)
 
 
 def _of_parameters(

@@ -53,8 +53,7 @@ def host_bytes(
     rank = rank + _staging(question, columns, blocks)
     policies = question.training.recompute if recompute is None else recompute
     rank = rank + _activations(question, columns, blocks, policies)
-    each: Array = rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
-    return each
+    return rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
 
 
 def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:

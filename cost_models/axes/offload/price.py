@@ -139,14 +139,12 @@ class OnDevice:
         """
         most = self._question.stack.streamed_gradient_buffers or 0
         at_once = np.minimum(1 if is_own_host(self._question.cluster) else most, self._blocks("streamed"))
-        made: Array = np.where(self._gradients_apart, at_once * self._of_block("gradients"), 0.0)
-        return made
+        return np.where(self._gradients_apart, at_once * self._of_block("gradients"), 0.0)
 
     @property
     def _gradients_apart(self) -> Bools:
         """(N,): whether gradients of streamed blocks have buffers of their own."""
-        apart: Bools = (self._columns.zero < 2) & (self._question.stack.streamed_gradient_buffers is not None)
-        return apart
+        return (self._columns.zero < 2) & (self._question.stack.streamed_gradient_buffers is not None)
 
     def update_buffers(self) -> Term:
         """States of parked blocks that are on the device during the update."""
@@ -212,8 +210,7 @@ def _passes(pieces: Pieces) -> Array:
     """(N,) seconds of a step's passes of an even share of the blocks."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
-    seconds: Array = blocks * (pieces.block.forward + pieces.block.backward)
-    return seconds
+    return blocks * (pieces.block.forward + pieces.block.backward)
 
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:

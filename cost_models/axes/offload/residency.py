@@ -94,10 +94,7 @@ def parameters_by_residency(
 
 def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:
     """(N,) blocks with a residency, of a rank that has so many."""
-    left: Array = np.where(
-        rest_is(columns, part), blocks - named_blocks(columns), counted_blocks(columns, part)
-    )
-    return left
+    return np.where(rest_is(columns, part), blocks - named_blocks(columns), counted_blocks(columns, part))
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
@@ -111,8 +108,7 @@ def end_parameters(question: Question, columns: LayoutColumns) -> Array:
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     tied = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.head_vectors + np.where(tied, 0.0, counts.head_matrix)
-    ends: Array = np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
-    return ends
+    return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
@@ -165,10 +161,9 @@ def held_on_device(question: Question, columns: LayoutColumns, residency: str) -
 def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): whether gradients of several microbatches add up whole on the device before ZeRO-2 or 3 scatters them."""
     several = columns.microbatches(question.training.global_batch) > 1
-    waits: Bools = (
+    return (
         question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
     )
-    return waits
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:

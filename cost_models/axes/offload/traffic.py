@@ -95,8 +95,7 @@ def stays_in_ring(question: Question, columns: LayoutColumns, streamed: Array) -
 def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
     """(N,) bytes that come up for every parameter of a rank's streamed blocks in a step, of which none stays."""
     passes = 2 * columns.microbatches(question.training.global_batch)
-    up: Array = passes * state_bytes(question, columns, experts=experts).stored
-    return up
+    return passes * state_bytes(question, columns, experts=experts).stored
 
 
 class DriveTraffic(NamedTuple):
@@ -116,8 +115,7 @@ def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
         columns,
         lambda part, experts: drive_traffic(question, columns, residency=part, experts=experts).held,
     )
-    each: Array = rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
-    return each
+    return rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:

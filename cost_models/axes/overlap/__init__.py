@@ -38,8 +38,7 @@ def _behind(columns: LayoutColumns, mesh_axis: str, always: Bools) -> Bools:
     if mesh_axis not in OVERLAPS:
         return always
     column: Ints = getattr(columns, f"overlap_{mesh_axis}")
-    behind: Bools = np.where(column == UNSAID, always, column == 1)
-    return behind
+    return np.where(column == UNSAID, always, column == 1)
 
 
 def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:

@@ -82,5 +82,4 @@ def _design(rows: int) -> Array:
     matrix = np.ones((1, 1))
     while len(matrix) < COUNT:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    chosen: Array = matrix[1 : rows + 1]
-    return chosen
+    return matrix[1 : rows + 1]

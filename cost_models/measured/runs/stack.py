@@ -138,8 +138,7 @@ def _before_flash(row: Row) -> bool:
 def _attention(row: Row) -> AttentionKernel | None:
     """The attention kernel that the row names, where it is known."""
     words = row.text("attention_kernel").lower()
-    found: AttentionKernel | None = meaning("attention", words) if words else None
-    return found
+    return meaning("attention", words) if words else None
 
 
 def month_of(row: Row) -> str | None:

@@ -117,8 +117,7 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
     arriving = x.exchanged / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
-    seconds: Array = np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
-    return seconds
+    return np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
 
 
 def forward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:

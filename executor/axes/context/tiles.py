@@ -129,8 +129,7 @@ class Merged:
 
     def rows(self, dtype: torch.dtype) -> Tensor:
         """(B, H, S, K) the merged outputs."""
-        rows: Tensor = self.out.to(dtype)
-        return rows
+        return self.out.to(dtype)
 
 
 @dataclass(slots=True)

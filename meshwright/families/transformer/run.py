@@ -70,8 +70,7 @@ class Ran(AnyRan[RunReport]):
         return str(comparison_table(comparison(self.report)))
 
     def _repr_html_(self) -> str:
-        html: str = self._in_words().to_html(index=False, border=0)
-        return html
+        return self._in_words().to_html(index=False, border=0)
 
     def _in_words(self) -> pd.DataFrame:
         """The table of `meshwright run`."""

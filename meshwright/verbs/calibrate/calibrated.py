@@ -87,8 +87,7 @@ class Calibrated:
         return str(runs_table(self.runs()))
 
     def _repr_html_(self) -> str:
-        html: str = self._in_words().to_html(index=False, border=0)
-        return html
+        return self._in_words().to_html(index=False, border=0)
 
     def _in_words(self) -> pd.DataFrame:
         """The table of runs of `meshwright calibrate --from-run`."""

@@ -21,8 +21,7 @@ def _objections(question: MixedQuestion, layout: Layout) -> list[Words] | None:
 
 def _beside(question: Question, limits: Any) -> Callable[..., Any] | None:
     asks = loaded(f"{_SPACE}:asks_for_replicas")(question, limits)
-    search: Callable[..., Any] | None = loaded(f"{_SEARCH}:search_beside_stages") if asks else None
-    return search
+    return loaded(f"{_SEARCH}:search_beside_stages") if asks else None
 
 
 def _count(question: Question, limits: Any) -> int:

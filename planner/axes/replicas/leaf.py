@@ -112,8 +112,7 @@ class ReplicaLeaf:
     @staticmethod
     def _fits(pipeline: Pipeline, blocks_ZSP: Ints) -> Bools:
         within_ZR: Bools = pipeline.rank_bytes(blocks_ZSP) <= pipeline.by_rank("memory_limit")
-        within: Bools = np.asarray(within_ZR.all(axis=-1))
-        return within
+        return np.asarray(within_ZR.all(axis=-1))
 
     def bounds(self, blocks_ZSP: Ints) -> Array:
         """(Z,) seconds: no shares of the microbatches let a step end sooner."""

@@ -85,15 +85,13 @@ def _may_run(question: MixedQuestion, columns: LayoutColumns) -> Bools:
     """(N,): layouts of whole replicas in pools, with blocks for every stage and microbatches for every replica."""
     together = question.training.global_batch // columns.mbs
     blocks = columns.pp <= question.model.num_layers
-    runs: Bools = holds_replicas(question, columns) & blocks & (together >= _least(columns) * columns.dp)
-    return runs
+    return holds_replicas(question, columns) & blocks & (together >= _least(columns) * columns.dp)
 
 
 def _least(columns: LayoutColumns) -> Ints:
     """(N,) microbatches that a replica takes at least: see `fewest_microbatches`."""
     needs = np.array([name in PLAIN and name != "gpipe" for name in SCHEDULES])
-    least: Ints = np.where(needs[columns.schedule], columns.pp, 1)
-    return least
+    return np.where(needs[columns.schedule], columns.pp, 1)
 
 
 def count_replicas(question: Question, limits: Restrictions) -> int:

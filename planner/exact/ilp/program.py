@@ -201,11 +201,10 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
     if not paths:
         return np.zeros((*blocks.shape[:-2], 0))
     first_S, second_S = leaf.halves(blocks)
-    seconds: Array = (
+    return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
         + first_S @ np.stack([path.backward_counts for path in paths], axis=1)
         + second_S @ np.stack([path.weight_counts for path in paths], axis=1)
         + np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
         + leaf.once_a_step("sync", blocks)[..., [path.rank for path in paths]]
     )
-    return seconds

@@ -52,8 +52,7 @@ class Choices:
     @cached_property
     def seconds(self) -> Array:
         """(R, B): seconds of one pass forward and back."""
-        both: Array = self.forward + self.backward
-        return both
+        return self.forward + self.backward
 
     @cached_property
     def sync(self) -> Array:
@@ -105,8 +104,7 @@ class Choices:
 
     def table(self, layers_KR: Ints) -> Ints:
         """(..., R, P): blocks under each policy, for (..., R) block counts of the ranks."""
-        table: Ints = self.blocks[layers_KR - self.fewest, np.arange(self.leaf.pp)]
-        return table
+        return self.blocks[layers_KR - self.fewest, np.arange(self.leaf.pp)]
 
     def only(self, wanted_RB: Bools) -> Choices | None:
         """The choices restricted to `wanted_RB`; None where some rank has none left."""

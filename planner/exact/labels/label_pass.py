@@ -150,8 +150,7 @@ class LabelPass:
         alone = before + m * own + 2 * rank * c
         if self.choices.leaf.steady != "queue":
             return alone
-        queue: Array = np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
-        return queue
+        return np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
 
     def _limit_windows(self, labels: Labels, rank: int, before: Array, own: Array, rest: Array) -> None:
         """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
@@ -215,8 +214,7 @@ class LabelPass:
 
     def _room(self, optimizer: Array) -> Array:
         """(K,) seconds of the target left for the pipeline and its synchronisation."""
-        room: Array = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
-        return room
+        return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
         """(K,) seconds of the target that a cut may take."""

@@ -103,8 +103,7 @@ def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
     """Host memory that a table in each row takes of the node that has most of it: shards spread evenly."""
     nodes = -(-priced.gpus // priced.gpus_per_node)
     shards = -(-priced.shards[rows] // nodes)
-    filled: Array = priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
-    return filled
+    return priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
 
 
 def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:

@@ -117,8 +117,7 @@ class Problem:
     @property
     def mean_load(self) -> Array:
         """(R, K) what a unit in each row adds to the mean load of a GPU, at least."""
-        mean: Array = self.everywhere_load + self.shard_load * (self.shards * self.span / self.gpus)[:, None]
-        return mean
+        return self.everywhere_load + self.shard_load * (self.shards * self.span / self.gpus)[:, None]
 
     @property
     def least_stages(self) -> Array:
@@ -209,5 +208,4 @@ def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -
     alike = (shards[:, None] == shards) & (on_nodes[:, None] == on_nodes)
     replaces = less_everywhere & ((alike & less_a_shard) | (shards == 0)[:, None])
     first = np.arange(len(shards))[:, None] < np.arange(len(shards))
-    kept: Ints = np.flatnonzero(~(replaces & (~replaces.T | first)).any(axis=0))
-    return kept
+    return np.flatnonzero(~(replaces & (~replaces.T | first)).any(axis=0))

@@ -113,8 +113,7 @@ class _Reduced:
 
     def rows(self, value: float) -> Ints:
         """Rows that a placement as good as `value` may use."""
-        kept: Ints = np.flatnonzero(self.bound + self.extra <= value * (1 + ROUNDED))
-        return kept
+        return np.flatnonzero(self.bound + self.extra <= value * (1 + ROUNDED))
 
 
 def _bound_over_options(search: Search, scale: float) -> _Reduced:

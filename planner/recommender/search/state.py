@@ -190,8 +190,7 @@ def placed(problem: Problem, scale: float, row_counts: Ints) -> Placement:
 def _row_sizes(state: State) -> Array:
     """(R,) what a shard of each row takes of a GPU; rows without shards come first, as they load all GPUs alike."""
     sizes = state.shard.max(axis=1) + 1e-3 * state.shard.sum(axis=1)
-    whole: Array = np.where(state.problem.shards > 0, sizes, np.inf)
-    return whole
+    return np.where(state.problem.shards > 0, sizes, np.inf)
 
 
 def _sizes(state: State) -> Array:

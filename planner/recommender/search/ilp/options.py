@@ -168,5 +168,4 @@ class OptionsProgram:
 
 def _dual_feasible(size: Array, k: int) -> Array:
     """Fekete and Schepers' u_k, floor((k + 1) x) / k; just below its steps, where rounding may decide."""
-    found: Array = np.floor((k + 1) * size - 1e-6).clip(min=0) / k
-    return found
+    return np.floor((k + 1) * size - 1e-6).clip(min=0) / k
