@@ -105,11 +105,7 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
-    """The question in each precision, in order.
-
-    Raises:
-        InputError: the GPU has no matrix rate in one of them.
-    """
+    """The question in each precision, in order. Raises InputError: the GPU has no matrix rate in one of them."""
     for pool in question.by_pool:
         gpu = pool.cluster.gpu
         missing = [precision for precision in precisions if precision not in gpu.peak]

@@ -38,11 +38,7 @@ def plan_text(plan: AnyPlan) -> str:
 
 
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
-    """Write a plan file whole or not at all.
-
-    Raises:
-        InputError: the place cannot be written to.
-    """
+    """Write a plan file whole or not at all. Raises InputError: the place cannot be written to."""
     write_plan(path, plan_text(plan))
 
 

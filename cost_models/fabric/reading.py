@@ -48,11 +48,7 @@ class Beside:
 
 
 def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
-    """The links of a file.
-
-    Raises:
-        InputError: it cannot be read; all problems at once, with their lines.
-    """
+    """The links of a file. Raises InputError: it cannot be read; all problems at once, with their lines."""
     from cost_models.fabric.tools import from_ibnetdiscover, from_topo
 
     name, beside, found = str(path), beside or Beside(), LinkFile()

@@ -31,11 +31,7 @@ class Dropout(NamedTuple):
 
 
 def dropout_of(config: Config) -> Dropout | None:
-    """The dropout of hidden activations that the config states, or None.
-
-    Raises:
-        InputError: it is no probability.
-    """
+    """The dropout of hidden activations that the config states, or None. Raises InputError: it is no probability."""
     for key in _DROPOUT_KEYS:
         if (share := config.get(key)) is None:
             continue

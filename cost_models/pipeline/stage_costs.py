@@ -118,11 +118,7 @@ class StageCosts:
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Price N layouts at once.
-
-    Raises:
-        InputError: the GPU has no rate for the training precision.
-    """
+    """Price N layouts at once. Raises InputError: the GPU has no rate for the training precision."""
     assert not isinstance(question, MixedQuestion), (
         "ranks in several pools have no one price: see `pool_terms`"
     )

@@ -27,11 +27,7 @@ REGISTRY: dict[str, PipelineSchedule] = {
 
 
 def schedule_named(name: str) -> PipelineSchedule:
-    """The schedule that layouts call so.
-
-    Raises:
-        UnknownNameError: no such schedule.
-    """
+    """The schedule that layouts call so. Raises UnknownNameError: no such schedule."""
     if name not in REGISTRY:
         raise UnknownNameError("schedule", name, REGISTRY)
     return REGISTRY[name]

@@ -124,11 +124,7 @@ def _groups(model: TransformerShape, groups: ExpertGroups) -> Iterator[str]:
 
 
 class TransformerSpec(TransformerShape):
-    """The shape of one model, free of contradictions.
-
-    Raises:
-        ValueError: fields that contradict one another.
-    """
+    """The shape of one model, free of contradictions. Raises ValueError: fields that contradict one another."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerSpec:

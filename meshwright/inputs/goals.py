@@ -20,29 +20,17 @@ Word = TypeVar("Word", bound=str)
 
 
 def pick_of(word: str | None) -> Pick:
-    """Read `--pick`; recommended where it is not said.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Read `--pick`; recommended where it is not said. Raises InputError: it is neither."""
     return _one_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
 
 
 def risk_of(word: str | None) -> Risk:
-    """Read `--risk`; none where it is not said.
-
-    Raises:
-        InputError: it is no such word.
-    """
+    """Read `--risk`; none where it is not said. Raises InputError: it is no such word."""
     return _one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
 
 
 def proof_of(word: str | None) -> Proof:
-    """Read `--solver`; the search where it is not said.
-
-    Raises:
-        InputError: it is no such word.
-    """
+    """Read `--solver`; the search where it is not said. Raises InputError: it is no such word."""
     return _one_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
@@ -57,11 +45,7 @@ def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
-    """Read the objective and the tokens to train on.
-
-    Raises:
-        InputError: everything that cannot be read, at once.
-    """
+    """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
     problems: list[Problem] = []
     prices: tuple[float, ...] = ()
     try:

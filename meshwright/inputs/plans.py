@@ -20,11 +20,7 @@ class HasPlan(Protocol):
 
 
 def any_plan_of(plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
-    """The plan itself, of whichever family, read where it is a file.
-
-    Raises:
-        InputError: not a plan file.
-    """
+    """The plan itself, of whichever family, read where it is a file. Raises InputError: not a plan file."""
     if isinstance(plan, (str, Path)):
         return load_any_plan(plan)
     return plan if isinstance(plan, AnyPlan) else plan.plan

@@ -26,11 +26,7 @@ class Problems:
             return None
 
     def require(self) -> None:
-        """Do nothing where nothing was wrong.
-
-        Raises:
-            InputError: the one that was met, or all of them as one.
-        """
+        """Do nothing where nothing was wrong. Raises InputError: the one that was met, or all of them as one."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

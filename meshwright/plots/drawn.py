@@ -38,11 +38,7 @@ class Drawing:
         ]
 
     def save(self, path: str | Path) -> None:
-        """Write PNG, SVG or PDF, by suffix.
-
-        Raises:
-            InputError: another suffix.
-        """
+        """Write PNG, SVG or PDF, by suffix. Raises InputError: another suffix."""
         from meshwright.plots.parts.style import save
 
         save(self.figure, Path(path))

@@ -31,11 +31,7 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def trainer_named(name: str) -> Trainer:
-    """The trainer of that name.
-
-    Raises:
-        UnknownNameError: there is none.
-    """
+    """The trainer of that name. Raises UnknownNameError: there is none."""
     if name not in TRAINERS:
         raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
     return TRAINERS[name]

@@ -284,11 +284,7 @@ def require_searched(proof: Proof) -> None:
 
 
 def _require_solvable(candidates: Candidates) -> None:
-    """Nothing where the program takes a question.
-
-    Raises:
-        InputError: it has too many layouts, or weighs scenarios.
-    """
+    """Nothing where the program takes a question. Raises InputError: it has too many layouts, or weighs scenarios."""
     if (layouts := len(candidates)) > MOST_LAYOUTS:
         raise InputError(
             f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",

@@ -115,11 +115,7 @@ class Restrictions:
         return permitted | (getattr(columns, own.within) == 1) if own.within else permitted
 
     def recompute(self, training: TrainingSpec) -> tuple[Recompute, ...]:
-        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`.
-
-        Raises:
-            InputError: none is left.
-        """
+        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`. Raises InputError: none is left."""
         kept = tuple(
             policy
             for policy in RECOMPUTE_POLICIES

@@ -62,11 +62,7 @@ class Case:
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
-    """The question and layout of a row.
-
-    Raises:
-        UnpredictableError: with the reason why not.
-    """
+    """The question and layout of a row. Raises UnpredictableError: with the reason why not."""
     notes = Notes()
     try:
         return _read(row, stack, profile, notes)

@@ -17,11 +17,7 @@ _LONGEST_NAME = 80
 
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
-    """The model of the row.
-
-    Raises:
-        UnpredictableError: the row has neither a shape nor a name the catalogue knows.
-    """
+    """The model of the row. Raises UnpredictableError: the row has neither a shape nor a name the catalogue knows."""
     layers, hidden = row.count("layers"), row.count("hidden")
     known = _by_name(row.text("model_name"))
     if layers is None or hidden is None:

@@ -37,11 +37,7 @@ _SLICED: tuple[Form, ...] = ("column", "row", "node-row")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Option:
-    """How a table is split, apart from where its shards lie.
-
-    Raises:
-        ValueError: parts that contradict one another.
-    """
+    """How a table is split, apart from where its shards lie. Raises ValueError: parts that contradict one another."""
 
     form: Form
     shards: int = 1

@@ -54,11 +54,7 @@ class ShardingQuestion:
     notes: tuple[str, ...] = ()
 
     def answer(self, top: int | None, budget: Budget) -> ShardingPlanned:
-        """Search within the budget.
-
-        Raises:
-            DoesNotFitError: no sharding fits, which is proven.
-        """
+        """Search within the budget. Raises DoesNotFitError: no sharding fits, which is proven."""
         restrictions = self.limits.read(self.question.model)
 
         def tell(value: float, bound: float, doing: str) -> None:

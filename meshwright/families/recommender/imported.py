@@ -111,11 +111,7 @@ class ImportQuestion:
 
 
 def ask_import(options: ImportOptions) -> ImportQuestion:
-    """Read a sharding plan of TorchRec.
-
-    Raises:
-        InputError: the file, or what is said beside it, is wrong.
-    """
+    """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
     if options.also is not None:
         raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
     if options.sequence is not None:

@@ -139,11 +139,7 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
 
 
 def check_suffix(path: Path) -> str:
-    """The format a file's suffix asks for.
-
-    Raises:
-        InputError: one that cannot be drawn.
-    """
+    """The format a file's suffix asks for. Raises InputError: one that cannot be drawn."""
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         wanted = sentence_list([f"`.{name}`" for name in FORMATS])

@@ -32,11 +32,7 @@ def entries(kind: str) -> list[Row]:
 
 
 def entry(kind: str, name: str) -> dict[str, Any]:
-    """One entry in full.
-
-    Raises:
-        UnknownNameError: no such entry.
-    """
+    """One entry in full. Raises UnknownNameError: no such entry."""
     if kind == "models" and name in known.names("recommenders"):
         return known.load_recommender(name).model_dump(mode="json", exclude_none=True)
     return _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)

@@ -34,11 +34,7 @@ class VerifyOptions(Proving):
 
 @as_keywords(VerifyOptions)
 def verify(options: VerifyOptions) -> tuple[Check, ...]:
-    """Check a plan or a plan file; it is true where every check passed.
-
-    Raises:
-        InputError: not a plan file.
-    """
+    """Check a plan or a plan file; it is true where every check passed. Raises InputError: not a plan file."""
     from planner.any_plan import AnyPlan
     from planner.plan_files import read_any_plan
     from planner.search.budget import Budget

@@ -251,11 +251,7 @@ def _chosen(is_or: bool, values: list[Any]) -> Any:
 
 
 def module_of(text: str) -> Module:
-    """The functions and constants of a Python file.
-
-    Raises:
-        InputError: it is no Python, or too much of it.
-    """
+    """The functions and constants of a Python file. Raises InputError: it is no Python, or too much of it."""
     if len(text) > _MOST_TEXT:
         raise InputError(f"a file of {len(text):,} characters is no recipe")
     module = Module()

@@ -198,11 +198,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
 
 
 def sizes_of(request: Request, gpus: str, question: Question) -> tuple[int, ...]:
-    """The numbers of GPUs that a choice names.
-
-    Raises:
-        InputError: it cannot be read, or names more than there are.
-    """
+    """The numbers of GPUs that a choice names. Raises InputError: it cannot be read, or names more than there are."""
     whole_nodes(request)
     sizes = parse_sizes(gpus, question)
     cluster_of(request.cluster, max(sizes))  # a cluster of a file ends where the file says
