@@ -19,12 +19,12 @@ from cost_models.specs.recommender.sharding import Sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
 from executor.embeddings.copies import CopyExchange
-from executor.embeddings.exchanges import Peers, Router, Sent
+from executor.embeddings.exchanges import Alone, Peers, Router, Sent
 from executor.embeddings.holding import Holding, HostLink
 from executor.embeddings.places import Places, Slice
 from executor.embeddings.slicing import all_slices
 from executor.embeddings.updating import RowOptimizer
-from executor.embeddings.ways import NodeExchange, RowExchange, WholeExchange, squares_of_rows
+from executor.embeddings.ways import Exchange, squares_of_rows
 
 AT_ONCE = 8
 """Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""
@@ -80,17 +80,15 @@ class Embeddings:
         self.router = Router(self.peers, placed, self.samples)
         self.copies = [one for one in self.slices if one.rank is None]
         self.copy_exchange = CopyExchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
-        self._whole = self._of("whole", "column")
         self._columns = self._of("column")
-        self._rows = self._of("row")
-        self._nodes = self._of("node-row")
-        self._whole_exchange = WholeExchange(self.peers, self._whole, self.samples, empty)
-        self._row_exchange = RowExchange(self.peers, self._rows, self.samples, empty)
-        self._node_exchange = (
-            NodeExchange(*_node_peers(peers, self.sent, places), self._nodes, self.samples, empty)
-            if self._nodes
-            else None
-        )
+        alone = Alone(self.sent)
+        self._exchanges = [
+            Exchange(alone, self.peers, self._of("whole", "column"), self.samples, empty),
+            Exchange(self.peers, alone, self._of("row"), self.samples, empty),
+        ]
+        if nodes := self._of("node-row"):
+            among = _node_peers(peers, self.sent, places)
+            self._exchanges.append(Exchange(*among, nodes, self.samples, empty))
         self.held = {
             one: Holding(
                 one,
@@ -117,7 +115,7 @@ class Embeddings:
     def lookup(self, *, learn: bool = True) -> None:
         """Rows are read and added up by bag, each slice's where it is sent from; `learn`: a key that is new gets a
         row."""
-        rooms = self._rooms()
+        rooms = {one: room for exchange in self._exchanges for one, room in exchange.room().items()}
         for one, bags in self._step.bags.items():
             found = self.held[one].lookup(bags, learn=learn)
             if (room := rooms.get(one)) is None:
@@ -128,12 +126,8 @@ class Embeddings:
     def forward_exchange(self) -> list[Tensor]:
         """The vectors of each table for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
         came, self._step.vectors = self._step.vectors, {}
-        if self._whole:
-            came |= self._whole_exchange.forward()
-        if self._rows:
-            came |= self._row_exchange.forward()
-        if self._node_exchange is not None:
-            came |= self._node_exchange.forward()
+        for exchange in self._exchanges:
+            came |= exchange.forward()
         return [self._output(table, came) for table in range(len(self.tables))]
 
     def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
@@ -145,12 +139,8 @@ class Embeddings:
                 flat = flat / lengths[:, None]
             gradients[table] = flat.to(self.exchange_dtype)
         every = {one: gradients[one.table][:, one.begin : one.end] for one in self.slices}
-        if self._whole:
-            self._step.gradients |= self._whole_exchange.backward(every)
-        if self._rows:
-            self._step.gradients |= self._row_exchange.backward(every)
-        if self._node_exchange is not None:
-            self._step.gradients |= self._node_exchange.backward(every)
+        for exchange in self._exchanges:
+            self._step.gradients |= exchange.backward(every)
         mine = {one: row_gradients(self._step.bags[one], every[one].float()) for one in self.copies}
         self._step.summed = self.copy_exchange.summed(mine)
 
@@ -166,11 +156,6 @@ class Embeddings:
             for gradients, mean in zip(pieces, squares.get(one, [None] * len(pieces)), strict=True):
                 self.held[one].update(gradients, mean, rate, self.steps)
         self._step = _Step()
-
-    def _rooms(self) -> dict[Slice, Tensor]:
-        """Where slices with a rank of their own write the vectors that they send."""
-        rooms = {**self._whole_exchange.room(), **self._row_exchange.room()}
-        return rooms if self._node_exchange is None else rooms | self._node_exchange.room()
 
     def _of(self, *forms: str) -> list[Slice]:
         return [one for one in self.slices if one.form in forms]

@@ -9,7 +9,7 @@
     nodes    rows inside a node, tables whole between nodes: partial sums are added in the node that has the table, over
              its fast links, and travel between nodes in an all-to-all among ranks of the same place in their nodes
 
-Copies, which every rank has, are in `executor.embeddings.copies`.
+So one exchange serves all. Copies, which every rank has, are in `executor.embeddings.copies`.
 """
 
 from __future__ import annotations
@@ -32,45 +32,6 @@ def whole_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     return [replace(table, rank=placed.at[0])]
 
 
-class WholeExchange:
-    """Sends vectors of samples from the ranks of their tables, and gradients back."""
-
-    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int, empty: Tensor) -> None:
-        """`empty` is a tensor of no element, with the type and device of messages."""
-        self.peers, self.samples, self.empty = peers, samples, empty
-        self.by_rank: list[list[Slice]] = [[] for _ in range(peers.size)]
-        for one in held:
-            assert one.rank is not None
-            self.by_rank[one.rank].append(one)
-        self.mine = self.by_rank[peers.rank]
-        self.sizes = [self._elements(one) for one in self.mine]
-        self.counts = [sum(map(self._elements, of)) for of in self.by_rank]
-        self._message = empty
-
-    def room(self) -> dict[Slice, Tensor]:
-        """Where this rank's slices write what is sent: (ranks, b · bags · width) each, parts of one message."""
-        self._message = self.empty.new_empty(self.peers.size, sum(self.sizes))
-        return dict(zip(self.mine, cut(self._message, self.sizes, dim=1), strict=True))
-
-    def forward(self) -> dict[Slice, Tensor]:
-        """What was written, of the samples of all ranks → (b · bags, width) of all slices, of this rank's."""
-        message, self._message = self._message, self.empty
-        came = self.peers.exchange(message.view(-1), [sum(self.sizes)] * self.peers.size, self.counts)
-        every = [one for of in self.by_rank for one in of]
-        parts = cut(came, [self._elements(one) for one in every])
-        return {one: part.view(-1, one.width) for one, part in zip(every, parts, strict=True)}
-
-    def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, width) gradients of all slices → (ranks, b · bags · width) of this rank's, parts of what came."""
-        message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_rank for one in of)])
-        came = self.peers.exchange(message, self.counts, [sum(self.sizes)] * self.peers.size)
-        parts = cut(came.view(self.peers.size, -1), self.sizes, dim=1)
-        return dict(zip(self.mine, parts, strict=True))
-
-    def _elements(self, one: Slice) -> int:
-        return self.samples * one.bags * one.width
-
-
 def row_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
     if placed.at:
@@ -82,41 +43,17 @@ def row_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
 
 
-class RowExchange:
-    """Sends partial sums to the ranks of their samples, and gradients to all ranks."""
-
-    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int, empty: Tensor) -> None:
-        """`empty` is a tensor of no element, with the type and device of messages."""
-        self.peers, self.empty = peers, empty
-        self.mine = [one for one in held if one.rank == peers.rank]
-        self.sizes = [samples * one.bags * one.width for one in self.mine]
-        self._message = empty
-
-    def room(self) -> dict[Slice, Tensor]:
-        """Where this rank's slices write what they add to the samples of all: (ranks, b · bags · D) each."""
-        self._message = self.empty.new_empty(self.peers.size, sum(self.sizes))
-        return dict(zip(self.mine, cut(self._message, self.sizes, dim=1), strict=True))
-
-    def forward(self) -> dict[Slice, Tensor]:
-        """What was written → (b · bags, D) sums of this rank's samples."""
-        message, self._message = self._message, self.empty
-        sums = cut(self.peers.reduce_scatter(message), self.sizes)
-        return {one: part.view(-1, one.width) for one, part in zip(self.mine, sums, strict=True)}
-
-    def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, D) gradients of this rank's samples → (ranks, b · bags · D) of all, parts of what came."""
-        everyone = self.peers.all_gather(torch.cat([gradients[one].reshape(-1) for one in self.mine]))
-        return dict(zip(self.mine, cut(everyone, self.sizes, dim=1), strict=True))
-
-
 def node_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     """One on each rank of the table's node, or nodes."""
     ranks = [node * places.per_node + place for node in placed.at for place in range(places.per_node)]
     return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
 
 
-class NodeExchange:
-    """Sends partial sums inside a node and then between nodes, and gradients back."""
+class Exchange:
+    """Sends partial sums inside a node and then between nodes, and gradients back.
+
+    Whole tables have nothing to add up: every rank is a node of its own. Rows on all ranks lie in one node of them all.
+    """
 
     def __init__(
         self, node: Peers, across: Peers, held: Sequence[Slice], samples: int, empty: Tensor
@@ -141,12 +78,14 @@ class NodeExchange:
         Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
         """
         self._message = self.empty.new_empty(self.node.size, self.across.size, sum(self.my_sizes))
-        parts = cut(self._message.transpose(0, 1), self.my_sizes, dim=2)
+        parts = cut(_in_order(self._message), self.my_sizes, dim=2)
         return dict(zip(self.mine, parts, strict=True))
 
     def forward(self) -> dict[Slice, Tensor]:
         """What was written → (b · bags, D) of this rank's samples, by the first slice of each table in each of its
         nodes."""
+        if not any(self.counts):
+            return {}
         message, self._message = self._message, self.empty
         sums = self.node.reduce_scatter(message.view(self.node.size, -1))
         came = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
@@ -157,10 +96,17 @@ class NodeExchange:
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
         """(b · bags, D) gradients by the first slice of each table → (nodes, places, b · bags · D) of this rank's,
         parts of what came."""
+        if not any(self.counts):
+            return {}
         message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_node for one in of)])
         came = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
         node = self.node.all_gather(came).view(self.node.size, self.across.size, -1)
-        return dict(zip(self.mine, cut(node.transpose(0, 1), self.my_sizes, dim=2), strict=True))
+        return dict(zip(self.mine, cut(_in_order(node), self.my_sizes, dim=2), strict=True))
+
+
+def _in_order(message: Tensor) -> Tensor:
+    """(places, nodes, n) → (nodes, places, n), the order of ranks; with one of either it is that already."""
+    return message if 1 in message.shape[:2] else message.transpose(0, 1)
 
 
 def column_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:

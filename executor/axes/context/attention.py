@@ -15,6 +15,7 @@ Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,9 @@ from executor.axes.context.tiles import (
 from executor.models.positions import Places, Turns, Visibility
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.transformer import Block, Transformer
+
+Way = Callable[[tuple[Tensor, ...], dist.ProcessGroup], tuple[Tensor, ...]]
+"""How tensors are exchanged between the ranks that share a sequence."""
 
 
 class ContextAxis(Axis):
@@ -106,10 +110,12 @@ class _Ulysses:
     ) -> Tensor:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
-        query, key, value = _ToHeads.apply(self.group, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        query, key, value = _Exchanged.apply(  # type: ignore[no-untyped-call]
+            self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
+        )
         mine = replace(visibility, first_head=visibility.first_head + self.rank * heads)
         mixed = self.whole.attend(query, key, value, mine)
-        (out,) = _ToTokens.apply(self.group, mixed)  # type: ignore[no-untyped-call]
+        (out,) = _Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
 
 
@@ -253,29 +259,17 @@ def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
     room[:, :, :, tokens // 2 :] = pieces[ranks:].flip(0)
 
 
-class _ToHeads(torch.autograd.Function):
-    """(B, H, S, K) of some tokens → (B, H/c, c·S, K) of some heads, for several tensors at once."""
+class _Exchanged(torch.autograd.Function):
+    """Tensors through `there`, one of `to_heads` and `to_tokens`; gradients through `back`, which is the other."""
 
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = group
-        return to_heads(tensors, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *to_tokens(gradients, ctx.group)
-
-
-class _ToTokens(torch.autograd.Function):
-    """(B, H/c, c·S, K) → (B, H, S, K): the inverse of `_ToHeads`."""
-
-    @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = group
-        return to_tokens(tensors, group)
+    def forward(
+        ctx: Any, group: dist.ProcessGroup, there: Way, back: Way, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.group, ctx.back = group, back
+        return there(tensors, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *to_heads(gradients, ctx.group)
+        return None, None, None, *ctx.back(gradients, ctx.group)
