@@ -42,17 +42,12 @@ class Topology:
 
     def groups(self, devices: Sequence[str], linked: Mapping[tuple[str, str], bool]) -> list[list[str]]:
         """Devices that reach one another over linked pairs, in order."""
-        left, found = list(devices), []
-        while left:
-            group, border = [left.pop(0)], [0]
-            while border:
-                one = group[border.pop()]
-                for other in [it for it in left if linked.get((one, it)) or linked.get((it, one))]:
-                    left.remove(other)
-                    border.append(len(group))
-                    group.append(other)
-            found.append(sorted(group, key=devices.index))
-        return found
+        import networkx
+
+        graph: networkx.Graph[str] = networkx.Graph()
+        graph.add_nodes_from(devices)
+        graph.add_edges_from(pair for pair, joined in linked.items() if joined)
+        return [sorted(group, key=devices.index) for group in networkx.connected_components(graph)]
 
 
 def read_topology(machine: Machine) -> Topology:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -27,7 +27,6 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
-    LoadPlanner,
     ReadItem,
     SavePlan,
     TensorWriteData,
@@ -140,7 +139,7 @@ class SavePieces(DefaultSavePlanner):
         raise AssertionError(f"{write_item.index} is not here")
 
 
-class LoadPieces(LoadPlanner):
+class LoadPieces(DefaultLoadPlanner):
     """Reads the saved boxes that overlap with this rank's pieces.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
@@ -149,6 +148,7 @@ class LoadPieces(LoadPlanner):
     """
 
     def __init__(self, substitutes: dict[str, str]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.substitutes = substitutes
         self.contents: Contents = {}
         self.metadata: Metadata | None = None
@@ -178,14 +178,6 @@ class LoadPieces(LoadPlanner):
                 items.append(dataclasses.replace(item, dest_index=destination))
         return LoadPlan(items)
 
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """Every rank reads for itself."""
-        return global_plan
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        """Nothing is left to decide."""
-        return central_plan
-
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         """Checkpoints hold tensors only: bytes would have to be unpickled."""
         raise AssertionError("a checkpoint holds tensors only")
@@ -198,9 +190,6 @@ class LoadPieces(LoadPlanner):
         for dim, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
             target = target.narrow(dim, offset, length)
         return target
-
-    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """It was written in place."""
 
 
 def _write_item(name: str, held: Held, index: int) -> WriteItem:

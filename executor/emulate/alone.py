@@ -5,13 +5,12 @@ Gathers repeat what this rank has and sums keep its part, so any number of ranks
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -124,8 +123,4 @@ def free_bytes(device: torch.device) -> float:
     """Free bytes of a device's memory."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        sizes = dict(line.split(":", 1) for line in meminfo.read_text("utf-8").splitlines())
-        return 1024.0 * int(sizes["MemAvailable"].split()[0])
-    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return float(psutil.virtual_memory().available)

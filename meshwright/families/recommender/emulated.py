@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cost_models.units import format_bytes, format_seconds
 from executor.emulate.recommender import HOST, ShardEmulation
-from executor.measure.any_report import save_report
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import ComparedQuantity
 from meshwright.records.shardings import while_
 from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.any_run import AnyEmulated
 from planner.recommender.plan import RecommenderPlan
 
 _SECONDS = "compute"
@@ -24,11 +21,10 @@ _COLUMNS = ("quantity", "plan", "predicted", "emulated")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardEmulated(AnswerBase):
+class ShardEmulated(AnyEmulated[ShardEmulation]):
     """A plan and the report of one of its ranks."""
 
     plan: RecommenderPlan
-    report: ShardEmulation
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -51,22 +47,7 @@ class ShardEmulated(AnswerBase):
             rows.append(("step", step, step, report.step_seconds))
         return [dict(zip(_COLUMNS, one, strict=True)) for one in rows]
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "schema": JSON_SCHEMA,
-            "comparison": self.rows,
-            "report": self.report.model_dump(mode="json"),
-        }
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(self._text())
-
-    def save(self, path: str | Path) -> None:
-        """Write the report as JSON."""
-        save_report(self.report, Path(path))
-
-    def _text(self) -> Iterator[str | Table]:
+    def told(self) -> Iterator[str | Table]:
         report, plan = self.report, self.plan
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")
         yield ""

@@ -28,7 +28,7 @@ from meshwright.render.measured import (
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.any_run import AnyRan
+from meshwright.verbs.contract.any_run import AnyEmulated, AnyRan
 from meshwright.verbs.contract.family import Running
 from planner.plan import Plan
 
@@ -113,11 +113,10 @@ class Built(AnswerBase):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Emulated(AnswerBase):
+class Emulated(AnyEmulated["EmulationReport"]):
     """A plan and the report of one of its ranks."""
 
     plan: Plan
-    report: EmulationReport
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -133,22 +132,8 @@ class Emulated(AnswerBase):
             for line in emulated(self.report)
         ]
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "schema": JSON_SCHEMA,
-            "comparison": self.rows,
-            "report": self.report.model_dump(mode="json"),
-        }
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(emulation_text(self.report, self.plan))
-
-    def save(self, path: str | Path) -> None:
-        """Write the report as JSON."""
-        from executor.measure.any_report import save_report
-
-        save_report(self.report, Path(path))
+    def told(self) -> Iterator[str | Table]:
+        return emulation_text(self.report, self.plan)
 
 
 @dataclass(frozen=True, slots=True)

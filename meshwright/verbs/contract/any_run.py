@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
 from cost_models.specs.operations import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
+from executor.measure.any_report import save_report
 from executor.measure.operations import PARTS, OperationsReport
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
+
+if TYPE_CHECKING:
+    from executor.emulate.alone import AnyEmulation
 
 
 class Measured(Protocol):
@@ -77,6 +82,35 @@ class AnyRan(AnswerBase, Generic[R]):
         if self.report.operations is not None:
             lines += operations_text(self.report.operations, self.operations)
         return tuple(lines)
+
+
+E = TypeVar("E", bound="AnyEmulation")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AnyEmulated(AnswerBase, Generic[E]):
+    """One rank of a plan that ran alone, beside what was predicted: a family says which quantities, and tells it."""
+
+    report: E
+
+    def told(self) -> Iterable[str | Table]:
+        """What is printed."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        return tuple(self.told())
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "schema": JSON_SCHEMA,
+            "comparison": self.rows,
+            "report": self.report.model_dump(mode="json"),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON."""
+        save_report(self.report, Path(path))
 
 
 _LONGEST_BETWEEN = 3.6e12
