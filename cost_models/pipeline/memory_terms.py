@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -33,25 +34,38 @@ FRAGMENTATION = "fragmentation"
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTerms:
-    """Coefficients named as in `StageCosts`; arrays are (N,), in `layer_activation` and `working` (N, P)."""
+V = TypeVar("V")
 
-    static: Term
-    layer_static: Term
-    layer_activation: Term
-    layer_pending: Term
-    layer_update: Term
-    rank_update: Term
-    embedding_static: Term
-    embedding_activation: Term
-    embedding_update: Term
-    head_static: Term
-    head_activation: Term
-    head_pending: Term
-    head_update: Term
-    working: Term
-    head_moment: Term
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCoefficients(Generic[V]):
+    """Bytes of `stage_costs`; arrays are (N,) unless it says (N, P)."""
+
+    static: V
+    layer_static: V
+    layer_activation: V
+    """(N, P): kept for the backward pass, per block and live microbatch."""
+    layer_pending: V
+    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
+    layer_update: V
+    rank_update: V
+    """What the optimizer step of a rank holds besides, whatever its blocks."""
+    embedding_static: V
+    embedding_activation: V
+    embedding_update: V
+    head_static: V
+    head_activation: V
+    head_pending: V
+    head_update: V
+    working: V
+    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
+    head_moment: V
+    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTerms(MemoryCoefficients[Term]):
+    """Each in the parts that a user sees: `{part: bytes}`."""
 
 
 _MOVING = (

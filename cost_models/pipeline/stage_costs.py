@@ -49,64 +49,17 @@ from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import total as total_seconds
-from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCosts:
+@dataclass(frozen=True, kw_only=True)
+class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
     """The columns; each has shape (N,) unless it says (N, P). Seconds and bytes."""
 
-    layer_forward: Array
-    layer_backward: Array
-    """(N, P): includes what the policy recomputes and the communication that is not hidden."""
-    embedding_forward: Array
-    embedding_backward: Array
-    head_forward: Array
-    head_backward: Array
-    stage_forward: Array
-    stage_backward: Array
-    layer_weight: Array
-    """The part of `layer_backward` towards the weights, without recompute."""
-    head_weight: Array
-    stage_weight: Array
-    """What a pass takes longer in two actions than in one."""
-    p2p: Array
-    """Delay between the end of an action and the start of its successor on another rank."""
-
-    layer_sync: Array
-    embedding_sync: Array
-    head_sync: Array
-    rank_sync: Array
-    layer_optimizer: Array
-    embedding_optimizer: Array
-    head_optimizer: Array
-    rank_optimizer: Array
-    step_overhead: Array
-
-    static: Array
-    layer_static: Array
-    layer_activation: Array
-    """(N, P): kept for the backward pass, per block and live microbatch."""
-    layer_pending: Array
-    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
-    layer_update: Array
-    rank_update: Array
-    """What the optimizer step of a rank holds besides, whatever its blocks."""
-    embedding_static: Array
-    embedding_activation: Array
-    embedding_update: Array
-    head_static: Array
-    head_activation: Array
-    head_pending: Array
-    head_update: Array
-    working: Array
-    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
-    head_moment: Array
-    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
     memory_limit: Array
 
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -25,31 +26,43 @@ _END_OF_A_BLOCK = 0.5
 """To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTerms:
-    """Coefficients named as in `StageCosts`; arrays are (N,), in `layer_backward` (N, P)."""
+V = TypeVar("V")
 
-    layer_forward: Term
-    layer_backward: Term
-    embedding_forward: Term
-    embedding_backward: Term
-    head_forward: Term
-    head_backward: Term
-    stage_forward: Term
-    stage_backward: Term
-    layer_weight: Term
-    head_weight: Term
-    stage_weight: Term
-    p2p: Term
-    layer_sync: Term
-    embedding_sync: Term
-    head_sync: Term
-    rank_sync: Term
-    layer_optimizer: Term
-    embedding_optimizer: Term
-    head_optimizer: Term
-    rank_optimizer: Term
-    step_overhead: Term
+
+@dataclass(frozen=True, kw_only=True)
+class TimeCoefficients(Generic[V]):
+    """Seconds of `stage_costs`; arrays are (N,) unless it says (N, P)."""
+
+    layer_forward: V
+    layer_backward: V
+    """(N, P): includes what the policy recomputes and the communication that is not hidden."""
+    embedding_forward: V
+    embedding_backward: V
+    head_forward: V
+    head_backward: V
+    stage_forward: V
+    stage_backward: V
+    layer_weight: V
+    """The part of `layer_backward` towards the weights, without recompute."""
+    head_weight: V
+    stage_weight: V
+    """What a pass takes longer in two actions than in one."""
+    p2p: V
+    """Delay between the end of an action and the start of its successor on another rank."""
+    layer_sync: V
+    embedding_sync: V
+    head_sync: V
+    rank_sync: V
+    layer_optimizer: V
+    embedding_optimizer: V
+    head_optimizer: V
+    rank_optimizer: V
+    step_overhead: V
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeTerms(TimeCoefficients[Term]):
+    """Each in the parts that a user sees."""
 
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> TimeTerms:
