@@ -6,14 +6,14 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem, did_you_mean, first_of
+from cost_models.errors import Problem, did_you_mean
+from cost_models.fabric.tools import Beside, LinkFile, from_ibnetdiscover, from_topo, unreadable
 from cost_models.files.reading import read_text
 from cost_models.files.yaml_text import parse_yaml
-from cost_models.specs.graph import MOST_LINKS, Link, read_link
+from cost_models.specs.graph import MOST_LINKS, read_link
 from cost_models.units import counted
 
 MAX_BYTES = 32_000_000
@@ -26,31 +26,8 @@ Row = tuple[str, Mapping[str, str] | Problem]
 """Place, and the values of a link or what is wrong with them."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkFile:
-    """What a file says."""
-
-    links: list[Link] = field(default_factory=list)
-    said: dict[str, str] = field(default_factory=dict)
-    """`gpu` and `name`, where the file has them."""
-    assumed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What a person says beside the file."""
-
-    nodes: int = 1
-    """Nodes alike, where the file shows one."""
-    intra_node: Mapping[str, str] | None = None
-    """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
-
-
 def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
     """The links of a file. Raises InputError: it cannot be read; all problems at once, with their lines."""
-    from cost_models.fabric.tools import from_ibnetdiscover, from_topo
-
     name, beside, found = str(path), beside or Beside(), LinkFile()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
@@ -75,13 +52,6 @@ def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
     if problems:
         raise unreadable(name, problems, f"a link has {_HINT}")
     return found
-
-
-def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
-    """The error of a file of links."""
-    return InputError(
-        f"{counted(len(problems), 'problem')} in {source}", problems=first_of(problems), hint=hint
-    )
 
 
 def _unknown(names: Sequence[str], where: str, what: str) -> list[Problem]:

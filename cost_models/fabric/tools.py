@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from cost_models.discovery.links import NEAR, Topology, parse_topology
-from cost_models.errors import Problem
+from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import usual
-from cost_models.fabric.reading import Beside, LinkFile, unreadable
-from cost_models.specs.graph import natural, node_of, read_link
+from cost_models.specs.graph import Link, natural, node_of, read_link
 from cost_models.units import counted, parse_seconds
 
 _RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
@@ -23,6 +23,34 @@ _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, N
 _FAR = ("PHB", "NODE", "SYS")
 _MOST_NVLINKS = 18
 """NVLinks of a GPU: more of them in one row of the matrix are those of a switch, each shown towards every GPU."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkFile:
+    """What a file says."""
+
+    links: list[Link] = field(default_factory=list)
+    said: dict[str, str] = field(default_factory=dict)
+    """`gpu` and `name`, where the file has them."""
+    assumed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a person says beside the file."""
+
+    nodes: int = 1
+    """Nodes alike, where the file shows one."""
+    intra_node: Mapping[str, str] | None = None
+    """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
+
+
+def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
+    """The error of a file of links."""
+    return InputError(
+        f"{counted(len(problems), 'problem')} in {source}", problems=first_of(problems), hint=hint
+    )
 
 
 def from_topo(text: str, source: str, beside: Beside) -> LinkFile:

@@ -12,7 +12,7 @@ import yaml
 from cost_models.documents import printable
 from cost_models.fabric.assembling import fabric_of_links
 from cost_models.fabric.fabric import Fabric, FabricLevel, usual
-from cost_models.fabric.reading import LinkFile
+from cost_models.fabric.tools import LinkFile
 from cost_models.files.catalog import gpu_fields
 from cost_models.files.parsing import validate
 from cost_models.files.yaml_text import parse_yaml

@@ -13,7 +13,8 @@ from cost_models.base import MAX_GPUS
 from cost_models.communication.topology import group_of
 from cost_models.discovery.network import parse_links
 from cost_models.errors import InputError
-from cost_models.fabric.reading import Beside, read_links
+from cost_models.fabric.reading import read_links
+from cost_models.fabric.tools import Beside
 from cost_models.fabric.writing import Linked, linked, network_levels
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
