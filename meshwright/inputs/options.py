@@ -26,6 +26,10 @@ TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
 
+AUTO = "auto"
+"""Of `--every`: as often as is best."""
+
+
 @dataclass(frozen=True)
 class Nouns:
     """A model and a cluster, each by name, as a file or as a value."""

@@ -27,7 +27,6 @@ class ServedRecommender(AnswerBase):
     """A recommender served from caches on GPUs."""
 
     plan: ServingPlan
-    asked_bytes: float | None = None
     asked_hits: float | None = None
     assumptions: tuple[str, ...] = ()
 

@@ -56,7 +56,7 @@ def serve(options: ServeOptions) -> ServedRecommender:
         drive_rate=rate or (held.drive.read if held.drive else None),
     )
     plan = plan_cache(question, cache_bytes=size, hits=share)
-    return ServedRecommender(plan=plan, asked_bytes=size, asked_hits=share, assumptions=silent)
+    return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
 
 
 def served_plan(plan: ServingPlan) -> ServedRecommender:

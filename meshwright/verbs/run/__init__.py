@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
 from cost_models.flags import flag, plan_file, switch
+from meshwright.inputs.options import AUTO
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
-AUTO = "auto"
-"""As often as is best, of `every`."""
 _OF_FAMILIES = ("rate_warm_up", "rate_decay", "clip", "compile", "trace", "dry_run")
 """Flags that may mean nothing to a family."""
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cost_models.errors import InputError
 from executor.run_config import RunConfig
+from meshwright.inputs.options import AUTO
 from meshwright.verbs.contract.answers import RunAnswer
 from meshwright.verbs.contract.family import verbs_of_plan
-from meshwright.verbs.run import AUTO
 
 if TYPE_CHECKING:
     from cost_models.specs.operations import OperationsSpec
