@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -65,12 +66,13 @@ class Reporter:
         self.say(f"{self._doing or 'searching  '}{grouped(done)}/{grouped(total)} layouts  {reached}")
 
     def close(self) -> None:
-        """Remove the line."""
+        """Remove the line, and say how long the command has taken: its searches are but a part of the wait."""
         self._timer.cancel()
         with self._lock:
             self._closed = True
             if self._line is not None:
                 self._line.stop()
+                self._line.console.print(f"{format_seconds(seconds_in_all())} in all", style="dim")
                 self._line = None
 
     def _appear(self) -> None:
@@ -82,6 +84,13 @@ class Reporter:
             self._line = line_on(Console(stderr=True))
             self._line.add_task(self._text, total=None)
             self._line.start()
+
+
+def seconds_in_all() -> float:
+    """Since this process started, imports included."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()
 
 
 def line_on(console: Console) -> Progress:
