@@ -177,7 +177,8 @@ def sharded_layout(
     if ranks * shard != gpus:
         raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp} × {replicas} × {shard} of the file")
     dp = replicas * shard
-    zero = 0 if not fsdp or dp * cp == 1 else 3 if said.get(paths.reshard) else 2
+    reshards = said.get(paths.reshard)
+    zero = 0 if not fsdp or dp * cp == 1 else 3 if reshards else 2
     offloaded = fsdp and bool(said.get(paths.offload))
     return Layout(
         tp=tp,

@@ -24,6 +24,7 @@ from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import CLOSED, Restrictions
 
 OFFLOAD = "offload"
+ALLOWED = f" --allow {OFFLOAD}"
 HALVINGS = 4
 """Most times that a sequence is halved."""
 
@@ -78,18 +79,22 @@ def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -
 
 
 def other_stacks(question: Question, limits: Restrictions) -> Iterator[Change]:
-    """The other trainers' stacks and this project's own on the same machine, each plain and with offload; none where
-    the user keeps to one trainer or the cluster has several pools."""
+    """The stacks of other trainers and this project's own on the same machine, with offload where they have it; none
+    where the user keeps to one trainer or the cluster has several pools."""
     if limits.trainer is not None or isinstance(question, MixedQuestion):
         return
     names = dict.fromkeys([*(trainer.stack for trainer in TRAINERS.values()), OWN_STACK])
-    for name in (name for name in names if name != question.stack.name):
-        other = complete_question(question.model, question.cluster, question.training, stack=name)
+    mine = question.stack.family or question.stack.name
+    for stack in map(catalog.load_stack, names):
+        if (stack.family or stack.name) == mine or stack.family in names:
+            continue  # another of its family stands for it
+        other = complete_question(question.model, question.cluster, question.training, stack=stack)
         other = replace(other, confidence=question.confidence)
-        yield Change(f"--stack {name}", other, limits)
-        if other.stack.residencies and OFFLOAD not in limits.allowed:
+        if stack.residencies and OFFLOAD not in limits.allowed:
             allowed = replace(limits, allowed=limits.allowed | {OFFLOAD})
-            yield Change(f"--stack {name} --allow {OFFLOAD}", other, allowed)
+            yield Change(f"--stack {stack.name}{ALLOWED}", other, allowed)
+        else:
+            yield Change(f"--stack {stack.name}", other, limits)
 
 
 def other_training(question: Question, limits: Restrictions) -> Iterator[Change]:

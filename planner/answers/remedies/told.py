@@ -28,16 +28,14 @@ from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.restrictions import Restrictions
 
-SECONDS = 3.0
+SECONDS = 4.0
 """Time limit of all changes together, seconds."""
 EACH_SECONDS = 0.5
 """Time limit of one change, seconds; it then shows the best plan found, or nothing."""
 LARGER = 2
 """Most clusters of larger GPUs that are named."""
-MACHINE_SHARE = 0.5
+MACHINE_SHARE = 0.75
 """Share of the time for changes on the same machine."""
-STACKS = 2
-"""Most other stacks that are named, the fastest."""
 DOUBLINGS = 4
 """Most times that a number of GPUs is doubled, once trying sizes one by one has taken its share of the time."""
 
@@ -141,16 +139,17 @@ class _Remedies:
             yield from self._first([changes.without_any(self.question, self.limits)])
 
     def _on_the_same_machine(self) -> Iterator[Alternative]:
-        """Other axes and the host's memory; then the fastest of other trainers' stacks, with offload only where none
-        fits without."""
+        """Other axes and the host's memory; then other stacks, the fastest first, which offload if they must."""
         asked = self.question, self.limits
         share = self.budget.seconds_spent + (SECONDS - self.budget.seconds_spent) * MACHINE_SHARE
         yield from self._first(changes.opened(*asked), share)
         for more in changes.larger_hosts(*asked, self.state_bytes):
             yield from islice(self._first(more), 1)
-        found = list(self._first(changes.other_stacks(*asked), share))
-        plain = [one for one in found if "--allow" not in one.change]
-        yield from sorted(plain or found, key=lambda one: one.step_seconds)[:STACKS]
+        found = [
+            one if "offload=" in one.layout else replace(one, change=one.change.removesuffix(changes.ALLOWED))
+            for one in self._first(changes.other_stacks(*asked), share)
+        ]
+        yield from sorted(found, key=lambda one: one.step_seconds)
 
     def _more_gpus(self) -> Iterator[Alternative]:
         """The fewest GPUs that do: every size from what the states need; once that takes too long, doublings."""

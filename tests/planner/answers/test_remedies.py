@@ -132,9 +132,11 @@ def test_the_same_machine_comes_first_and_no_other_class_of_machines_is_named() 
     question = complete_question(catalog.load_model("llama3-8b"), resolve_cluster("pcie-4090", 1), job)
     with pytest.raises(DoesNotFitError) as caught, remedies_told(question, Restrictions()):
         search(question)
-    first, *others = [one.change for one in caught.value.would_fit]
-    assert first.startswith("--stack ")
-    assert first.endswith("--allow offload")
+    told = [one.change for one in caught.value.would_fit]
+    stacks = [change for change in told if change.startswith("--stack ")]
+    assert "--stack fsdp --allow offload" in stacks
+    others = told[len(stacks) :]
+    assert told[: len(stacks)] == stacks
     named = [change for change in others if not change.startswith("-")]
     machines = [catalog.load_cluster(change.split()[0]) for change in named if change.endswith(" --gpus 1")]
     assert all(one.links.intra_node.kind == "pcie" and one.gpu.kind == "cuda" for one in machines)
