@@ -43,7 +43,7 @@ class Trust:
         if self.elsewhere:
             shown += f" of {self.elsewhere}"
         if self.unseen_error is not None:
-            shown += f"; {_whole(self.unseen_error)} on sources it never saw"
+            shown += f"; {_whole(self.unseen_error)} on held-out sources"
         return f"{shown})"
 
 

@@ -15,6 +15,7 @@ from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
 from cost_models.files.names import (
+    TEMPLATE,
     known_cluster,
     names_a_file,
     unknown_cluster,
@@ -51,23 +52,41 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
         return _as_stated(_pooled(text), gpus)
     if text == LOCAL:
         return catalog.local_cluster(gpus)
-    if (stated := _SIZED.fullmatch(text)) and not is_file(text):
-        return resolve_cluster(stated[1], _agreed(text, int(stated[2]), gpus))
+    if (sizes := _SIZED.fullmatch(text)) and not is_file(text):
+        return resolve_cluster(sizes[1], _agreed(text, int(sizes[2]), gpus))
     if (known := known_cluster(text)) and not is_file(text):
         cluster = catalog.load_cluster(known)
         return sized(cluster, gpus or cluster.num_gpus)
     if not names_a_file(text):
         raise unknown_cluster(text, gpus)
-    document = read_document(text)
-    if isinstance(document.value, dict) and "pools" in document.value:
-        return _as_stated(_mixed_cluster(document), gpus)
-    cluster = _with_profile_beside(validate(document, ClusterSpec, replace={"gpu": catalog.gpu_fields}), text)
+    stated = _of_file(text)
+    if isinstance(stated, MixedCluster):
+        return _as_stated(stated, gpus)
+    return _cut(stated, text, gpus)
+
+
+def _cut(cluster: ClusterSpec, text: str, gpus: int | None) -> ClusterSpec:
+    """The cluster of a file with as many of its GPUs as are asked for. Raises InputError where it has fewer."""
     if gpus is not None and gpus > cluster.num_gpus:
         raise InputError(
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
             hint=f"--gpus {cluster.num_gpus} is all of it; `nodes:` in {text} says how many there are",
         )
     return sized(cluster, gpus or cluster.num_gpus)
+
+
+def _of_file(path: str) -> ClusterSpec | MixedCluster:
+    """The cluster of a file. Raises InputError, which says how to get one that loads."""
+    try:
+        document = read_document(path)
+        if isinstance(document.value, dict) and "pools" in document.value:
+            return _mixed_cluster(document)
+        return _with_profile_beside(
+            validate(document, ClusterSpec, replace={"gpu": catalog.gpu_fields}), path
+        )
+    except InputError as error:
+        error.hint = error.hint or f"a file that loads, to start from: {TEMPLATE}"
+        raise
 
 
 def _agreed(text: str, said: int, gpus: int | None) -> int:

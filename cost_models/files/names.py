@@ -15,8 +15,19 @@ _FILES = (".yaml", ".yml", ".json")
 _OF_NO_SHAPE = re.compile(r"^meta-|-(hf|base|chat|it|instruct(-\d+)?|v\d+\.\d+)(?=-|$)")
 """Pattern of parts of ids that say how a model was trained, not its shape."""
 _ORDER = "write MODEL first, then CLUSTER"
-_SHORT = {"gpt2": "gpt2-small", "gpt3": "gpt3-175b", "bloom": "bloom-176b"}
-"""Short name of a family → the size it usually means."""
+_SHORT = {
+    "gpt2": "gpt2small",
+    "gpt3": "gpt3175b",
+    "bloom": "bloom176b",
+    "llama3405b": "llama3.1405b",
+    "llama31b": "llama3.21b",
+    "llama33b": "llama3.23b",
+}
+"""A name without dashes → the one that it usually means: the usual size of a family, the release that has a size."""
+
+
+TEMPLATE = "meshwright cluster --template -o my-cluster.yaml"
+"""The command that writes a cluster file to fill in."""
 
 
 def is_hub_id(text: str) -> bool:
@@ -51,8 +62,8 @@ def _same(text: str, kind: catalog.Kind) -> str | None:
 
 def _spelling(name: str) -> str:
     lower = re.sub(r"[ _-]+", "-", name.strip().lower())
-    plain = _OF_NO_SHAPE.sub("", lower)
-    return _SHORT.get(plain, plain).replace("-", "")
+    plain = _OF_NO_SHAPE.sub("", lower).replace("-", "")
+    return _SHORT.get(plain, plain)
 
 
 def unknown_model(text: str) -> InputError:
@@ -80,7 +91,7 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
             f"`{printable(text)}` is a GPU, not a cluster; did you mean `{of_gpu[0]}`?",
             hint=f"clusters of it: {', '.join(of_gpu)}",
         )
-    hint = "known names: meshwright catalog clusters"
+    hint = f"known names: meshwright catalog clusters; for your own: {TEMPLATE}"
     return UnknownNameError("cluster", printable(text), catalog.names("clusters"), hint=hint)
 
 

@@ -58,6 +58,8 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
+_SIZED_NAME = re.compile(r"[a-z].*\d|\d.*[a-z]", re.IGNORECASE)
+"""Pattern of a folder named for a model: letters and a number."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
@@ -110,7 +112,10 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         assumed.append(family.simplification)
     if passed := unread(config, family.redundant):
         assumed.append(f"nothing of {passed}: not read")
-    fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
+    fields |= {
+        "name": _model_name(document, fields),
+        "source": f"Hugging Face config, model_type {model_type}",
+    }
     places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
 
@@ -230,9 +235,12 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     return _ACTIVATIONS[written]
 
 
-def _model_name(document: Document) -> str:
-    """The model's name: `_name_or_path` without its owner, else the folder's name."""
+def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
+    """The model's name: `_name_or_path` without its owner, or the folder's name where that says a size, as in
+    `Llama-3-8B`; else its type with blocks by width: `llama-32x4096`."""
     written = document.value.get("_name_or_path")
     path = Path(document.source)
     name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name
+    if not (written or _SIZED_NAME.search(name)):
+        name = f"{document.value.get('model_type')}-{fields.get('num_layers')}x{fields.get('hidden_size')}"
     return _NAME_CHARACTERS.sub("-", name)[:100].lstrip("._ +/-") or "custom"

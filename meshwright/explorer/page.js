@@ -8,6 +8,8 @@ const form = document.getElementById("controls");
 const main = document.getElementById("answer");
 const heading = document.querySelector("h1");
 const status = document.getElementById("status");
+const question = document.getElementById("question");
+const narrow = matchMedia("(max-width: 52rem)"); // as in page.css: there the answer stands above the fields
 const controls = [...form.elements].filter(one => one.name);
 let asking = null; // what ends the question under way
 let typing = null; // the control that is being typed in
@@ -126,10 +128,12 @@ form.addEventListener("submit", event => {
   clearTimeout(waiting);
   turned(document.activeElement, true);
 });
+narrow.addEventListener("change", () => { question.open = !narrow.matches; });
 addEventListener("popstate", () => {
   turnTo(location.search);
   ask();
 });
 
+question.open = !narrow.matches;
 turnTo(location.search);
 ask();

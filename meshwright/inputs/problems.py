@@ -33,4 +33,5 @@ class Problems:
             problems = [
                 problem for one in self.errors for problem in one.problems or (Problem("", one.headline),)
             ]
-            raise InputError(f"{len(problems)} problems in what was asked", problems=problems)
+            hint = next((one.hint for one in self.errors if one.hint), "")
+            raise InputError(f"{len(problems)} problems in what was asked", problems=problems, hint=hint)

@@ -59,7 +59,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
         axes.set_xlabel(f"time of one step ({unit})")
         ticks.linear(axes.xaxis)
         style.quiet_axis(axes, grid="x")
-        more = [Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="hidden behind compute")]
+        more = [Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")]
         legend(figure, visible(frame, style.TIME_COLOURS), style.TIME_COLOURS, *more[: len(hidden)])
         style.put_title(figure, _finding(frame, parts, totals), subject)
     return figure

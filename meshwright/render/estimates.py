@@ -118,11 +118,10 @@ def warning_lines(estimate: Estimate) -> list[str]:
 
 
 def time_sentence(estimate: Estimate) -> str:
-    """ "step 132.1 s = compute 112.6 + tp comm 14.4 (of 31.0) + ...": the parts of the busiest rank."""
+    """ "step 132.1 s = compute 112.6 + tp comm 14.4 (16.6 more overlapped) + ...": the parts of the busiest rank."""
     unit = time_unit(estimate.step_seconds)
     parts = parts_sentence(estimate.time, unit, hidden=estimate.hidden_comm)
-    rest = "" if estimate.hidden_comm.total <= 0 else "; the rest of each `of` is hidden behind compute"
-    return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} = {parts}{rest}")
+    return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} = {parts}")
 
 
 def memory_sentence(estimate: Estimate) -> str:
@@ -137,14 +136,14 @@ def memory_sentence(estimate: Estimate) -> str:
     )
     if memory.total > estimate.memory_limit:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
-    text += f"; fits: {chance_text(estimate.fits_probability)}"
+    text += f"; fits with probability {chance_text(estimate.fits_probability)}"
     if estimate.device_is_tight:
         text += _tight(estimate)
     return wrapped(text)
 
 
 def _tight(estimate: Estimate) -> str:
-    return f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
+    return f", tight: measured peaks have been off by up to {100 * estimate.trust.memory_error:.0f} %"
 
 
 def host_facts(estimate: Estimate) -> list[Fact]:
@@ -195,7 +194,7 @@ def _channels(found: HostWindows) -> str:
     update = f"CPU update {format_seconds(found.update)}"
     if found.read or found.write:
         update += f", drive read {format_seconds(found.read)}, write {format_seconds(found.write)}"
-    hides = f"the passes can hide {format_seconds(found.hidden)}"
+    hides = f"the passes can overlap {format_seconds(found.hidden)}"
     if found.late_hidden < found.hidden:
         hides += f", of updates {format_seconds(found.late_hidden)}"
     return f"host: {busy}, {update} a step; {hides}; {waits}"
@@ -203,10 +202,10 @@ def _channels(found: HostWindows) -> str:
 
 def _binds(found: HostWindows) -> str:
     if found.binding == "nothing":
-        return "Of the host nothing binds."
+        return "Nothing on the host is a bottleneck."
     if found.binding in ("host memory", "drive", "device memory"):
-        return f"Of the tiers {found.binding} binds: it is full."
-    return f"Of the host the {found.binding.removeprefix('host ')} binds."
+        return f"Bottleneck of the tiers: {found.binding}, which is full."
+    return f"Bottleneck on the host: {found.binding.removeprefix('host ')}."
 
 
 def _ring(found: HostWindows, ring: int) -> str:
@@ -219,8 +218,8 @@ def _ring(found: HostWindows, ring: int) -> str:
         more = "" if ring >= found.ring else f", not ring={ring}"
         return f"ring={found.ring} suffices{more}: {times}."
     return (
-        f"No ring hides weights: {times}; from {grouped(round(found.forward_tokens))} tokens a microbatch on"
-        f" ring=2 does (now {grouped(round(found.microbatch_tokens))}), or fewer streamed blocks."
+        f"No ring overlaps the weights' transfer: {times}; from {grouped(round(found.forward_tokens))} tokens a"
+        f" microbatch on ring=2 does (now {grouped(round(found.microbatch_tokens))}), or fewer streamed blocks."
     )
 
 
@@ -228,8 +227,8 @@ def _update(found: HostWindows) -> str:
     if found.update == 0:
         return ""
     if found.update_tokens is None:
-        return "This stack updates after the passes, so nothing hides the CPU's update."
-    verb = "hides" if found.update_tokens <= found.microbatch_tokens else "would hide"
+        return "This stack updates after the passes, so the CPU's update overlaps with nothing."
+    verb = "overlaps whole" if found.update_tokens <= found.microbatch_tokens else "would overlap whole"
     drive = " with what it takes from the drive" if found.read else ""
     return (
         f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a microbatch on"

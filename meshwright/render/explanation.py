@@ -45,7 +45,7 @@ _BEST_AT: dict[ObjectiveName, str] = {
 
 
 def explanation_text(explanation: Explanation) -> str:
-    """The plan, its parts, what binds, what it wins by, and what would change it."""
+    """The plan, its parts, its bottleneck, its runner-up, and what would change it."""
     estimate = explanation.estimate
     sentences = [
         wrapped(f"layout {estimate.layout.brief}: {utilisation_words(estimate)}"),
@@ -61,7 +61,7 @@ def explanation_text(explanation: Explanation) -> str:
     if explanation.rivalry:
         sentences.append(wrapped(rivalry_sentence(estimate, explanation.rivalry, explanation.origin)))
     if explanation.sensitivities:
-        sentences.append(f"If only (changes, as above, are of its {format_seconds(estimate.step_seconds)}):")
+        sentences.append(f"What if (changes of the step of {format_seconds(estimate.step_seconds)}):")
         sentences += [
             wrapped("  " + _if_only(estimate, one), indent="    ") for one in explanation.sensitivities
         ]
@@ -69,33 +69,33 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
-    """ "Binds: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
+    """ "Bottleneck: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
     if bound.faster is None and bound.resource == "memory":
-        return "Binds: memory, as it does not fit."
+        return "Bottleneck: memory, as it does not fit."
     if bound.faster is None:
         if bound.resource == "compute":
-            return "Binds: compute; every other part is below a twentieth of the step."
+            return "Bottleneck: compute; every other part is below 5 % of the step."
         share = percent(estimate.time[bound.resource] / estimate.step_seconds)
-        return f"Binds: {part_label(bound.resource)}, {share} of the step."
+        return f"Bottleneck: {part_label(bound.resource)}, {share} of the step."
     faster = bound.faster
     what = bound.change or "the same with less recomputed"
     return (
-        f"Binds: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
+        f"Bottleneck: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
         f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}."
     )
 
 
 def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> str:
-    """ "Wins over tp8 pp4 …, which takes 137.5 s (+4.1 %): saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
+    """ "Runner-up tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     rival = unplaced(rivalry.rival.layout)
     seconds = _seconds_beside(estimate, rivalry.rival)
     parts = saves_and_pays(rivalry.difference, estimate.step_seconds)
     if not estimate.fits:
         return f"The fastest that fits is {rival}, which takes {seconds}."
     if rivalry.rival.step_seconds > estimate.step_seconds:
-        return f"Wins over {rival}, which takes {seconds}: {parts}."
+        return f"Runner-up {rival} takes {seconds}: the plan {parts}."
     if not origin.searched:
-        return f"Asked for, not searched; a search finds {rival}, which takes {seconds}. Beside it, this {parts}."
+        return f"Given, not searched for: a search finds {rival}, which takes {seconds}; this layout {parts}."
     why = ""
     if origin.objective != "time":
         why = f" The plan was searched for the {_BEST_AT[origin.objective]}, not for the fastest step."
@@ -199,11 +199,13 @@ def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
         said += ", and fits" if held.fits else ", but does not fit"
     if best is not held:
         gain = change(estimate.step_seconds, best.step_seconds)
-        said += f"; planned again {format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
+        said += (
+            f"; re-planned {format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
+        )
     return said
 
 
 def layout_planned_again(sensitivity: Sensitivity) -> str:
     """What planning again would change a layout to."""
     held, best = sensitivity.held.layout, sensitivity.best.layout
-    return "blocks placed anew" if same_degrees(best, held) else unplaced(best)
+    return "blocks placed differently" if same_degrees(best, held) else unplaced(best)

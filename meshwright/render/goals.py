@@ -189,7 +189,7 @@ def worth_sentence(question: Question, estimate: Estimate) -> str:
     if not worth:
         return ""
     each = [f"{seconds / estimate.step_seconds:.3f}x without `{word}`" for word, seconds in worth.items()]
-    return wrapped(f"The step of the same layout would take {sentence_list(each)}.")
+    return wrapped(f"This layout's step would take {sentence_list(each)}.")
 
 
 def flops_counted(question: Question, tp: int) -> dict[str, float]:
@@ -211,12 +211,12 @@ def count_sentence(question: Question, tp: int) -> str:
     """Which FLOPs the MFU counts: those within windows, the causal mask's saving aside."""
     model, length = question.model, question.training.sequence_length
     counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
-    text = f"MFU counts {counts['mfu']} a token: of the scores"
+    text = f"MFU counts {counts['mfu']} a token, attention"
     if (model.attention_window or length) >= length:
-        text += f" all {grouped(length)} of a row, whatever a mask hides ({counts['causal_mfu']} causal)"
+        text += f" without the causal mask ({counts['causal_mfu']} with it)"
     else:
         text += (
-            f" those within windows, {format_count(model.attended(length))} of {grouped(length)} a row on average "
-            f"({counts['causal_mfu']} causal; {counts['without_windows']} without windows)"
+            f" within windows, on average {format_count(model.attended(length))} of {grouped(length)} keys a token"
+            f" ({counts['causal_mfu']} with the causal mask too; {counts['without_windows']} without windows)"
         )
     return wrapped(text)

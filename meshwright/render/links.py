@@ -36,16 +36,15 @@ def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) ->
 
 
 def crossing_sentence(found: Crossing | None) -> str:
-    """ "Between buildings (25 Gb/s a GPU) goes pp, busy 1.2 % of the step; tp and dp stay inside"."""
+    """ "Between buildings (25 Gb/s per GPU): pp (busy 1.2 % of the step); tp and dp stay inside"."""
     if found is None:
         return ""
     axes = [f"{one.axis} (busy {share_text(one.share)} of the step)" for one in found.uses]
-    between = f"From {found.inside} to {found.inside}, at {format_bandwidth(found.level.bandwidth)} a GPU"
+    between = f"Between {found.inside}s ({format_bandwidth(found.level.bandwidth)} per GPU)"
     if not axes:
-        return wrapped(f"{between}, nothing goes")
-    verb = "goes" if len(axes) == 1 else "go"
+        return wrapped(f"{between}: no traffic")
     stay = f"; {sentence_list(list(found.stay))} {'stays' if len(found.stay) == 1 else 'stay'} inside"
-    return wrapped(f"{between}, {verb} {sentence_list(axes)}{stay if found.stay else ''}")
+    return wrapped(f"{between}: {sentence_list(axes)}{stay if found.stay else ''}")
 
 
 def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:

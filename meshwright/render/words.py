@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -22,6 +22,8 @@ NOT_PROVED = "warning: optimality is not proved; allow more time to close the ga
 """Said below an answer whose search ended early."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
+_MANIFOLD = 10.0
+"""From this ratio on a change is written as a multiple."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _WORD = re.compile(r"\S+(?:(?<=\d) (?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])\S*)?")
 """What no line ends inside: a word, or a number with its unit."""
@@ -40,9 +42,21 @@ def percent(share: float) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Relative change, signed: "-3.6 %"; "same" when it rounds to nothing."""
+    """Relative change, signed: "-3.6 %"; "same" when it rounds to nothing, "12x" where it is tenfold and more."""
     relative = after / before - 1
+    if relative >= _MANIFOLD - 1:
+        return f"{after / before:.0f}x"
     return "same" if abs(relative) < NEGLIGIBLE_SHARE else f"{relative:+.1%}".replace("%", " %")
+
+
+def change_words(write: Callable[[float], str], unit: str, before: float, after: float) -> str:
+    """What changed in a figure that `write` prints: "same" where both print alike, "new", points of shares, else the
+    relative change."""
+    if write(before) == write(after):
+        return "same"
+    if unit == "share":
+        return f"{100 * (after - before):+.1f} pt"
+    return change(before, after) if before else "new"
 
 
 def money(amount: float) -> str:
@@ -74,9 +88,9 @@ def in_unit(value: float, unit: tuple[str, float]) -> str:
 
 
 def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Breakdown | None = None) -> str:
-    """ "compute 112.6 + tp comm 14.4 (of 31.0) + bubble 0.5": what is not negligible, in order.
+    """ "compute 112.6 + tp comm 14.4 (16.6 more overlapped) + bubble 0.5": what is not negligible, in order.
 
-    `hidden` is what runs behind other work; a part that has some is followed by its whole.
+    `hidden` is what runs behind other work.
     """
     behind = hidden.as_dict() if hidden is not None else {}
     words = []
@@ -84,8 +98,10 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
         extra = behind.get(part, 0.0)
         if abs(value) + extra <= NEGLIGIBLE_SHARE * abs(breakdown.total):
             continue
-        whole = f" (of {in_unit(value + extra, unit)})" if extra > NEGLIGIBLE_SHARE * breakdown.total else ""
-        words.append(f"{part_label(part)} {in_unit(value, unit)}{whole}")
+        beside = (
+            f" ({in_unit(extra, unit)} more overlapped)" if extra > NEGLIGIBLE_SHARE * breakdown.total else ""
+        )
+        words.append(f"{part_label(part)} {in_unit(value, unit)}{beside}")
     return " + ".join(words)
 
 

@@ -27,7 +27,7 @@ from meshwright.families.recommender.text import (
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, percent, wrapped
+from meshwright.render.words import change, change_words, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.plan_files import save_plan
 from planner.recommender.alternatives import BindingStage
@@ -215,12 +215,12 @@ class ShardingExplained(AnswerBase):
         """The stage that takes most, and the table that makes it do so."""
         bound = [stage for stage in self.stages if stage.tables]
         if not bound:
-            return "Binds: no table; the step is what the dense network takes."
+            return "Bottleneck: the dense network; no table ends a stage."
         worst = max(bound, key=lambda stage: stage.seconds)
         first, names = worst.tables[0], self.plan.model.table_names
         step = self.estimate.step_seconds
         return (
-            f"Binds: {names[first.table]} (`{first.held.option}`) with {precise(first.seconds)} of"
+            f"Bottleneck: {names[first.table]} (`{first.held.option}`) with {precise(first.seconds)} of"
             f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
             f" {precise(first.without_seconds)} ({change(step, first.without_seconds)})."
         )
@@ -263,9 +263,10 @@ class ShardingsCompared(AnswerBase):
             (
                 name,
                 *(write[unit](value) for value in values),
-                change(values[0], values[-1]) if values[0] else "",
+                change_words(write[unit], unit, values[0], values[-1]),
             )
             for name, values, unit in self._lines
+            if any(values)
         ]
         headers = ("", *map(str, range(1, len(self.priced) + 1)), "change")
         kept = [

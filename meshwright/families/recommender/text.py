@@ -149,7 +149,7 @@ def stages_table(priced: RecommenderEstimate) -> Table:
                 f"{in_unit(float(priced.hidden[at]), unit)} {unit[0]}" if priced.hidden[at] else "-",
             )
         )
-    headers = ("stage", "time", "share", "waits for GPU", "mean of GPUs", "beside it")
+    headers = ("stage", "time", "share", "waits for GPU", "mean of GPUs", "overlapped")
     return table(headers, rows, names=("stage",))
 
 

@@ -94,7 +94,7 @@ class ShardingNotChosen(AnswerBase):
         verb = "is" if len(tables) == 1 else "are"
         yield f"{sentence_list(shown)} {verb} held as {sentence_list([f'`{one}`' for one in options])} in the plan"
         step, then = self.today.step_seconds, self.otherwise.step_seconds
-        yield f"Held so, all others where they are: step {precise(then)}, {_beside(step, then)}{self._stages()}"
+        yield f"With this change alone: step {precise(then)}, {_beside(step, then)}{self._stages()}"
         yield self._memory()
         if self.answer.forbidden:
             yield f"It is left out: {self.answer.forbidden}"
@@ -102,9 +102,9 @@ class ShardingNotChosen(AnswerBase):
             anew, gap = self.replanned.step_seconds, self.replanned.certificate.gap
             proof = "which is proved" if gap <= 0 else f"proved within {percent(gap)}"
             if self.otherwise.fits and anew > then:
-                yield f"All others placed anew around it: nothing faster found in {SECONDS:.0f} s"
+                yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"
                 return
-            yield f"All others placed anew around it: step {precise(anew)}, {_beside(step, anew)} ({proof})"
+            yield f"With the other tables re-planned: step {precise(anew)}, {_beside(step, anew)} ({proof})"
 
     def _stages(self) -> str:
         """What the change saves and pays, stage by stage, and the GPU that ends the stage that pays most."""

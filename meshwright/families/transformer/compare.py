@@ -17,7 +17,7 @@ from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, question_record
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, part_label, percent, wrapped
+from meshwright.render.words import change_words, part_label, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.any_plan import AnyPlan
 from planner.explaining.compare import Line
@@ -183,9 +183,4 @@ def _name(line: Line) -> str:
 def _change(line: Line) -> str:
     """Shares in points, everything else relative; a part is measured against the plan's own part."""
     first, last = line.values[0], line.values[-1]
-    if not line.comparable:
-        return ""
-    if line.unit == "share":
-        points = 100 * (last - first)
-        return f"{points:+.1f} pt" if abs(points) >= 0.05 else "same"
-    return change(first, last) if first else "new" if last else "same"
+    return change_words(_FORMATS[line.unit], line.unit, first, last) if line.comparable else ""

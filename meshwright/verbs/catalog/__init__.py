@@ -31,7 +31,9 @@ class CatalogKind(StrEnum):
 class CatalogOptions:
     """What `meshwright catalog` takes."""
 
-    kind: CatalogKind = field(metadata=argument("", "What to list.", kind=CatalogKind))
+    kind: CatalogKind | None = field(
+        default=None, metadata=argument("KIND", f"{', '.join(CatalogKind)}.", kind=CatalogKind)
+    )
     name: str | None = field(
         default=None,
         metadata=argument(
@@ -43,12 +45,31 @@ class CatalogOptions:
 @command(CatalogOptions, name="catalog")
 def catalog_command(options: CatalogOptions, output: Output) -> None:
     """List what is known, or print a YAML schema."""
-    if options.kind is CatalogKind.SCHEMA:
+    if options.kind is None:
+        _kinds(output)
+    elif options.kind is CatalogKind.SCHEMA:
         _schema(options.name, output)
     elif options.name is None:
         _list(options.kind.value, output)
     else:
         _show(options.kind.value, options.name, output)
+
+
+def _kinds(output: Output) -> None:
+    """A row for each kind with how many entries it has."""
+    from meshwright.records import JSON_SCHEMA
+    from meshwright.render.tables import table
+    from meshwright.verbs.catalog.entries import entries
+
+    listed = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
+    counts = {kind: len(entries(kind)) for kind in listed}
+    rows = [{"kind": kind, "entries": number} for kind, number in counts.items()]
+    shown = table(
+        ("kind", "entries", "lists them"),
+        [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()],
+        names=("kind", "lists them"),
+    )
+    output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, shown)
 
 
 def _list(kind: str, output: Output) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
+from cost_models.files.names import TEMPLATE
 from cost_models.flags import as_keywords, flag, out, switch
 from meshwright.verbs.contract.command import command
 
@@ -77,6 +78,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
 class ClusterFlags(DiscoverOptions):
     """What `meshwright cluster` takes."""
 
+    template: bool = switch("Write a commented file to fill in.", panel="subject")
     discover: bool = switch("Ask driver, kernel and scheduler of this node.", panel="subject")
     from_links: Path | None = flag(
         "FILE", "Links one by one: CSV, JSON, `topo -m`, `ibnetdiscover`.", kind=Path, panel="subject"
@@ -90,17 +92,21 @@ class ClusterFlags(DiscoverOptions):
 
 @command(ClusterFlags, name="cluster")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
-    """Write a cluster file of this machine, or of a file of links."""
+    """Write a cluster file: a template, this machine, or a file of links."""
     from cost_models.discovery.network import parse_links
 
-    if options.discover == (options.from_links is not None):
+    ways = options.template + options.discover + (options.from_links is not None)
+    if ways != 1:
         raise InputError(
-            "`--discover` and `--from-links` are two ways; say one"
-            if options.discover
+            "`--template`, `--discover` and `--from-links` are three ways; say one"
+            if ways
             else "what of a cluster?",
-            hint="meshwright cluster --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters",
+            hint=f"{TEMPLATE}; --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters",
         )
     output.check_places(options.out)
+    if options.template:
+        _write_template(options.out, output)
+        return
     parse_links(options.link)
     if options.from_links is not None:
         _of_links(options, options.from_links, output)
@@ -118,6 +124,20 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     )
     if not answer.complete:
         output.end_with_no()
+
+
+def _write_template(out: Path | None, output: Output) -> None:
+    """The template, printed or written."""
+    from importlib.resources import files
+
+    from cost_models.files.whole import write_whole
+    from meshwright.records import JSON_SCHEMA
+
+    text = (files("meshwright.verbs.cluster") / "template.yaml").read_text(encoding="utf-8")
+    shown = (text.rstrip(),) if out is None else ()
+    write = [] if out is None else [lambda: write_whole(out, text)]
+    output.answer({"schema": JSON_SCHEMA, "template": text}, [], *shown, files=write)
+    output.wrote(out, f"meshwright plan MODEL {out} ..., once it says what you have")
 
 
 def _of_links(options: ClusterFlags, file: Path, output: Output) -> None:

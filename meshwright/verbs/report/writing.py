@@ -40,7 +40,7 @@ def write_page(options: ReportOptions) -> Reported:
     )
     with lines_of_any_length():
         end = [*_end(loaded, tokens, operations, request)]  # first, as it may be asked wrongly
-        chapters = [*verbs.chapters(loaded, request), *end]
+        chapters = [*end, *verbs.chapters(loaded, request)]  # the day it ends first, for whoever pays
         if measured is not None:
             chapters.append(_beside(loaded, measured))
         title = f"{verbs.about(loaded)}: a plan"

@@ -12,6 +12,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
 from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
+from meshwright.families.transformer.planning.next_step import odd_count_note, running_command
 from meshwright.families.transformer.planning.recommendation import (
     near_sentence,
     recommendation_record,
@@ -226,7 +227,8 @@ class Planned(AnswerBase):
             for other, estimate in self.optimum.others
         ]
         left_out = [text] if (text := left_out_text(self.optimum)) else []
-        return [*others, *left_out, *([] if interrupted else self._unproved())]
+        odd = [text] if (text := odd_count_note(self.question.cluster.num_gpus, self.certificate)) else []
+        return [*others, *left_out, *odd, *([] if interrupted else self._unproved())]
 
     def _unproved(self) -> list[str]:
         undecided = self.certificate.undecided
@@ -244,9 +246,9 @@ class Planned(AnswerBase):
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
-        in_stages = isinstance(self.question, MixedQuestion) and not self.best.replicas
-        runs = "" if in_stages else f", meshwright run {path}"
-        return f"meshwright explain {path}{runs}"
+        if isinstance(self.question, MixedQuestion) and not self.best.replicas:
+            return f"meshwright explain {path}"
+        return f"meshwright explain {path}, {running_command(self.plan, path)}"
 
     @property
     def picked(self) -> Estimate:
