@@ -16,6 +16,7 @@ from meshwright.families.transformer.planning.recommendation import tried_senten
 from meshwright.pages.chapters import Block, Chapter
 from meshwright.render.estimates import host_sentences
 from meshwright.render.explanation import explanation_text, layout_planned_again
+from meshwright.render.facts import Fact
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.tables import Table, table
@@ -41,7 +42,8 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     explained = explain(plan)
     estimate = explained.explanation.estimate
     request.notes.extend(explained.notes)
-    yield Chapter(title="The answer", blocks=[*answer_blocks(plan, estimate)])
+    ends = [(Fact(name="training ends", value=request.ends.removeprefix("Ends ")),)] if request.ends else []
+    yield Chapter(title="The answer", blocks=[*ends, *answer_blocks(plan, estimate)])
     yield from reasons(plan, explained)
     if explained.explanation.sensitivities:
         yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
@@ -60,8 +62,8 @@ def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
 
 def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[Block]:
     """The question, the layout's figures with the proof and the runner-up, and how it was proved."""
-    yield question_header(plan.question, estimate.trust)
     yield (*facts_of_file(plan, estimate),)
+    yield question_header(plan.question, estimate.trust)
 
 
 def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:

@@ -18,7 +18,7 @@ _POINTS = "8"
 """Of a frontier: each is a search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PageRequest:
     """How the plan is called, the time for searches, and the notes met on the way."""
 
@@ -26,6 +26,8 @@ class PageRequest:
     """The plan's file, as commands on the page name it."""
     budget: Budget = field(default_factory=Budget)
     """For the searches of the page."""
+    ends: str = ""
+    """When training ends and what it costs, in a sentence; empty where the tokens are not known."""
     notes: list[str] = field(default_factory=list)
     """What the page passes over."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.whole import write_whole
 from executor.measure.any_report import AnyReport
 from meshwright.inputs.plans import any_plan_of
-from meshwright.pages.chapters import Chapter, Listing, Picture
+from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import page
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import read_any_report
@@ -40,7 +40,9 @@ def write_page(options: ReportOptions) -> Reported:
     )
     with lines_of_any_length():
         end = [*_end(loaded, tokens, operations, request)]  # first, as it may be asked wrongly
-        chapters = [*end, *verbs.chapters(loaded, request)]  # the day it ends first, for whoever pays
+        request.ends = next((block for one in end for block in one.blocks if _is_end(block)), "")
+        answer, *rest = verbs.chapters(loaded, request)
+        chapters = [answer, *end, *rest]
         if measured is not None:
             chapters.append(_beside(loaded, measured))
         title = f"{verbs.about(loaded)}: a plan"
@@ -50,6 +52,11 @@ def write_page(options: ReportOptions) -> Reported:
     chapters.append(Chapter(title="The plan itself", blocks=[Listing(text=plan_text(loaded))]))
     html = page(title, chapters, foot=f"Written by Meshwright {own_version()}.")
     return Reported(title=title, chapters=tuple(one.title for one in chapters), html=html, notes=tuple(notes))
+
+
+def _is_end(block: Block) -> TypeGuard[str]:
+    """Whether it is the sentence that says when training ends."""
+    return isinstance(block, str) and block.startswith("Ends ")
 
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:

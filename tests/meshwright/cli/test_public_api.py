@@ -43,7 +43,7 @@ def test_plan_answers(tmp_path: Path) -> None:
     assert max(map(len, repr(answer).splitlines())) <= 80
     answer.save(tmp_path / "plan.yaml")
     assert mw.load_plan(tmp_path / "plan.yaml").layout == answer.best.layout
-    assert "Binds: " in answer.explain()
+    assert "Bottleneck: " in answer.explain()
     assert answer.why_not("tp16").startswith("`tp16` cannot run")
 
 

@@ -87,5 +87,7 @@ def test_mfu_counts_what_is_within_windows() -> None:
     model = windowed.model
     assert counts["without_windows"] - counts["mfu"] == 12 * model.num_layers * model.query_size * (64 - 16)
     assert counts["without_windows"] == flops_counted(plain, 1)["mfu"]
-    assert "those within windows, 16 of 64 a row on average" in " ".join(count_sentence(windowed, 1).split())
-    assert "all 64 of a row, whatever a mask hides" in " ".join(count_sentence(plain, 1).split())
+    assert "attention within windows, on average 16 of 64 keys a token" in " ".join(
+        count_sentence(windowed, 1).split()
+    )
+    assert "attention without the causal mask" in " ".join(count_sentence(plain, 1).split())

@@ -57,7 +57,7 @@ def test_a_host_may_be_tight() -> None:
     assert close.estimate.fits
     assert close.estimate.verdict == close.record()["estimate"]["verdict"] == "tight"
     (line,) = [one for one in repr(close).replace("\n  ", " ").splitlines() if one.startswith("host memory")]
-    assert "tight: peaks have been missed" in line
+    assert "tight: measured peaks have been off" in line
     assert wide.estimate.verdict == "fits"
 
 
@@ -67,7 +67,7 @@ def test_a_plan_on_a_tight_host_fits_the_terminal() -> None:
     )
     text = "\n".join(map(str, answer.text))
     assert "Best: host memory" in text
-    assert "tight: peaks have been missed" in " ".join(text.split())
+    assert "tight: measured peaks have been off" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -20,7 +20,7 @@ def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> Non
     update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
     cluster = load_cluster("dgx-h100").model_copy(update=update)
     planned = mw.plan("gpt2-small", cluster, TRAINING, fix=("tp=1", "zero=1"))
-    assert "From building to building, at 3.125 GB/s a GPU," in repr(planned)
+    assert "Between buildings (3.125 GB/s per GPU): " in planned.explain()
     assert "half bandwidth between buildings" in planned.explain()
     crossing = planned.record()["plans"][0]["crossing"]
     assert crossing["level"] == "campus"

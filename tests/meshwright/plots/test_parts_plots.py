@@ -124,7 +124,7 @@ def test_hidden_communication_is_hatched_under_its_bar(make_estimate: Callable[.
         style.TIME_COLOURS["dp_comm"],
     ]
     (legend,) = figure.legends
-    assert "hidden behind compute" in [text.get_text() for text in legend.get_texts()]
+    assert "overlapped with compute" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_what_cannot_be_seen_is_not_in_the_legend(make_estimate: Callable[..., Estimate]) -> None:

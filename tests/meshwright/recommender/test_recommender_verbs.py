@@ -43,7 +43,7 @@ def test_a_plan_says_where_tables_lie_and_what_is_proved(meshwright, model: str)
 
 def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str, tmp_path: Path) -> None:
     explained = meshwright("explain", plan)
-    assert "Binds: " in explained.out
+    assert "Bottleneck: " in explained.out
     assert "step then" in explained.out
     assert json.loads(meshwright("explain", plan, "--json").out)["certificate"]["gap"] == 0
     verified = meshwright("verify", plan)
@@ -66,9 +66,9 @@ def test_verify_names_what_differs_beside_the_step(meshwright, plan: str, tmp_pa
 def test_why_not_prices_a_table_held_otherwise(meshwright, plan: str) -> None:
     told = " ".join(meshwright("explain", plan, "--why-not", "table:0=row").out.split())
     assert "user is held as" in told
-    assert "Held so, all others where they are: step " in told
+    assert "With this change alone: step " in told
     assert "It fits: " in told
-    assert "All others placed anew around it: " in told
+    assert "With the other tables re-planned: " in told
     refused = meshwright("explain", plan, "--why-not", "table:0=column7")
     assert refused.code == 0
     assert "user has 64 columns, which 7 slices do not divide" in " ".join(refused.out.split())

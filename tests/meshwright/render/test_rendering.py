@@ -58,9 +58,9 @@ def test_tables_fit_eighty_columns_and_keep_their_numbers(make_estimate: Callabl
 
 def test_time_sentence_names_hidden_communication(make_estimate: Callable[..., Estimate]) -> None:
     assert time_sentence(make_estimate()) == (
-        "step 25.20 s = compute 20.20 + recompute 0.40 + tp comm 3.10 (of 5.10) + pp comm\n"
-        "  0.20 + dp comm 0.30 (of 1.40) + optimizer 0.10 + bubble 0.90; the rest of each\n"
-        "  `of` is hidden behind compute"
+        "step 25.20 s = compute 20.20 + recompute 0.40 + tp comm 3.10 (2.00 more\n"
+        "  overlapped) + pp comm 0.20 + dp comm 0.30 (1.10 more overlapped) + optimizer\n"
+        "  0.10 + bubble 0.90"
     )
 
 
@@ -77,7 +77,7 @@ def test_memory_sentence_says_how_likely_it_fits(
     make_estimate: Callable[..., Estimate], activations: float, chance: str
 ) -> None:
     estimate = make_estimate(activations=activations * GIB)
-    assert f"; fits: {chance}" in " ".join(memory_sentence(estimate).split())
+    assert f"; fits with probability {chance}" in " ".join(memory_sentence(estimate).split())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_peak_near_the_limit_is_tight(
 ) -> None:
     estimate = make_estimate(activations=activations * GIB)
     assert estimate.verdict == verdict
-    said = "tight: peaks have been missed by up to 10 %" in " ".join(memory_sentence(estimate).split())
+    said = "tight: measured peaks have been off by up to 10 %" in " ".join(memory_sentence(estimate).split())
     assert said == (verdict == "tight")
 
 
@@ -126,7 +126,7 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
     assert (at_home.unseen_error, str(at_home)) == (None, f"{said})")
     for differs, of in (({"stack": "any"}, ""), ({"gpu": "h100-sxm"}, " of h100-sxm")):
         abroad = trust_of(replace(question, hardware=own.model_copy(update=differs)))
-        assert str(abroad) == f"{said}{of}; 8 % on sources it never saw)"
+        assert str(abroad) == f"{said}{of}; 8 % on held-out sources)"
         assert max(map(len, question_header(question, abroad).splitlines())) <= 80
     untried = own.model_copy(update={"stack": "any", "unseen_error": None})
     assert str(trust_of(replace(question, hardware=untried))) == f"{said})"

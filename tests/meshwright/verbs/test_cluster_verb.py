@@ -91,3 +91,14 @@ def test_without_discover_it_says_what_it_can(meshwright) -> None:
     answer = meshwright("cluster")
     assert answer.code == 2
     assert "--discover" in answer.err
+
+
+def test_the_template_is_fifteen_commented_lines_that_load(meshwright, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    assert meshwright("cluster", "--template", "-o", str(file)).code == 0
+    lines = file.read_text("utf-8").splitlines()
+    assert (len(lines), sum("#" in line for line in lines)) == (15, 11)
+    assert resolve_cluster(str(file)).num_gpus == 16
+    file.write_text("name: mine\nnodez: 2\n", "utf-8")
+    refused = meshwright("plan", "gpt2-small", str(file), "--global-batch", "8", "--sequence", "128")
+    assert refused.err.splitlines()[-1].endswith("meshwright cluster --template -o my-cluster.yaml")

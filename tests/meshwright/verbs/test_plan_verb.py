@@ -40,7 +40,10 @@ def test_plan_in_words(meshwright, tmp_path: Path) -> None:
     assert len(lines) <= 20
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     more = "more: --top 5 prints the ranking\n"
-    assert answer.err == f"{more}Wrote {path}. Next: meshwright explain {path}, meshwright run {path}\n"
+    assert (
+        answer.err
+        == f"{more}Wrote {path}. Next: meshwright explain {path}, meshwright export {path} --to megatron\n"
+    )
     assert path.exists()
 
 

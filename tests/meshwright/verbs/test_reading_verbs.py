@@ -58,7 +58,7 @@ def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> N
 def test_explain(meshwright, plan_file: Path) -> None:
     answer = meshwright("explain", str(plan_file))
     assert answer.code == 0
-    for beginning in ("layout ", "step ", "memory ", "Binds: ", r"If only \(", "MFU counts "):
+    for beginning in ("layout ", "step ", "memory ", "Bottleneck: ", r"What if \(", "MFU counts "):
         assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     document = json.loads(meshwright("explain", str(plan_file), "--json").out)
@@ -82,7 +82,7 @@ def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> N
     path = tmp_path / "asked.yaml"
     assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1", "-o", str(path)).code == 0
     said = " ".join(meshwright("explain", str(path)).out.split())
-    assert "Asked for, not searched; a search finds tp1 pp1 dp8" in said
+    assert "Given, not searched for: a search finds tp1 pp1 dp8" in said
     assert "restrictions" not in said
     document = json.loads(meshwright("explain", str(path), "--json").out)
     assert document["searched"] is False
@@ -96,7 +96,7 @@ def test_explain_of_what_does_not_fit_says_so(meshwright, tmp_path: Path) -> Non
     assert meshwright("estimate", *asked, "--layout", "tp8 pp2 mbs1", "-o", str(path)).code == 1
     answer = meshwright("explain", str(path))
     assert answer.code == 0
-    assert "Binds: memory, as it does not fit." in answer.out
+    assert "Bottleneck: memory, as it does not fit." in answer.out
 
 
 def test_a_plan_for_least_memory_is_not_slower_by_restriction(meshwright, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_plan_for_least_memory_is_not_slower_by_restriction(meshwright, tmp_pa
     assert meshwright("plan", *ASKED, *goal, "-o", str(path)).code == 0
     said = " ".join(meshwright("explain", str(path)).out.split())
     assert "The plan was searched for the least memory, not for the fastest step." in said
-    assert "planned again" not in said
+    assert "re-planned" not in said
 
 
 def test_why_not_takes_what_is_left_out_from_the_plan(meshwright, tmp_path: Path) -> None:
