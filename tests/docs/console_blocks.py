@@ -32,7 +32,7 @@ _BLOCK = re.compile(r"((?:^<!--(?:(?!-->).)*-->\n)*)^```(\w+)\n(.*?)^```", re.MU
 _COMMENT = re.compile(r"<!-- (file|first|not compared|not run): ((?:(?!-->).)*) -->", re.DOTALL)
 _HIDDEN_FILE = re.compile(r"^<!-- file: (\S+)\n(.*?)-->$", re.MULTILINE | re.DOTALL)
 _UNITS = r"(?: ?(?:%|[munµ]?s|min|h|d|[KMGT]?i?B|[kMGT]?FLOP/s|pt|x)\b| ?%)?"
-_ASIDE = re.compile(r"^(?:error|warning|note|hint|assumed|Wrote|Next)\b", re.MULTILINE)
+_ASIDE = re.compile(r"^(?:error|warning|note|hint|more|assumed|Wrote|Next)\b", re.MULTILINE)
 """How lines of stderr begin."""
 _FIGURE = re.compile(rf"(?<![\w@*=.,:-])[-+±]?\d[\d,.]*{_UNITS}")
 """A number with its unit that stands for itself; those of a layout (`tp8`, `layers=2*7`) are words."""

@@ -84,6 +84,11 @@ def test_controls_in_a_browser(address: str, tmp_path: Path) -> None:
         assert page.look("document.querySelectorAll('svg').length") >= 3
         assert page.look("document.documentElement.scrollWidth") <= 390
 
+        assert page.look("document.querySelector('[data-slot=answer] dd').getBoundingClientRect().top") < 400
+        assert page.look("document.querySelector('[data-slot=answer] dt').textContent") == "train with"
+        assert not page.look("document.getElementById('question').open")  # 17 fields
+        page.look("document.querySelector('#question > summary').click()")
+
         page.look("document.querySelector('[name=gpus]').focus()")
         page.type("4")
         page.wait(f"location.search === '?gpus=4' && {layout} !== {json.dumps(before)} && {done}")
