@@ -149,3 +149,11 @@ def test_hints_of_missing_packages_name_what_the_extra_does(extra: str, room: st
     sources = "".join(file.read_text("utf-8") for file in (ROOT / room).rglob("*.py"))
     assert [one for one in extras[extra] if one not in sources] == []
     assert "pip install 'meshwright" not in sources
+
+
+def test_the_first_screen_of_the_readme_is_an_answer() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    first = text[: text.index("\n```\n") + 5]
+    assert len(first.splitlines()) < 25
+    assert "\ntrain with " in first
+    assert "\nproof " in first
