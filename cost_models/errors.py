@@ -113,6 +113,7 @@ class DoesNotFitError(InfeasibleError):
         state_bytes: float = 0.0,
         least_bytes: float = 0.0,
         would_fit: Sequence[Alternative] = (),
+        closest: object = None,
     ) -> None:
         super().__init__(headline, problems=problems, hint=hint)
         self.state_bytes = state_bytes
@@ -120,6 +121,8 @@ class DoesNotFitError(InfeasibleError):
         self.least_bytes = least_bytes
         """Peak bytes of the fullest device in the layout that comes closest; 0: not known."""
         self.would_fit = tuple(would_fit)
+        self.closest = closest
+        """The `Estimate` of the layout that comes closest, where there is one."""
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(f"would fit: {one}" for one in self.would_fit)])

@@ -30,6 +30,8 @@ MOST_CONFIDENT = 0.9999
 """The highest confidence that may be requested: no number of runs supports more."""
 SURE = 0.95
 """Probability from which a step is said to fit; below 1 − SURE it does not; between the two it is tight."""
+FITTING = 0.9
+"""Least probability with which a recommended layout fits, and one whose open axes were searched."""
 _NORMAL = NormalDist()
 
 

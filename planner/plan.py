@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
@@ -84,6 +85,8 @@ class PlanRestrictions(Spec):
     """`--allow`: "offload"."""
     max_memory: Bytes | None = None
     """`--max-memory`: bytes that a plan may fill of one device."""
+    confidence: Confidence | None = None
+    """Least probability of fitting that the layout was held to, where that is more than the plan's own `confidence`."""
     trainer: str | None = None
     """`--for`: the trainer whose rules the layout obeys."""
 
@@ -97,6 +100,7 @@ class PlanRestrictions(Spec):
                 "forbid": restrictions.forbid_words,
                 "allow": tuple(sorted(restrictions.allowed)),
                 "max_memory": None if size is None else f"{size!r} B",
+                "confidence": restrictions.confidence,
                 "trainer": restrictions.trainer,
             }
         )
@@ -104,9 +108,10 @@ class PlanRestrictions(Spec):
     @property
     def read(self) -> Restrictions:
         """The restrictions as the search takes them; raises InputError where a word cannot be read."""
-        return parse_restrictions(
+        read = parse_restrictions(
             self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
         )
+        return replace(read, confidence=self.confidence)
 
 
 class PlanOffer(Spec):
@@ -218,6 +223,12 @@ class Plan(AnyPlan):
         return question_of_parts(
             self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence, self.risk
         )
+
+    @property
+    def asked(self) -> Restrictions:
+        """What the user fixed, forbade and allowed: a recommended layout keeps to more (`restrictions`)."""
+        told = self.recommendation
+        return (self.restrictions if told is None else told.asked).read
 
     @property
     def model_name(self) -> str:

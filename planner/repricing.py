@@ -1,4 +1,4 @@
-"""The price of a saved plan today, within the memory limit it was planned for."""
+"""The price of a saved plan today: under the memory limit of its question, and under that which it was held to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from planner.plan import Plan
 
 
 def priced_again(plan: Plan) -> Estimate:
-    """The estimate of the plan's layout for its question, under the memory limit of its restrictions."""
-    priced, limit = estimate(plan.question, plan.layout), plan.restrictions.max_memory
+    """The estimate of the plan's layout for its question, under the memory limit that was asked for."""
+    priced, limit = estimate(plan.question, plan.layout), plan.asked.max_memory
     return priced if limit is None else priced.within(limit)
+
+
+def priced_as_held(plan: Plan) -> Estimate:
+    """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
+    within = plan.restrictions.read
+    priced = estimate(within.held(plan.question), plan.layout)
+    return priced if within.max_memory is None else priced.within(within.max_memory)

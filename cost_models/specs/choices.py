@@ -23,6 +23,7 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 """Mesh axes from neighbouring ranks outwards, Megatron's default first."""
 DEFAULT_ORDER: Order = ORDERS[0]
 
+Degree = Literal["tp", "pp", "cp", "ep"]
 Overlap = Literal["tp", "pp", "dp"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 """Axes whose communication may run behind compute."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.base import Factor, Name, Spec
-from cost_models.specs.choices import Recompute
+from cost_models.specs.choices import Degree, Recompute
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.training import StateDtype
 
@@ -25,6 +25,9 @@ class StackKernels(Spec):
     """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
     """ZeRO stage of its users where they do not say."""
+    usual_degrees: tuple[Degree, ...] = ("tp", "pp", "ep")
+    """Degrees beside data parallelism that its users turn on as a matter of course; layouts with others are not called
+    ordinary."""
     usual_recompute: Recompute | None = None
     """Recompute policy of its users where they do not say; None: none with a flash kernel, all with stored scores."""
     usually_interleaves: bool = False

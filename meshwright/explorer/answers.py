@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_of
+from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
 from meshwright.explorer.asking import Sought, sought
 from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
 from meshwright.families.transformer.chapters import reasons
 from meshwright.families.transformer.explain import explain
+from meshwright.families.transformer.planning.facts import facts_of_file
 from meshwright.families.transformer.planning.planned import Planned
 from meshwright.families.transformer.planning.question import TOP, PlanQuestion
 from meshwright.inputs.goals import Pick
@@ -29,8 +31,11 @@ from meshwright.render.words import lines_of_any_length, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask as ask_forecast
 from meshwright.verbs.report.requests import USUAL_NAME
+from planner.answers.optimum import answered_question
 from planner.objectives import Objective
+from planner.plan import Plan
 from planner.plan_files import plan_text
+from planner.repricing import priced_again
 from planner.search.budget import Budget
 
 SEARCH_SECONDS = 20.0
@@ -48,7 +53,14 @@ class _Asked:
 
     found: Sought
     planned: Planned
+    plan: Plan
+    """The file's own while its question is asked."""
     budget: Budget
+
+    @property
+    def estimate(self) -> Estimate:
+        """The price of the plan."""
+        return priced_again(self.plan)
 
 
 def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
@@ -65,7 +77,7 @@ def frontier(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
         return
     limits = asked.planned.restrictions
     drawing = draw_frontier(
-        asked.found.question, asked.planned.best, Tradeoff(exact=False, restrictions=limits), asked.budget
+        asked.found.question, asked.estimate, Tradeoff(exact=False, restrictions=limits), asked.budget
     )
     yield _part("layouts", "All layouts", _picture(drawing, "frontier"))
 
@@ -115,19 +127,23 @@ def _asked(start: Start, values: Mapping[str, str], *, top: int, pick: Pick = "r
         restrictions=confident(found.restrictions, found.question),
         pick=pick,
     )
-    return _Asked(found=found, planned=asked.answer(top, budget), budget=budget)
+    planned, own = asked.answer(top, budget), start.plan
+    is_own = own is not None and (asked.question, asked.restrictions) == (answered_question(own), own.asked)
+    plan = own if own is not None and is_own else planned.plan
+    return _Asked(found=found, planned=planned, plan=plan, budget=budget)
 
 
 def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     yield {"shown": sought(start, values).shown}
     asked = _asked(start, values, top=TOP)
     planned, found = asked.planned, asked.found
-    plan, best = planned.plan, planned.picked
+    plan, best = asked.plan, asked.estimate
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(best.memory_limit)}"
     brief = f"{format_seconds(best.step_seconds)} a step, {mfu_words(best)}, {peak}"
     yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
     header = question_header(plan.question, best.trust)
-    yield _part("answer", "The answer", planned.facts, header, *found.notes, *planned.notes)
+    facts = planned.facts if plan is not start.plan else tuple(facts_of_file(plan, best))
+    yield _part("answer", "The answer", facts, header, *found.notes, *planned.notes)
     yield _part("ranking", "Ranked on paper", *planned.ranking)
     yield _part("step", "One step", _picture(draw_timeline(plan.question, best), "timeline"))
     yield _part("memory", "Memory", _picture(draw_memory(plan.question, best), "memory"))
@@ -141,7 +157,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 def _end(asked: _Asked) -> Iterator[Message]:
     """The day training ends."""
     told = ask_forecast(
-        ForecastOptions(plan=asked.planned.plan, tokens=asked.found.tokens, **vars(asked.found.operations))
+        ForecastOptions(plan=asked.plan, tokens=asked.found.tokens, **vars(asked.found.operations))
     ).answer()
     assumed = [f"Assumed: {one}." for one in told.assumptions]
     yield _part("ends", "When it ends", *told.text, *assumed, _picture(told.plot(), "forecast"))

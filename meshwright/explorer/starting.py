@@ -37,6 +37,8 @@ class Start:
     trainer: str | None = None
     tokens: str | None = None
     operations: str | None = None
+    plan: Plan | None = None
+    """The plan whose question it is: shown as it is while no control is turned."""
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -93,6 +95,7 @@ def start_of_plan(plan: Plan, *, tokens: str | None, operations: str | None) -> 
         trainer=asked.trainer,
         tokens=tokens,
         operations=operations,
+        plan=plan,
     )
 
 

@@ -16,6 +16,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.changes import changes_of
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
+from planner.explaining.completing import Meant
 
 
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
@@ -236,6 +237,16 @@ def _replica_record(pool: Question, own: PoolReplicas, layout: Layout) -> dict[s
         "recompute": list(layout.stage_recompute),
         "peak_bytes": own.peak_bytes,
         "memory_limit": own.memory_limit,
+    }
+
+
+def meant_record(meant: Meant | None) -> dict[str, Any]:
+    """How the words of a layout were read: what was not said, and how far that is proved."""
+    told = None if meant is None else meant.certificate
+    return {
+        "read_as": None if meant is None else str(meant.estimate.layout),
+        "filled_in": [] if meant is None else list(meant.filled),
+        "filled_in_gap": None if told is None else told.gap,
     }
 
 

@@ -30,13 +30,14 @@ _CAUSAL_APART = 0.03
 """Shares of the peak by which MFU and causal MFU differ where both are said."""
 
 
+def causal_apart(estimate: Estimate) -> bool:
+    """Whether what a causal mask leaves of the MFU is so much less that both are said."""
+    return estimate.mfu - estimate.causal_mfu > _CAUSAL_APART
+
+
 def mfu_words(estimate: Estimate) -> str:
     """ "MFU 53.8 %", of long sequences "MFU 67.5 % (42.7 % causal)"."""
-    causal = (
-        f" ({percent(estimate.causal_mfu)} causal)"
-        if estimate.mfu - estimate.causal_mfu > _CAUSAL_APART
-        else ""
-    )
+    causal = f" ({percent(estimate.causal_mfu)} causal)" if causal_apart(estimate) else ""
     return f"MFU {percent(estimate.mfu)}{causal}"
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown, Estimate
-from cost_models.units import format_bytes, format_seconds
+from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.render.estimates import (
     host_lines,
     memory_sentence,
@@ -25,6 +23,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
+from planner.explaining.completing import Meant
 from planner.explaining.explain import BindingConstraint, Explanation, Origin, Rivalry
 from planner.explaining.whatif import Sensitivity, same_degrees
 from planner.explaining.why_not import WhyNot
@@ -106,7 +105,8 @@ def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> st
 
 def why_not_text(answer: WhyNot, plan: Estimate) -> str:
     """Illegal with its rules, too large with where, or slower with the parts; then how it was read."""
-    read = [wrapped(words)] if (words := _read_as(answer)) else []
+    filled = "" if answer.meant is None else filled_sentence(answer.meant)
+    read = [filled] if filled else []
     if answer.estimate is None or answer.difference is None:
         lines = [f"`{answer.layout}` cannot run:", *(f"  {problem}" for problem in answer.problems)]
         return "\n".join([*(wrapped(line, indent="    ") for line in lines), *read])
@@ -138,22 +138,18 @@ def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
     )
 
 
-def _read_as(answer: WhyNot) -> str:
-    """What was taken from the plan, and what of it does not go with the layout; nothing for one that says all."""
-    asked = answer.completed
-    if not asked.taken and not asked.dropped:
+def filled_sentence(meant: Meant) -> str:
+    """What a layout left open and what it came to; nothing of a whole one."""
+    if not meant.filled:
         return ""
-    said = f"Read as {unplaced(asked.layout)}"
-    if asked.taken:
-        said += f": {sentence_list([f'`{word}`' for word in asked.taken])} {_are(asked.taken)} the plan's"
-    if asked.dropped:
-        owner = "its" if asked.taken else "the plan's"
-        said += f"; {owner} {sentence_list([f'`{word}`' for word in asked.dropped])} cannot go with it"
-    return f"{said}."
-
-
-def _are(words: Sequence[str]) -> str:
-    return "is" if len(words) == 1 else "are"
+    words = f"Filled in {' '.join(meant.filled)}"
+    told = meant.certificate
+    if told is None:
+        return wrapped(f"{words}: nothing fits, this comes closest")
+    how = f"the fastest of {counted(told.layouts, 'layout')} with what was said"
+    if told.gap > 0:
+        return wrapped(f"{words}: {how} that was found, proved within {percent(told.gap)}")
+    return wrapped(f"{words}: proved {how}")
 
 
 def unplaced(layout: Layout) -> str:

@@ -8,6 +8,7 @@ from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.render.estimates import causal_apart
 from meshwright.render.goals import (
     changes_sentence,
     gpus_in_words,
@@ -71,9 +72,28 @@ def optimum_table(optimum: Optimum) -> Table:
 
 
 def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and cells of that table, as text."""
+    """Headers and cells of that table, as text; causal MFU where it is another for any."""
     estimates = optimum.result.estimates
-    rows = plans_rows(estimates)
+    return with_causal(*_measured_cells(optimum, plans_rows(estimates)), estimates)
+
+
+def with_causal(
+    headers: tuple[str, ...], rows: list[tuple[str, ...]], estimates: Sequence[Estimate]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same with a column of causal MFU where it is another for any."""
+    if not any(map(causal_apart, estimates)):
+        return headers, rows
+    place = headers.index("MFU") + 1
+    causal = [percent(estimate.causal_mfu) for estimate in estimates]
+    rows = [(*row[:place], cell, *row[place:]) for row, cell in zip(rows, causal, strict=True)]
+    return (*headers[:place], "causal", *headers[place:]), rows
+
+
+def _measured_cells(
+    optimum: Optimum, rows: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same with what plans are best at in place of tok/s/GPU."""
+    estimates = optimum.result.estimates
     name = optimum.objective.name
     if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
         return HEADERS, rows

@@ -23,8 +23,8 @@ MAX_COMPARED = 6
 def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:
     """Set every quantity of two to six plans side by side; the first is what the others are measured against.
 
-    After the first, a choice may be a layout, priced for the question of the first, whose words it has where it leaves
-    them out. Layouts obey the rules of the `trainer`.
+    After the first, a choice may be a layout, priced for the question of the first; what it leaves out is free.
+    Layouts obey the rules of the `trainer`.
 
     Raises:
         InputError: fewer than two or too many, a broken plan, or a layout that cannot run (for the trainer).

@@ -26,7 +26,10 @@ class EstimateOptions(Request):
         "FILE", "Training YAML; flags override it.", default=MISSING, unsaid=None, panel="job"
     )
     layout: str = flag(
-        "", 'E.g. "tp8 pp3 dp16 mbs1 zero1 layers=11,11,10".', default=MISSING, panel="subject"
+        "",
+        'E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched.',
+        default=MISSING,
+        panel="subject",
     )
 
     def question(self) -> EstimateAsked:
@@ -46,8 +49,8 @@ def estimate(options: EstimateOptions) -> EstimateAnswer:
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
     `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
 
-    A transformer's answer is an `Estimated`; of a recommender the layout is a sharding, and the answer a
-    `ShardingEstimated`.
+    What the layout of a transformer leaves out is free, and searched; the answer is an `Estimated`. Of a recommender
+    the layout is a sharding, and the answer a `ShardingEstimated`.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.

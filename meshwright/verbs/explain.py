@@ -46,7 +46,7 @@ class WhyNotOptions(ExplainOptions):
 
 @as_keywords(WhyNotOptions)
 def why_not(options: WhyNotOptions) -> Answer:
-    """Say why a layout is not the plan; words that the layout leaves out are the plan's.
+    """Say why a layout is not the plan; what the layout leaves out is free.
 
     Raises:
         InputError: not a plan file, or not a layout.

@@ -5,7 +5,7 @@ A step is a set of restrictions, so the fastest layout of each is found and prov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -18,14 +18,22 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
-from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from cost_models.uncertainty import timed_under
+from planner.formats.trainers import trainer_named, trainers_of
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.space.restrictions import Restrictions
 
 OPTIONAL = ("cp", "etp", "shard")
 """Axes that a layout can do without, and that many trainers do not have or few people turn on."""
+_DEGREES: dict[Degree, str] = {
+    "cp": "context parallelism",
+    "tp": "tensor parallelism",
+    "pp": "a pipeline",
+    "ep": "expert parallelism",
+}
+"""Degrees that ordinary layouts of some stack do without, in the order in which they are tried."""
 _USUAL_SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
@@ -38,31 +46,41 @@ class Step:
     limits: Restrictions
 
 
-def steps(question: Question, asked: Restrictions, roomy: float) -> Iterator[Step]:
-    """Restrictions from the narrowest to what was `asked`; those called roomy leave memory above `roomy` bytes."""
+def steps(question: Question, asked: Restrictions) -> Iterator[Step]:
+    """Restrictions from the narrowest on, each wider than the one before and none wider than what was `asked`.
+
+    Where the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write them.
+    """
+    if asked.trainer is None and (own := trainers_of(question.stack)):
+        asked = replace(asked, trainer=own[0])
     ordinary = _ordinary(question, asked)
-    with_context = _ordinary(question, asked, ("cp",))
     uniform = _recomputing_nothing(question, ordinary)
     if uniform is not None:
-        yield Step("use ordinary axes, recompute nothing and leave room", _within(uniform, roomy))
-    yield Step("use ordinary axes and leave room", _within(ordinary, roomy))
+        yield Step("use ordinary axes and recompute nothing", uniform)
     yield Step("use ordinary axes", ordinary)
-    if with_context != ordinary:
-        yield Step("use ordinary axes and context parallelism, and leave room", _within(with_context, roomy))
-        yield Step("use ordinary axes and context parallelism", with_context)
-    yield Step("leave room", _within(asked, roomy))
+    further: list[Degree] = []
+    for degree in _DEGREES:
+        wider = _ordinary(question, asked, [*further, degree])
+        if wider != ordinary:
+            ordinary = wider
+            further.append(degree)
+            yield Step(f"use ordinary axes and {' and '.join(_DEGREES[one] for one in further)}", wider)
+    if asked.trainer is not None:
+        yield Step(f"{trainer_named(asked.trainer).name} can run", asked)
 
 
-def _ordinary(question: Question, asked: Restrictions, also: tuple[str, ...] = ()) -> Restrictions:
-    """What was asked, without optional axes that no timed run used; of degrees no more than the largest one used.
+def _ordinary(question: Question, asked: Restrictions, also: Sequence[str] = ()) -> Restrictions:
+    """What was asked, without axes that the stack's users do without and no timed run used; of context parallelism no
+    more than the largest used.
 
     Under a profile of all stacks the runs are other trainers', which say nothing of what this one's users turn on.
     """
     runs, unused, at_most = timed_under(question), set(asked.unused), dict(asked.at_most)
-    for axis in OPTIONAL:
-        if axis in asked.named or axis in also:
+    usual = question.stack.usual_degrees
+    for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
+        if axis in asked.named or axis in also or axis in usual:
             continue
-        own = () if question.hardware.stack == "any" else runs
+        own = runs if axis in OPTIONAL and question.hardware.stack != "any" else ()
         values = {value for one in own for value in one.used(axis)}
         if not values:
             unused.add(axis)
@@ -98,32 +116,30 @@ def _recomputing_nothing(question: Question, limits: Restrictions) -> Restrictio
     return replace(limits, forbidden_recompute=limits.forbidden_recompute | (set(policies) - {"none"}))
 
 
-def _within(limits: Restrictions, size: float) -> Restrictions:
-    return replace(limits, max_memory=size if limits.max_memory is None else min(size, limits.max_memory))
-
-
 _MOST_TRIED = 60
 """Layouts that are priced before giving up."""
 
 
-def classical_layout(question: Question, limit: float) -> Estimate | None:
-    """The classical layout that fills no more than `limit` bytes of a device; None where none of the first few does."""
-    sharded = 1 if 1 in question.stack.zero_stages else question.stack.usual_zero_stage
-    whole = (0,) if 0 in question.stack.zero_stages else ()
+def classical_layout(question: Question) -> Estimate | None:
+    """The classical layout of the stack that fits with its question's confidence; None where none of the first few
+    does."""
+    stack = question.stack
+    sharded = stack.usual_zero_stage or max(stage for stage in stack.zero_stages if stage <= 1)
+    whole = (0,) if 0 in stack.zero_stages and sharded <= 1 else ()
     for zero in (*whole, sharded):
         for policy in RECOMPUTE_POLICIES:
             if policy in question.training.recompute:
                 tried = _by_size(question, policy, zero)
-                fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, one, limit))
+                fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, one))
                 if (found := next(fitting, None)) is not None:
                     run = _changed(found, zero=sharded if found.data_ranks > 1 else 0)
                     return _priced(question, run if run and not check(question, run) else found)
     return None
 
 
-def _fits(question: Question, layout: Layout, limit: float) -> bool:
+def _fits(question: Question, layout: Layout) -> bool:
     priced = _priced(question, layout)
-    return priced is not None and priced.peak_bytes <= limit
+    return priced is not None and priced.fits
 
 
 def _priced(question: Question, layout: Layout) -> Estimate | None:
@@ -135,16 +151,16 @@ def _priced(question: Question, layout: Layout) -> Estimate | None:
 
 def _by_size(question: Question, policy: str, zero: int) -> Iterator[Layout]:
     """Legal layouts with one sequence a microbatch, the smallest tp × pp first, of equal ones the largest tp."""
-    cluster, model = question.cluster, question.model
+    cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)
-        for tp in divisors(cluster.gpus_per_node)
-        for pp in divisors(cluster.num_gpus // tp)
+        for tp in (divisors(cluster.gpus_per_node) if "tp" in usual else [1])
+        for pp in (divisors(cluster.num_gpus // tp) if "pp" in usual else [1])
         if model.num_layers % pp == 0
     ]
     experts = (
         [ep for ep in divisors(model.num_experts) if ep <= cluster.gpus_per_node]
-        if model.has_experts
+        if model.has_experts and "ep" in usual
         else [1]
     )
     for size, _, tp, pp in sorted(degrees):

@@ -1,4 +1,4 @@
-"""The recommended layout: the simplest and roomiest that the model cannot tell from the fastest on paper.
+"""The recommended layout: the simplest that surely fits and that the model cannot tell from the fastest that does.
 
 A gain that is less likely than two to one (`cost_models.uncertainty`) does not pay for a layout that is harder to run
 or unlike any timed one.
@@ -10,17 +10,19 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cost_models.axes.layout import axes_that_differ
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
-from cost_models.risk import SURE, Risk, confident_share
+from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
+from planner.formats.trainers import refusals
 from planner.plan import PlanRecommendation, PlanRestrictions
 from planner.search.branching import BranchAndBound
 from planner.search.budget import Budget
@@ -31,8 +33,6 @@ from planner.space.restrictions import Restrictions, keeps_to
 
 STATED = 0.9
 """Share of steps that an interval is said to hold."""
-_JUST_BELOW = 1 - 1e-9
-"""A peak at the limit for a confidence is a rounding away from less than it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,6 @@ class Beside:
     """Axes on which the two differ."""
     chance: float
     """Chance that it is faster than the recommended one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastMemory:
-    """What filling a device to its limit buys, beside layouts that leave room."""
-
-    full: Estimate
-    """The fastest of the same kind that fills devices to their limit."""
-    gain: float
-    """Share of the recommended step that it saves on paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +66,6 @@ class Recommendation:
     """Median error of the ratio of two times, on one axis in which layouts differ."""
     risk: Risk = "none"
     """What layouts were compared by."""
-    last_memory: LastMemory | None = None
     within_error: WithinError | None = None
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     interval: tuple[float, float] | None = None
@@ -86,6 +75,17 @@ class Recommendation:
     def is_fastest(self) -> bool:
         """Whether nothing simpler comes close enough."""
         return not self.why
+
+    @property
+    def fills_devices(self) -> bool:
+        """Whether it is memory that the fastest on paper lacks: it fits with less than a recommended layout must."""
+        held = self.within.confidence
+        return held is not None and self.fastest.estimate.fits_probability < held
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether it fits with less than a recommended layout should, as no layout does."""
+        return self.within.confidence is None and self.estimate.fits_probability < FITTING
 
     @property
     def gain(self) -> float:
@@ -115,22 +115,24 @@ def recommend(
 ) -> Recommendation | None:
     """The layout to run, beside the fastest on paper of a finished search; None where that is not proved.
 
-    Where the question weighs scenarios, fastest means least of what it weighs.
+    It fits with `FITTING`, if any does. Where the question weighs scenarios, fastest means least of what it weighs.
     """
     if found.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
         return None
     fastest = found.best
     judge = _Judge(question)
-    memory_error = fastest.trust.memory_error
-    whole = fastest.memory_limit / confident_share(question.confidence, memory_error)
-    roomy = whole * confident_share(max(SURE, question.confidence), memory_error) * _JUST_BELOW
     if budget.on_status is not None:
         budget.on_status("simpler layouts")
-    chosen, step, last = _simplest(question, found, asked, roomy, judge, budget)
-    if chosen is None:
+    sure = asked.surely(question, FITTING)
+    chosen, step = _simplest(question, found, sure, judge, budget)
+    if chosen is None and sure != asked:  # none fits with that
+        sure = asked
+        chosen, step = _simplest(question, found, sure, judge, budget)
+    if chosen is None or budget.ended:
         return None
-    best = replace(chosen.best, memory_limit=fastest.memory_limit, confidence=fastest.confidence)
-    classical = classical_layout(question, min(roomy, asked.max_memory or math.inf))
+    best = price(question, chosen.best.layout)
+    best = best if asked.max_memory is None else best.within(asked.max_memory)
+    classical = classical_layout(sure.held(question))
     return Recommendation(
         estimate=best,
         why=step.words if step is not None else "",
@@ -140,32 +142,48 @@ def recommend(
         classical=None if classical is None else judge.beside(best, classical),
         pair_error=judge.pair_error,
         risk=question.risk,
-        last_memory=last,
         within_error=within_error(question, asked, found, budget),
         interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
 
 
 def _simplest(
-    question: Question, found: SearchResult, asked: Restrictions, roomy: float, judge: _Judge, budget: Budget
-) -> tuple[SearchResult | None, Step | None, LastMemory | None]:
-    """The best of the first step that cannot be told from the fastest, and what the memory it leaves would buy."""
-    fastest = found.best
-    for step in steps(question, asked, roomy):
-        if _holds(question, step.limits, fastest):
-            return found, None, None
+    question: Question, found: SearchResult, sure: Restrictions, judge: _Judge, budget: Budget
+) -> tuple[SearchResult | None, Step | None]:
+    """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
+    the fastest there. None where nothing fits, or time ends."""
+    reference = _fitted(question, sure, found, budget)
+    whole = _searched(question, sure, budget) if reference is None else None
+    reference = reference or (None if whole is None else whole.best)
+    if reference is None:
+        return None, None
+    for step in steps(question, sure):
+        if reference is found.best and _keeps_to(question, step.limits, found.best):
+            return found, None
         result = _searched(question, step.limits, budget)
-        if budget.ended:
-            return None, None, None
-        if result is not None and judge.chance(result.best, fastest) < CLEAR:
-            full = _searched(question, replace(step.limits, max_memory=asked.max_memory), budget)
-            return result, step, None if full is None else _last_memory(result.best, full.best)
-    return found, None, None
+        if result is not None and judge.chance(result.best, reference) < CLEAR:
+            return result, step
+    if reference is found.best:
+        return found, None
+    return whole or _searched(question, sure, budget), Step(f"fit with {100 * FITTING:.0f} %", sure)
 
 
-def _holds(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
-    fits = limits.max_memory is None or estimate.peak_bytes <= limits.max_memory
-    return fits and keeps_to(question, limits, estimate.layout)
+def _fitted(question: Question, limits: Restrictions, found: SearchResult, budget: Budget) -> Estimate | None:
+    """The fastest of the ranked layouts as they are within some restrictions, with more recomputed where they must;
+    None where none of them fits."""
+    held, most = limits.held(question), limits.max_memory
+    priced = price(held, found.best.layout)
+    if (priced if most is None else priced.within(most)).fits:
+        return found.best
+    again = [_searched(question, limits.alone(question, one.layout), budget) for one in found.estimates]
+    fitted = [one.best for one in again if one is not None]
+    return min(fitted, key=lambda one: one.compared_seconds, default=None)
+
+
+def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
+    """Whether a layout is of those that are searched within some restrictions."""
+    layout, trainer = estimate.layout, limits.trainer
+    return keeps_to(question, limits, layout) and not (trainer and refusals(trainer, question, layout))
 
 
 def _searched(question: Question, limits: Restrictions, budget: Budget) -> SearchResult | None:
@@ -175,12 +193,6 @@ def _searched(question: Question, limits: Restrictions, budget: Budget) -> Searc
     except InfeasibleError:
         return None
     return result
-
-
-def _last_memory(chosen: Estimate, full: Estimate) -> LastMemory | None:
-    if full.peak_bytes <= chosen.peak_bytes:
-        return None
-    return LastMemory(full=full, gain=1 - full.compared_seconds / chosen.compared_seconds)
 
 
 @dataclass(frozen=True, slots=True)

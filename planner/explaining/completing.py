@@ -1,78 +1,121 @@
-"""Reading a layout of a few words beside a plan: words left out are the plan's, as far as that is legal."""
+"""What a layout of a few words means, in every verb: what it does not say is free, and searched.
+
+A layout is whole, as tables write it, where its degrees account for all GPUs and it says `mbs` and `zero`: what it does
+not name is then off. One that places blocks, or says how many are recomputed, is whole, too. Of any other the fastest
+that surely fits is meant.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
 
-from cost_models.axes.layout import Layout, parse_layout
-from cost_models.errors import InputError, Problem
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import AXES, Layout, parse_layout
+from cost_models.errors import DoesNotFitError, InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
-from planner.rules.legality import check
+from cost_models.risk import FITTING
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.certificate import Certificate
+from planner.rules.legality import require_legal
+from planner.search.given_layout import place_layout
+from planner.search.search import search
+from planner.space.restrictions import Restrictions
 
 _AXIS = re.compile(r"[a-z]+", re.ASCII)
-_PLACING = ("layers", "pools", "replicas")
-"""Axes that say where blocks lie, which another layout does not take from the plan."""
-_USUAL = {"tp": "tp1", "pp": "pp1", "mbs": "mbs1", "zero": "zero0"}
-"""Words that every plan has, and that mean the same as leaving them out."""
+_PLACING = {"layers", "pools", "replicas"}
+"""Axes that say where blocks lie."""
+_SEARCH_SECONDS = 20.0
+"""Time limit of the search for what is not said; its answer is then the best found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """A layout that was read beside a plan, with what was taken from the plan."""
+class Meant:
+    """The layout that some words mean, priced."""
 
-    layout: Layout
-    problems: tuple[Problem, ...]
-    """Rules that the layout breaks; empty for a legal one."""
-    taken: tuple[str, ...] = ()
-    """Words of the plan that the layout has taken over."""
-    dropped: tuple[str, ...] = ()
-    """Words of the plan that were dropped, since they break a rule beside what was written."""
+    estimate: Estimate
+    filled: tuple[str, ...] = ()
+    """Words that were not said and searched; none of a whole layout."""
+    certificate: Certificate | None = None
+    """The proof that no other words are faster; None where none were searched, or nothing fits."""
 
 
-def completed(question: Question, plan: Layout, text: str, trainer: str | None = None) -> Completed:
-    """The layout that `text` means beside a plan's: with as many of the plan's words as are legal (for a trainer), and
-    with all GPUs of the question in `dp` where it does not say dp. A recompute that differs by stage is not taken.
+def meant(question: Question, text: str, within: Restrictions | None = None) -> Meant:
+    """The layout that `text` means, within restrictions (but what the text says itself goes before them).
+
+    What is not said is searched among layouts that fit with `FITTING`, or where none does among all that fit. Where
+    nothing fits at all it is the layout that comes closest.
 
     Raises:
-        InputError: `text` is not a layout.
+        InputError: `text` is not a layout, or one that cannot run.
     """
-    written = _axes(text)
-    others = {
-        axis: word for axis, word in _axes(str(plan)).items() if axis not in {*written, *_PLACING, "dp"}
-    }
-    words = [word for axis, word in others.items() if word != _USUAL.get(axis)]
-    words = [word for word in words if not (word.startswith("recompute=") and len(plan.recompute) > 1)]
-    closest: Completed | None = None
-    if not text.strip():
-        words = []
-    for count in range(len(words) + 1):
-        for dropped in combinations(words[::-1], count):  # switches before degrees
-            taken = tuple(word for word in words if word not in dropped)
+    written, limits = parse_layout(text), within or Restrictions()
+    closest: Estimate | None = None
+    if not _is_whole(question, written, text):
+        said = _restricted(written, text, limits)
+        for held in dict.fromkeys((FITTING, question.confidence)):
             try:
-                layout = _with_dp(question, " ".join([text, *taken]), "dp" in written)
-            except InputError:
-                continue
-            found = Completed(
-                layout=layout, problems=tuple(check(question, layout, trainer)), taken=taken, dropped=dropped
-            )
-            if not found.problems:
-                return found
-            if closest is None or len(found.problems) < len(closest.problems):
-                closest = found
-    if closest is None:
-        layout = parse_layout(text)  # which says what cannot be read
-        closest = Completed(layout=layout, problems=tuple(check(question, layout, trainer)))
-    return closest
+                found = search(
+                    question, top=1, restrictions=said.surely(question, held), time_limit=_SEARCH_SECONDS
+                )
+            except DoesNotFitError as error:
+                closest = error.closest if isinstance(error.closest, Estimate) else None
+            except InfeasibleError:  # none is legal, or of those that the search covers
+                break
+            else:
+                return _filled(question, text, found.best.layout, limits, found.certificate)
+    if closest is not None:
+        return _filled(question, text, closest.layout, limits, None)
+    layout = _with_dp(question, written, text)
+    require_legal(question, layout, limits.trainer, hosts=False)
+    return Meant(estimate=_within(price(question, place_layout(question, layout)), limits))
 
 
-def _with_dp(question: Question, text: str, given: bool) -> Layout:
-    layout = parse_layout(text)
+def _filled(
+    question: Question, text: str, layout: Layout, limits: Restrictions, certificate: Certificate | None
+) -> Meant:
+    words = str(layout.model_copy(update={"layers": ()})).split()
+    filled = tuple(word for word in words if _axis(word) not in _axes(text))
+    return Meant(estimate=_within(price(question, layout), limits), filled=filled, certificate=certificate)
+
+
+def _within(estimate: Estimate, limits: Restrictions) -> Estimate:
+    return estimate if limits.max_memory is None else estimate.within(limits.max_memory)
+
+
+def _is_whole(question: Question, layout: Layout, text: str) -> bool:
+    axes = _axes(text)
+    if _PLACING & axes or len(layout.recompute) > 1 or layout.recompute[0] not in RECOMPUTE_POLICIES:
+        return True
+    has_degrees = layout.num_gpus == question.cluster.num_gpus or {"tp", "pp", "dp"} <= axes
+    return has_degrees and {"mbs", "zero"} <= axes
+
+
+def _restricted(layout: Layout, text: str, limits: Restrictions) -> Restrictions:
+    """The restrictions to what the text says, and to those of `limits` that speak of other axes."""
+    columns, axes = LayoutColumns.of([layout]), _axes(text) - {"recompute"}
+    names = [name for axis in axes for name in AXES[axis].word.columns(axis)]
+    free = limits.without(names)
+    only = free.only | {name: frozenset({int(getattr(columns, name)[0])}) for name in names}
+    if "recompute" in _axes(text):
+        others = frozenset(RECOMPUTE_POLICIES) - {layout.recompute[0]}
+        free = replace(free, forbidden_recompute=others)
+    return replace(free, only=only)
+
+
+def _with_dp(question: Question, layout: Layout, text: str) -> Layout:
+    """The layout with all GPUs of the question in `dp`, where it does not say that and the others divide them."""
     left, rest = divmod(question.cluster.num_gpus, layout.tp * layout.cp * layout.pp)
-    return layout if given or rest else parse_layout(f"{text} dp{left}")
+    return layout if "dp" in _axes(text) or rest else parse_layout(f"{text} dp{left}")
 
 
-def _axes(text: str) -> dict[str, str]:
-    """Axis → the word that names it."""
-    return {match[0]: word for word in text.split() if (match := _AXIS.match(word))}
+def _axes(text: str) -> set[str]:
+    """The axes that the words of a layout name."""
+    return {_axis(word) for word in text.split()}
+
+
+def _axis(word: str) -> str:
+    match = _AXIS.match(word)
+    return match[0] if match else word

@@ -17,6 +17,7 @@ from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
+from planner.repricing import priced_as_held
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import search
@@ -101,7 +102,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     return Explanation(
         estimate=estimate,
         origin=origin,
-        binding=binding_constraint(question, estimate, restrictions),
+        binding=binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions),
         ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
         sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),

@@ -83,6 +83,7 @@ def _faster(
     question: Question, restrictions: Restrictions, held: Estimate, space: Space | None
 ) -> Estimate | None:
     """The best plan that is worth a change from the one that is held; None where there is none."""
+    question = restrictions.held(question)
     below = held.compared_seconds * (1 - NEXT_TO_NOTHING) if held.fits else math.inf
     try:
         return faster_than(

@@ -5,28 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import even_layers
-from cost_models.errors import InfeasibleError, Problem
+from cost_models.axes.layout import parse_layout
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
-from cost_models.pipeline.estimating import estimate as price
-from cost_models.question import MixedQuestion, Question
-from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.axes.replicas.leaf import place_replicas
-from planner.axes.replicas.space import leaf_of
+from cost_models.question import Question
 from planner.explaining.compare import difference
-from planner.explaining.completing import Completed, completed
-from planner.explaining.explain import Origin, gain, overflows
+from planner.explaining.completing import Meant, meant
+from planner.explaining.explain import gain, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
-from planner.search.given_layout import place_layout
-from planner.search.search import search
-from planner.space.restrictions import AXES, Restrictions, keeps_to, settled
-
-MOST_ORDERS = 24
-"""Orders in which a pipeline can pass through four pools, the most a cluster has."""
+from planner.space.restrictions import Restrictions, keeps_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,54 +22,44 @@ class WhyNot:
 
     layout: str
     """The layout as the user wrote it."""
-    completed: Completed
-    """The layout that was meant, completed from the plan."""
     reason: Literal["illegal", "memory", "slower", "same", "faster"]
+    problems: tuple[Problem, ...] = ()
+    """Rules that an illegal layout breaks."""
+    meant: Meant | None = None
+    """What it means, priced; None of an illegal one."""
     excluded: bool = False
     """Whether the restrictions of the search exclude the layout, however fast it is."""
-    estimate: Estimate | None = None
-    """Its price at the best placement; where none fits, at the one that recomputes most."""
     difference: Breakdown | None = None
     """layout − plan, seconds by part, largest first."""
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Rules that an illegal layout breaks."""
-        return self.completed.problems
+    def estimate(self) -> Estimate | None:
+        """Its price; where nothing fits, that of what comes closest."""
+        return None if self.meant is None else self.meant.estimate
 
 
 def why_not(
-    question: Question,
-    estimate: Estimate,
-    text: str,
-    restrictions: Restrictions | None = None,
-    origin: Origin | None = None,
+    question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
 ) -> WhyNot:
-    """Why the layout written in `text` is not the plan; `origin` and `restrictions` are the plan's.
+    """Why the layout written in `text` is not the plan; `restrictions` are what the plan was asked to keep to.
 
-    Words that the text leaves out are the plan's. The layout is priced at its best: with recompute as `text` says, as
-    in the plan where that was given and not searched, and otherwise chosen stage by stage.
+    What the text leaves out is free (`planner.explaining.completing`).
 
     Raises:
         InputError: `text` is not a layout.
     """
-    searched = origin is None or origin.searched
-    plan = estimate.layout.model_copy(update={"recompute": ("none",)}) if searched else estimate.layout
-    meant = completed(question, plan, text, restrictions.trainer if restrictions else None)
-    if meant.problems:
-        return WhyNot(layout=text, completed=meant, reason="illegal")
-    priced = _best_placed(
-        question,
-        meant.layout,
-        max(estimate.rank_limits, default=estimate.memory_limit),
-        recompute_given="recompute=" in " ".join([text, *meant.taken]),
-    )
+    parse_layout(text)
+    try:
+        found = meant(question, text, restrictions)
+    except InputError as error:
+        problems = error.problems or (Problem("", error.headline),)
+        return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
+    priced = found.estimate
     return WhyNot(
         layout=text,
-        completed=meant,
         reason=_reason(estimate, priced),
+        meant=found,
         excluded=restrictions is not None and not keeps_to(question, restrictions, priced.layout),
-        estimate=priced,
         difference=difference(estimate.time, priced.time),
     )
 
@@ -94,40 +71,3 @@ def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower",
     if abs(won) <= NEXT_TO_NOTHING:
         return "same"
     return "faster" if won > 0 else "slower"
-
-
-def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
-    """The price of a layout at its best: placement and recompute are searched where its text leaves them open.
-
-    Where the search finds nothing, the layout is placed evenly with the least recompute that fits, or with the most
-    there is, which needs nearly the least memory.
-    """
-    if layout.layers or recompute_given:
-        return price(question, place_layout(question, layout))
-    if isinstance(question, MixedQuestion) and layout.replicas:
-        return _best_replicas(question, layout, max_memory)
-    columns = settled(question, LayoutColumns.of([layout]))
-    only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
-    top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own
-    try:
-        found = search(
-            question, top=top, restrictions=Restrictions(only=only, max_memory=max_memory)
-        ).estimates
-        return next(one for one in found if layout.pools in ((), one.layout.pools))
-    except (InfeasibleError, StopIteration):
-        policies = sorted(question.training.recompute, key=RECOMPUTE_POLICIES.index)
-        layers = even_layers(question.model.num_layers, layout.num_stages)
-        alike = [layout.model_copy(update={"recompute": (one,), "layers": layers}) for one in policies]
-        priced = [price(question, one) for one in alike]
-        return next((one for one in priced if one.peak_bytes <= max_memory), priced[-1])
-
-
-def _best_replicas(question: MixedQuestion, layout: Layout, max_memory: float) -> Estimate:
-    """The same of whole replicas in several pools."""
-    allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
-    found = place_replicas(leaf_of(question, layout, allowed, max_memory))
-    if found is not None:
-        update = {"layers": found[0].layers, "recompute": found[0].recompute}
-        return price(question, layout.model_copy(update=update))
-    weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(allowed)[-1])]
-    return price(question, place_layout(question, layout.model_copy(update={"recompute": (weakest,)})))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from cost_models.axes.layout import Layout
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.defaults import OWN_STACKS
+from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.files.reading import is_pipe, read_document, read_text
 from cost_models.question import Question
 from planner.formats import own_executor, torchrec
@@ -20,6 +21,8 @@ from planner.formats.exporter import Exporter, Job, settings_of
 from planner.formats.megatron import script as megatron
 from planner.formats.nemo import recipe as nemo
 from planner.formats.torchtitan import writing as torchtitan
+from planner.formats.trainers import trainers_of
+from planner.plan import Plan
 
 _TARGETS = (
     megatron.TARGET,
@@ -62,6 +65,20 @@ def exporter_named(name: str) -> Exporter:
         known = tuple(EXPORTERS)
         raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
     return EXPORTERS[name]
+
+
+def exporter_of(plan: Plan) -> tuple[str, str]:
+    """The exporter of a plan's stack that writes the plan; else none (""), and why none does."""
+    names = [*trainers_of(plan.stack), *(["torchrun"] if plan.stack.name in OWN_STACKS else [])]
+    refused = [] if names else [f"stack {plan.stack.name} has no exporter"]
+    for name in names:
+        try:
+            EXPORTERS[name].write(plan, "plan.yaml", False)
+        except (InputError, InfeasibleError) as error:
+            refused += [*map(str, error.problems), error.headline][:1]
+        else:
+            return name, ""
+    return "", refused[0]
 
 
 def reader_of(source: str, said: str | None = None) -> str:

@@ -37,6 +37,13 @@ def trainer_named(name: str) -> Trainer:
     return TRAINERS[name]
 
 
+def trainers_of(stack: StackSpec) -> tuple[str, ...]:
+    """Names of the trainers that run a stack, its own before those that only go with it."""
+    own = [name for name, one in TRAINERS.items() if one.stack == stack.name]
+    others = [name for name, one in TRAINERS.items() if stack.name in one.other_stacks]
+    return (*own, *others)
+
+
 def require_own_stack(name: str, stack: StackSpec) -> None:
     """Check that a trainer runs this stack; one whose name is not in the catalogue is the user's own.
 

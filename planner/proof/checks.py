@@ -36,7 +36,8 @@ class Check:
 
 def evenly_placed(plan: Plan, priced: Estimate) -> Check:
     """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
-    question, limits = plan.question, plan.restrictions.read
+    limits = plan.restrictions.read
+    question = limits.held(plan.question)
     objective = plan.objective.terms if plan.objective is not None else Objective()
     if isinstance(question, MixedQuestion):
         return Check("spot check", True, "is made on clusters of one kind of GPU")

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate as price
+from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
@@ -22,6 +22,7 @@ from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective, Prediction
 from planner.proof.checks import Check, evenly_placed
+from planner.repricing import priced_again, priced_as_held
 from planner.search.budget import Budget
 from planner.space.restrictions import keeps_to
 
@@ -43,14 +44,15 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     )
     if problems:
         return
-    priced = _priced(plan)
+    priced = priced_again(plan)
+    held = priced_as_held(plan)
     yield _restrictions(plan)
     yield from _prediction(plan.prediction, priced)
-    yield _memory(priced)
+    yield _memory(held)
     if plan.certificate is None:
         return
     yield _arithmetic(plan, plan.certificate)
-    yield evenly_placed(plan, priced)
+    yield evenly_placed(plan, held)
     spending = budget or Budget()
     settled = plan.certificate.settled
     if settled is not None:
@@ -58,13 +60,6 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield from _searched(plan, plan.certificate, priced, spending)
     if plan.objective is not None and plan.objective.offers:
         yield _chosen_cluster(plan, plan.objective, spending)
-
-
-def _priced(plan: Plan) -> Estimate:
-    """The price of the plan's layout from the plan's own inputs, under its own memory limit."""
-    priced = price(plan.question, plan.layout)
-    most = plan.restrictions.max_memory
-    return replace(priced, memory_limit=min(priced.memory_limit, math.inf if most is None else most))
 
 
 def _restrictions(plan: Plan) -> Check:
@@ -123,7 +118,8 @@ def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
 def _memory(priced: Estimate) -> Check:
     """Check that the fullest rank stays within the memory limit."""
     peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
-    words = f"the fullest rank peaks at {peak}, the limit is {limit}"
+    sure = f" to fit with {100 * priced.confidence:.4g} %" if priced.confidence > EVEN else ""
+    words = f"the fullest rank peaks at {peak}, the limit{sure} is {limit}"
     return Check("fits", priced.fits, words)
 
 
@@ -152,11 +148,11 @@ def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
         written.terms.require_complete(plan.question)
     except InputError as error:
         return [error.headline, *map(str, error.problems)]
-    value = written.terms.value(plan.question, _priced(plan))
+    value = written.terms.value(plan.question, priced_again(plan))
     wrong = []
     if not math.isclose(value, written.value, rel_tol=TOLERANCE):
         wrong.append(f"its {written.name} says {written.value:.6g}; it is {value:.6g}")
-    if not written.terms.meets_deadline(plan.question, _priced(plan)):
+    if not written.terms.meets_deadline(plan.question, priced_again(plan)):
         wrong.append("it misses its deadline")
     return wrong
 

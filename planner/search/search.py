@@ -52,6 +52,7 @@ def search(
         NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
     limits = restrictions or Restrictions()
+    question = limits.held(question)
 
     def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
         return search(
@@ -103,6 +104,7 @@ def faster_than(
 
     What is known to take that long spares most of the search. `space` are the question's layouts where they are known.
     """
+    question = restrictions.held(question)
     split = isinstance(question, MixedQuestion) or restrictions.by_recompute(question.training)
     if split or any(axis.beside and axis.beside(question, restrictions) for axis in searched().values()):
         found = search(question, top=1, restrictions=restrictions, time_limit=time_limit).best

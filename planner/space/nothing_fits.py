@@ -48,6 +48,7 @@ def explain_infeasible(
         hint=hint,
         state_bytes=states,
         least_bytes=closest.peak_bytes,
+        closest=closest,
     )
 
 
@@ -166,6 +167,7 @@ def nothing_fits(
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
         f" {format_bytes(closest.memory_limit)} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
         hint="use more GPUs, or shorter sequences",
+        closest=closest,
     )
 
 

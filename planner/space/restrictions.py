@@ -17,6 +17,7 @@ from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
 from cost_models.question import Question
+from cost_models.risk import confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
 from planner.formats.trainers import rows_for, trainer_named
@@ -46,6 +47,8 @@ class Restrictions:
     """Axes that the search leaves alone unless they are named here: `offload`."""
     max_memory: float | None = None
     """Bytes of one device a plan may fill, where that is less than the device allows."""
+    confidence: float | None = None
+    """Least probability of fitting, where that is more than the question's: what is recommended keeps to it."""
     trainer: str | None = None
     """Whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
@@ -58,6 +61,27 @@ class Restrictions:
         for axis in self.unused:
             allowed &= getattr(columns, axis) == _unused(axis, columns)
         return allowed
+
+    def held(self, question: Question) -> Question:
+        """The question that is searched within them: with the confidence of the stricter."""
+        if self.confidence is None or self.confidence <= question.confidence:
+            return question
+        return replace(question, confidence=self.confidence)
+
+    def surely(self, question: Question, confidence: float) -> Restrictions:
+        """The same, held to a higher confidence; a memory limit leaves as much more room."""
+        if confidence <= question.confidence:
+            return self
+        shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
+        limit = None if self.max_memory is None else self.max_memory * shares[0] / shares[1]
+        return replace(self, confidence=confidence, max_memory=limit)
+
+    def alone(self, question: Question, layout: Layout) -> Restrictions:
+        """One layout, however its blocks are placed and recomputed, within as much memory and as surely as these."""
+        columns = settled(question, LayoutColumns.of([layout]))
+        only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
+        kept = {name: getattr(self, name) for name in ("forbidden_recompute", "max_memory", "confidence")}
+        return Restrictions(only=only, **kept)
 
     def opens(self, name: str) -> bool:
         """Whether an axis that is closed unless asked for may be searched."""

@@ -11,10 +11,11 @@ from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, layout_cells, question_record
+from meshwright.render.estimates import mfu_words
 from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, as_html, change, percent, wrapped
+from meshwright.render.words import NOT_PROVED, as_html, change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.explaining.advice import Advice
@@ -155,7 +156,7 @@ def today_sentence(advice: Advice) -> str:
     fits = "" if today.fits else ", which does not fit"
     size, limit = format_bytes(today.peak_bytes), format_bytes(today.memory_limit)
     return wrapped(
-        f"today {unplaced(today.layout)}: {format_seconds(today.step_seconds)} a step, MFU {percent(today.mfu)},"
+        f"today {unplaced(today.layout)}: {format_seconds(today.step_seconds)} a step, {mfu_words(today)},"
         f" {size} of {limit}{fits}"
     )
 

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.estimates import estimate_record, question_record
+from meshwright.records.estimates import estimate_record, meant_record, question_record
+from meshwright.render.explanation import filled_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change_words, part_label, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.any_plan import AnyPlan
 from planner.explaining.compare import Line
 from planner.explaining.compare import compare as lines_of
-from planner.explaining.completing import completed
+from planner.explaining.completing import Meant, meant
 from planner.explaining.differing import Difference, differences, same_work
 from planner.formats.trainers import trainer_named
 from planner.plan import Plan
 from planner.repricing import priced_again
 from planner.rules.legality import require_legal
-from planner.search.given_layout import place_layout
 
 if TYPE_CHECKING:
     pass
@@ -40,6 +39,8 @@ class PricedPlan:
 
     question: Question
     estimate: Estimate
+    meant: Meant | None = None
+    """How a layout was read; None of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -83,7 +84,10 @@ class Compared(AnswerBase):
             "differs": [{"what": one.what, "values": list(one.values)} for one in self.differs],
             "same_work": same_work(self.questions),
             "questions": [question_record(question) for question in self.questions],
-            "plans": [estimate_record(estimate) for estimate in self.estimates],
+            "plans": [
+                estimate_record(one.estimate) | ({} if one.meant is None else meant_record(one.meant))
+                for one in self.plans
+            ],
         }
 
     @property
@@ -94,7 +98,9 @@ class Compared(AnswerBase):
             )
             for number, estimate in enumerate(self.estimates, start=1)
         ]
-        return *named, *self._differences(), "", comparison_table(self.lines)
+        filled = [filled_sentence(one.meant) if one.meant else "" for one in self.plans]
+        read = [f"{number}: {words}" for number, words in enumerate(filled, start=1) if words]
+        return *named, *read, *self._differences(), "", comparison_table(self.lines)
 
     def _differences(self) -> tuple[str | Table, ...]:
         """What differs in the questions, said before anything is compared."""
@@ -124,11 +130,9 @@ def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> P
     """A plan, or a layout under the question of the first plan."""
     if is_plan(choice):
         return _priced_plan(plan_of(choice), trainer)
-    question = first.question
-    layout = completed(question, first.layout, str(choice), trainer).layout
-    require_legal(question, layout, trainer)
-    estimate, limit = price(question, place_layout(question, layout)), first.restrictions.max_memory
-    return PricedPlan(question=question, estimate=estimate if limit is None else estimate.within(limit))
+    limits = first.asked if trainer is None else replace(first.asked, trainer=trainer)
+    found = meant(first.question, str(choice), limits)
+    return PricedPlan(question=first.question, estimate=found.estimate, meant=found)
 
 
 def _priced_plan(plan: Plan, trainer: str | None) -> PricedPlan:

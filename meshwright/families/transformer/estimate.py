@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.inputs.problems import Problems
@@ -17,22 +16,21 @@ from meshwright.inputs.questions import question_of
 from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.estimates import estimate_record, estimate_row, question_record
+from meshwright.records.estimates import estimate_record, estimate_row, meant_record, question_record
 from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import estimate_text, host_sentences
-from meshwright.render.explanation import explanation_text, why_not_text
+from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
 from meshwright.verbs.estimate import EstimateOptions
-from planner.explaining.explain import Origin, explain
+from planner.explaining.completing import Meant, meant
+from planner.explaining.explain import explain
 from planner.explaining.why_not import why_not
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
-from planner.rules.legality import require_legal
 from planner.search.budget import Budget
-from planner.search.given_layout import place_layout
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
@@ -49,6 +47,8 @@ class Estimated:
     assumptions: tuple[str, ...] = ()
     split_chosen: bool = False
     """The layout did not say how many blocks go on which stage."""
+    meant: Meant | None = None
+    """How the words of the layout were read; None where it was not read."""
     trainer: str | None = None
     """Whose rules it obeys."""
 
@@ -73,8 +73,7 @@ class Estimated:
 
     def why_not(self, layout: str) -> str:
         """Say how another layout compares."""
-        origin = Origin.of(self.plan)
-        return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
+        return why_not_text(why_not(self.question, self.estimate, layout), self.estimate)
 
     def save(self, path: str | Path) -> None:
         """Write the layout as a plan."""
@@ -106,6 +105,7 @@ class Estimated:
             "notes": list(self.notes),
             "estimate": estimate_record(self.estimate, self.question),
             "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
+            **meant_record(self.meant),
         }
 
     @property
@@ -121,7 +121,8 @@ class Estimated:
 
     def __repr__(self) -> str:
         far = crossing_sentence(crossing(self.question, self.estimate))
-        return "\n".join(filter(None, [estimate_text(self.estimate, chosen=self.split_chosen), far]))
+        filled = "" if self.meant is None else filled_sentence(self.meant)
+        return "\n".join(filter(None, [filled, estimate_text(self.estimate, chosen=self.split_chosen), far]))
 
     def _repr_html_(self) -> str:
         return f"<p>{as_html(repr(self))}</p>"
@@ -132,7 +133,7 @@ class EstimateQuestion:
     """A question and a layout that were read: what is left is to price it."""
 
     question: Question
-    layout: Layout
+    layout: str
     trainer: str | None = None
     assumptions: tuple[str, ...] = ()
 
@@ -142,17 +143,18 @@ class EstimateQuestion:
         return notes_of(self.question)
 
     def answer(self, budget: Budget | None = None) -> Estimated:
-        """Price the layout; blocks whose stages it leaves open are placed as well as possible.
+        """Price the layout; what it leaves open is searched, blocks are placed as well as possible.
 
         Raises:
             InputError: the layout cannot run, or the trainer refuses it.
         """
-        require_legal(self.question, self.layout, self.trainer, hosts=False)
+        found = meant(self.question, self.layout, Restrictions(trainer=self.trainer))
         return Estimated(
             question=self.question,
-            estimate=price(self.question, place_layout(self.question, self.layout)),
+            estimate=found.estimate,
             assumptions=self.assumptions,
-            split_chosen=not self.layout.layers,
+            split_chosen="layers=" not in self.layout,
+            meant=found,
             trainer=self.trainer,
         )
 
@@ -171,5 +173,5 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
     assert written is not None
     question, assumptions = found
     return EstimateQuestion(
-        question=question, layout=written, trainer=options.trainer, assumptions=assumptions
+        question=question, layout=options.layout, trainer=options.trainer, assumptions=assumptions
     )

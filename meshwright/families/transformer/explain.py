@@ -15,7 +15,7 @@ from meshwright.families.transformer.planning.recommendation import (
     tried_sentence,
 )
 from meshwright.records import JSON_SCHEMA
-from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
+from meshwright.records.estimates import breakdown_rows, estimate_record, meant_record, question_record
 from meshwright.render.estimates import host_sentences
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.goals import count_sentence, flops_counted
@@ -23,7 +23,7 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.explaining.explain import Explanation, Origin
+from planner.explaining.explain import Explanation
 from planner.explaining.explain import explain as explanation_of
 from planner.explaining.whatif import same_degrees
 from planner.explaining.why_not import WhyNot
@@ -128,9 +128,7 @@ class NotChosen(AnswerBase):
         return {
             "schema": JSON_SCHEMA,
             "layout": self.answer.layout,
-            "read_as": str(self.answer.completed.layout),
-            "of_the_plan": list(self.answer.completed.taken),
-            "dropped": list(self.answer.completed.dropped),
+            **meant_record(self.answer.meant),
             "excluded": self.answer.excluded,
             "reason": self.answer.reason,
             "problems": [str(problem) for problem in self.answer.problems],
@@ -158,10 +156,9 @@ def explain(plan: Plan) -> Explained:
 
 
 def why_not(plan: Plan, layout: str) -> NotChosen:
-    """Why a layout is not the plan; words that it leaves out are the plan's. Raises InputError where it is none."""
+    """Why a layout is not the plan; what it leaves out is free. Raises InputError where it is none."""
     priced = priced_again(plan)
-    restrictions, origin = plan.restrictions.read, Origin.of(plan)
-    return NotChosen(answer=reason_against(plan.question, priced, layout, restrictions, origin), plan=priced)
+    return NotChosen(answer=reason_against(plan.question, priced, layout, plan.asked), plan=priced)
 
 
 def drift_of(plan: Plan, name: object) -> str:

@@ -228,4 +228,4 @@ def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
         reading.model, cluster, reading.training, stack=reading.stack, profile=request.profile
     )
     assumptions = (*reading.assumptions, *assumed_dropout(reading.training, question))
-    return EstimateQuestion(question=question, layout=reading.layout, assumptions=assumptions)
+    return EstimateQuestion(question=question, layout=str(reading.layout), assumptions=assumptions)

@@ -61,7 +61,7 @@ def _frontier(request: PictureRequest) -> Drawing:
         objectives=(aims[0][0], aims[1][0]),
         sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
         points=_points(options.points),
-        restrictions=plan.restrictions.read,
+        restrictions=plan.asked,
     )
     return draw_frontier(asked, chosen, tradeoff, request.budget)
 
@@ -144,7 +144,7 @@ def _ladder(request: PictureRequest) -> Drawing:
 
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
-    return draw_far_links(plan.question, plan.restrictions.read, request.budget)
+    return draw_far_links(plan.question, plan.asked, request.budget)
 
 
 def _window(request: PictureRequest) -> Drawing:
@@ -154,9 +154,7 @@ def _window(request: PictureRequest) -> Drawing:
 
 def _heatmap(request: PictureRequest) -> Drawing:
     plan = request.only("heatmap", Plan)
-    told = plan.recommendation  # which keeps to more than was asked
-    limits = (plan.restrictions if told is None else told.asked).read
-    return draw_heatmap(plan.question, priced_again(plan), limits, request.budget)
+    return draw_heatmap(plan.question, priced_again(plan), plan.asked, request.budget)
 
 
 def _tornado(request: PictureRequest) -> Drawing:

@@ -142,4 +142,5 @@ def _subject(subject: str, frame: Frame) -> str:
         if proven
         else "dots: the best known for so much memory, with even stages"
     )
-    return f"{subject}; {counted(len(frame), 'layout')} with recompute, {grouped(int(frame['fits'].sum()))} fit; {dots}"
+    cloud = f"{counted(len(frame), 'layout')} with even stages, each recompute policy apart"
+    return f"{subject}; {cloud}, {grouped(int(frame['fits'].sum()))} fit; {dots}"

@@ -39,7 +39,7 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
         "--gpus",
         "8",
         "--layout",
-        "dp8 recompute=full",
+        "dp8 mbs1 zero0 recompute=full",
         "--sequence",
         "1K",
         "--global-batch",
@@ -63,7 +63,7 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
 def test_dropout_is_as_usual_with_the_stack_unless_said(meshwright, flags, dropout, assumed) -> None:
     """What `validate` takes for published runs holds for layouts typed by hand, and is said."""
     usual = "assumed: dropout 0.1, as is usual with software stack `megatron-2021`"
-    for verb in (("plan",), ("estimate", "--layout", "dp8 recompute=full")):
+    for verb in (("plan",), ("estimate", "--layout", "dp8 mbs1 zero0 recompute=full")):
         answer = meshwright(verb[0], *ASKED, *verb[1:], *flags, "--json")
         assert json.loads(answer.out)["question"]["dropout"] == dropout
         assert (usual in answer.err) == assumed
@@ -81,20 +81,28 @@ def test_dropout_of_a_config_comes_before_the_stacks(meshwright, tmp_path) -> No
     ):
         file.write_text(json.dumps({"model_type": "gpt2", **sizes, **said}))
         answer = meshwright(
-            "estimate", str(file), *ASKED[1:], "--layout", "dp8", "--sequence", "1024", *flags, "--json"
+            "estimate",
+            str(file),
+            *ASKED[1:],
+            "--layout",
+            "dp8 mbs1 zero0",
+            "--sequence",
+            "1024",
+            *flags,
+            "--json",
         )
         assert json.loads(answer.out)["question"]["dropout"] == dropout
         told = f"assumed: dropout {dropout:g}, as `resid_pdrop` of the model's config says"
         assert (told in answer.err) == (bool(said) and "--dropout" not in flags)
     file.write_text(json.dumps({"model_type": "gpt2", **sizes, "resid_pdrop": 1.5}))
-    answer = meshwright("estimate", str(file), *ASKED[1:], "--layout", "dp8")
+    answer = meshwright("estimate", str(file), *ASKED[1:], "--layout", "dp8 mbs1 zero0")
     assert (answer.code, "`resid_pdrop: 1.5` is no probability" in answer.err) == (2, True)
 
 
 def test_dropout_keeps_masks_and_takes_time(meshwright) -> None:
     def price(*flags: str) -> dict[str, float]:
         answer = meshwright(
-            "estimate", *ASKED, "--layout", "dp8", "--stack", "megatron-2021", "--json", *flags
+            "estimate", *ASKED, "--layout", "dp8 mbs1 zero0", "--stack", "megatron-2021", "--json", *flags
         )
         found = json.loads(answer.out)["estimate"]
         return {name: found[name] for name in ("step_seconds", "peak_bytes")}

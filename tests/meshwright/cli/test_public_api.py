@@ -48,7 +48,7 @@ def test_plan_answers(tmp_path: Path) -> None:
 
 
 def test_estimate_answers() -> None:
-    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2")
+    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2 zero0")
     assert answer.to_frame()["tp"].tolist() == [2]
     assert "step " in str(answer)
     assert "<br>" in answer._repr_html_()
@@ -158,6 +158,6 @@ def test_answers_draw_themselves(kind: str, tmp_path: Path) -> None:
 
 
 def test_unknown_drawings_are_refused() -> None:
-    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2")
+    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2 zero0")
     with pytest.raises(mw.InputError, match="did you mean `memory`"):
         answer.plot("memroy")

@@ -41,8 +41,10 @@ def test_amounts_replace_those_of_a_job() -> None:
 
 def test_estimate_explain_and_compare_say_the_same(meshwright: Callable[..., Answer], tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
-    answer = mw.estimate(*QUESTION, None, "tp2 dp2", gpus=4, global_batch=8, sequence=128)
-    printed = meshwright("estimate", *QUESTION, *GIVEN, "--layout", "tp2 dp2", "-o", str(file), "--json")
+    answer = mw.estimate(*QUESTION, None, "tp2 dp2 mbs1 zero0", gpus=4, global_batch=8, sequence=128)
+    printed = meshwright(
+        "estimate", *QUESTION, *GIVEN, "--layout", "tp2 dp2 mbs1 zero0", "-o", str(file), "--json"
+    )
     assert without_seconds(answer.record()) == without_seconds(json.loads(printed.out))
     for verb, words, same in (
         ("explain", (), mw.explain(file)),

@@ -152,6 +152,19 @@ def test_a_plan_is_where_it_starts() -> None:
     assert sought(begun, {"fix": "tp=1, pp=2"}).restrictions.fix_words == ("tp=1", "pp=2")
 
 
+def test_a_file_is_opened_on_its_own_layout() -> None:
+    import meshwright as mw
+
+    job = mw.TrainingSpec(global_batch=16, sequence_length=256)
+    given = mw.estimate("gpt2-tiny", "dgx-a100-80gb", job, "tp2 mbs4 zero0 sp", gpus=2).plan
+    assert given.layout != mw.plan("gpt2-tiny", "dgx-a100-80gb", job, gpus=2).plan.layout
+    begun = start_of_plan(given, tokens=None, operations=None)
+    for values, is_own in (({}, True), ({"global-batch": "32"}, False)):
+        shown = next(one["html"] for one in answer(begun, values) if one.get("slot") == "answer")
+        facts = shown.split("<table", 1)[0]
+        assert (given.layout.brief in facts) == is_own
+
+
 def test_a_taken_port_is_told_with_a_free_one() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

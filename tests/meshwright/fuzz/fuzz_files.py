@@ -133,7 +133,7 @@ def _plans() -> tuple[dict[str, Any], ...]:
     Path("cluster.yaml").write_text(json.dumps(CLUSTER))
     asked = ("model.yaml", "cluster.yaml", "--global-batch", "8", "--sequence", "64")
     assert call("plan", *asked, "-o", "searched.yaml").code == 0
-    assert call("estimate", *asked, "--layout", "tp2 pp2", "-o", "asked.yaml").code == 0
+    assert call("estimate", *asked, "--layout", "tp2 pp2 mbs1 zero0", "-o", "asked.yaml").code == 0
     return tuple(yaml.safe_load(Path(name).read_text("utf-8")) for name in ("searched.yaml", "asked.yaml"))
 
 

@@ -44,7 +44,7 @@ def test_clusters(raw: bytes, layout: str) -> None:
 @inputs(0.03)
 @given(raw=texts("pools"))
 def test_pools(raw: bytes) -> None:
-    call("estimate", "model.yaml", write("pools", raw), *SIZES, "--layout", "pp2 dp2")
+    call("estimate", "model.yaml", write("pools", raw), *SIZES, "--layout", "pp2 dp2 mbs1 zero0")
 
 
 @inputs(0.04)

@@ -92,7 +92,12 @@ def test_runs_to_fit(folder: Path, raw: bytes) -> None:
 def report(folder: Path) -> dict[str, Any]:
     """A run's report, as it is written."""
     question = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "64")
-    assert call("estimate", *question, "--precision", "fp32", "--layout", "dp2", "-o", "plan.yaml").code == 0
+    assert (
+        call(
+            "estimate", *question, "--precision", "fp32", "--layout", "dp2 mbs1 zero0", "-o", "plan.yaml"
+        ).code
+        == 0
+    )
     plan = load_plan("plan.yaml")
     phase = PhaseReport(wall_seconds=(0.8,), thread_seconds=(0.5,), waiting_seconds={"dp": 0.1})
     ranks = [

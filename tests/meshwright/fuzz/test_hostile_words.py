@@ -34,7 +34,7 @@ def right_files(folder: Path) -> None:
     """What the words speak of."""
     for name, content in (("model", MODEL), ("mixture", MIXTURE), ("cluster", CLUSTER), ("pools", POOLS)):
         Path(f"{name}.yaml").write_text(json.dumps(content))
-    assert call("estimate", *ASKED, "--layout", "tp2 pp2", "-o", "plan.yaml", "--quiet").code == 0
+    assert call("estimate", *ASKED, "--layout", "tp2 pp2 mbs1 zero0", "-o", "plan.yaml", "--quiet").code == 0
 
 
 @inputs(0.13)

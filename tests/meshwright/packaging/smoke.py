@@ -15,7 +15,7 @@ _JOB = "--gpus 64 --global-batch 512 --sequence 4096"
 COMMANDS = [
     (0, "--version"),
     (0, f"plan llama3-8b dgx-h100 {_JOB} -o plan.yaml"),
-    (0, f"estimate llama3-8b dgx-h100 {_JOB} --layout 'tp8 dp8' -o other.yaml"),
+    (0, f"estimate llama3-8b dgx-h100 {_JOB} --layout 'tp8 dp8 mbs1 zero1' -o other.yaml"),
     (0, "explain plan.yaml --why-not tp8"),
     (0, "compare plan.yaml other.yaml"),
     (0, "verify plan.yaml"),

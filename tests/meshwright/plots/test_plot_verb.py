@@ -1,4 +1,4 @@
-"""`plot`: curves between any two objectives and over many points; every kind is among the frozen answers."""
+"""`plot`: every kind of picture from a plan file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from pathlib import Path
 
 import pytest
 from command_line import QUICK
+
+
+@pytest.mark.parametrize("kind", ["time", "memory", "timeline", "frontier", "scaling"])
+def test_plot(meshwright, plan_file: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{kind}.svg"
+    more = {"scaling": ("--gpus", "4,8"), "frontier": ("--points", "2")}.get(kind, ())
+    answer = meshwright("plot", kind, str(plan_file), "-o", str(path), *more)
+    assert answer.code == 0, answer.err
+    assert path.read_text().startswith("<?xml")
+    assert answer.out.endswith(f"Wrote {path}\n")
 
 
 def test_plot_accuracy_from_csv(meshwright, tmp_path: Path) -> None:
@@ -49,6 +59,27 @@ def test_scaling_over_many_points(meshwright, plan_file: Path, tmp_path: Path) -
     points = json.loads(meshwright("plot", "scaling", str(plan_file), *words).out)["points"]
     assert len(points) >= 4
     assert {point["kind"] for point in points} == {"strong"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("frontier", "--points", "one"), "--points: `one` is neither `all` nor a number from 2 to 1000"),
+        (("frontier", "--between", "time"), "a frontier lies between two objectives, not 1"),
+        (("frontier", "--between", "time,tmie"), "--objective: `tmie` is not one of"),
+        (("frontier", "--between", "time,time"), "a frontier needs two objectives, not `time` twice"),
+        (("frontier", "--between", "time,cost"), "--tokens: missing"),
+        (("scaling", "--kind", "both"), "--kind: `both` is not one of `strong`, `weak` and `stacked`"),
+        (
+            ("time", "--points", "3", "--kind", "weak"),
+            "  --points: is for `frontier`, not `time`\n  --kind: is",
+        ),
+    ],
+)
+def test_flags_of_curves(meshwright, plan_file: Path, words: tuple[str, ...], said: str) -> None:
+    answer = meshwright("plot", words[0], str(plan_file), *words[1:])
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
 
 
 def test_a_curve_that_is_interrupted_keeps_its_points(

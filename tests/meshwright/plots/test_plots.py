@@ -7,7 +7,6 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from effort import first_of
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from plot_data import GIB, accuracy_points, frontier_points, scaling_points, timeline_points
@@ -67,10 +66,8 @@ def test_axes_are_labelled_and_hold_something(figures: dict[str, Figure]) -> Non
 
 @pytest.mark.parametrize("suffix", style.FORMATS)
 def test_every_format_is_written(figures: dict[str, Figure], tmp_path: Path, suffix: str) -> None:
-    """In every run two figures in each."""
-    turn = 2 * style.FORMATS.index(suffix)
-    for name in first_of(2, [*figures, *figures][turn : turn + len(figures)]):
-        figure, path = figures[name], tmp_path / f"{name}.{suffix}"
+    for name, figure in figures.items():
+        path = tmp_path / f"{name}.{suffix}"
         style.save(figure, path)
         assert path.stat().st_size > 1000
 
@@ -81,7 +78,8 @@ def test_what_users_name_is_no_formula(make_estimate: Callable[..., Estimate], t
         style.save(figure, tmp_path / f"{name}.svg")
         assert r"$\bad{x}$" in (tmp_path / f"{name}.svg").read_text("utf-8")
     labels = accuracy_points().assign(label=[r"$\bad{x}$", r"$\bad{x}$", "$", "$"])
-    style.save(accuracy(labels, "subject"), tmp_path / "labels.png")
+    for suffix in style.FORMATS:
+        style.save(accuracy(labels, "subject"), tmp_path / f"labels.{suffix}")
 
 
 def test_no_line_of_a_title_ends_inside_a_number_or_beyond_the_edge() -> None:

@@ -15,11 +15,13 @@ from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import resolve_model
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.answers.scaling import scaling_frame
 from planner.explaining.compare import compare, difference
-from planner.explaining.explain import Origin, binding_constraint, rivalry, ties
+from planner.explaining.completing import meant
+from planner.explaining.explain import binding_constraint, rivalry, ties
 from planner.explaining.whatif import CHANGES, sensitivities
 from planner.explaining.why_not import why_not
 from planner.placement.even_prices import balanced_prices
@@ -118,7 +120,6 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
                 assert seconds >= ranked[0].step_seconds - slack
             else:
                 assert seconds <= ranked[0].step_seconds + slack
-        assert answer.replanned is not None
         assert answer.best.step_seconds <= answer.held.step_seconds
 
 
@@ -140,30 +141,29 @@ def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple
         assert (other.tp, other.pp, other.mbs) == (layout.tp, layout.pp, layout.mbs)
 
 
-def test_dp_is_inferred_and_other_words_are_the_plans(asked: Question) -> None:
+def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
     plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
+    fixed = parse_restrictions(["tp=8", "pp=2"]).surely(asked, FITTING)
+    best = search(asked, top=1, restrictions=fixed).best.layout
+    found = meant(asked, "tp8 pp2")
+    assert found.estimate.layout == best
+    assert {"dp1", f"mbs{best.mbs}", f"zero{best.zero}"} <= set(found.filled)
+    assert found.certificate is not None
+    assert found.certificate.gap == 0
+    told = why_not(asked, plan, "tp8 pp2")
+    assert told.meant is not None
+    assert (told.meant.estimate, told.meant.filled) == (found.estimate, found.filled)
+    whole = meant(asked, "tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
+    assert whole.filled == ()
+    assert str(whole.estimate.layout).startswith("tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
 
-    def read(text: str, *, searched: bool = True) -> tuple[str, tuple[str, ...]]:
-        answer = why_not(asked, plan, text, origin=Origin(searched=searched)).completed
-        assert not answer.problems
-        return str(answer.layout), answer.dropped
 
-    assert read("tp8") == ("tp8 pp2 dp1 mbs2 zero0 sp", ("zero1",))
-    assert read("tp2 pp2") == ("tp2 pp2 dp4 mbs2 zero1 sp", ())
-    assert read("tp1") == ("tp1 pp2 dp8 mbs2 zero1", ("sp",))
-    assert read("pp4 mbs1 zero0") == ("tp4 pp4 dp1 mbs1 zero0 sp", ())
-    assert read("tp4 pp4 dp1 sp=0") == ("tp4 pp4 dp1 mbs2 zero0", ("zero1",))
-    assert read("schedule=interleaved vpp2") == ("tp4 pp2 vpp2 dp2 mbs2 zero1 sp", ())
-
-
-def test_recompute_is_the_plans_only_where_nobody_searched(asked: Question) -> None:
-    plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs1 zero1 sp recompute=full")))
-    kept = why_not(asked, plan, "tp8", origin=Origin(searched=False))
-    assert kept.estimate is not None
-    assert kept.estimate.layout.recompute == ("full",)
-    chosen = why_not(asked, plan, "tp8", origin=Origin(searched=True))
-    assert chosen.estimate is not None
-    assert chosen.estimate.step_seconds < kept.estimate.step_seconds
+def test_restrictions_hold_but_for_what_the_words_say(asked: Question) -> None:
+    limits = parse_restrictions(["tp=4"], ["zero1", "cp"])
+    found = meant(asked, "tp8 pp2", limits).estimate.layout
+    assert (found.tp, found.pp, found.cp) == (8, 2, 1)
+    assert meant(asked, "tp8 cp2", limits).estimate.layout.cp == 2
+    assert why_not(asked, price(asked, found), "tp8 cp2", limits).excluded
 
 
 def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked: Question) -> None:

@@ -17,11 +17,11 @@ from meshwright.families.transformer.compare import comparison_table
 from meshwright.families.transformer.planning.ranking import answer_cells, frontier_words
 from meshwright.records.estimates import estimate_record
 from meshwright.records.runs import ComparedQuantity
-from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
+from meshwright.render.estimates import estimate_text, memory_sentence, mfu_words, time_sentence
 from meshwright.render.goals import sizes_text
 from meshwright.render.measured import comparison_table as run_table
 from meshwright.render.measured import on_other_devices, step_line
-from meshwright.render.ranked import HEADERS, certificate_sentence, plans_rows, question_header
+from meshwright.render.ranked import HEADERS, certificate_sentence, plans_rows, question_header, with_causal
 from meshwright.render.tables import Table, table
 from meshwright.render.words import (
     change,
@@ -54,6 +54,16 @@ def test_tables_fit_eighty_columns_and_keep_their_numbers(make_estimate: Callabl
     assert lines[0].split() == ["#", "layout", "step", "MFU", "tok/s/GPU", "peak", "mem", "bound", "by"]
     assert "25.20 s" in lines[1]
     assert "".join(text.split()).count("none*46") == 1
+
+
+def test_causal_mfu_stands_in_the_table_where_it_is_another(make_estimate: Callable[..., Estimate]) -> None:
+    near, far = (replace(make_estimate(), causal_mfu=share) for share in (0.53, 0.35))
+    assert mfu_words(near) == "MFU 55.0 %"
+    assert mfu_words(far) == "MFU 55.0 % (35.0 % causal)"
+    assert with_causal(HEADERS, plans_rows([near]), [near]) == (HEADERS, plans_rows([near]))
+    headers, rows = with_causal(HEADERS, plans_rows([far, near]), [far, near])
+    assert headers[3:5] == ("MFU", "causal")
+    assert [row[3:5] for row in rows] == [("55.0 %", "35.0 %"), ("55.0 %", "53.0 %")]
 
 
 def test_time_sentence_names_hidden_communication(make_estimate: Callable[..., Estimate]) -> None:

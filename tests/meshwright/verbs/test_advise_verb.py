@@ -1,4 +1,4 @@
-"""`advise`: documents, the best plan as a file, and Python; its words are among the frozen answers."""
+"""`advise`: words, documents, the best plan as a file, and Python."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def today(meshwright: Callable[..., Answer], tmp_path: Path) -> Path:
     path = tmp_path / "today.yaml"
     assert meshwright("estimate", *ASKED, "--layout", LAYOUT, "-o", str(path)).code == 0
     return path
+
+
+def test_advice_in_words(meshwright, today: Path) -> None:
+    answer = meshwright("advise", str(today))
+    assert answer.code == 0
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "today tp2 pp1 dp4 mbs1 zero1 sp recompute=full: " in answer.out
+    assert "+ recompute=none" in answer.out
+    assert "a flag" in answer.out
+    assert "Each change breaks no rule and fits, alone and with those before it." in answer.out
+    assert "Proved optimal under the cost model in " in answer.out
+    assert "Beyond the layout, --gpus 16 (other GPUs): " in answer.out
 
 
 def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path: Path) -> None:
@@ -59,7 +71,7 @@ def test_another_layout_may_be_what_is_run(meshwright, today: Path) -> None:
 
 def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    asked = ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2")
+    asked = ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2 zero0")
     assert meshwright("estimate", *asked, "-o", str(path)).code == 1
     answer = meshwright("advise", str(path))
     assert answer.code == 0
@@ -71,7 +83,7 @@ def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path
 def test_several_pools_are_refused(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "mixed.yaml"
     pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", *ASKED[4:])
-    assert meshwright("estimate", *pools, "--layout", "pp2 dp8 mbs1", "-o", str(path)).code == 0
+    assert meshwright("estimate", *pools, "--layout", "pp2 dp8 mbs1 zero0", "-o", str(path)).code == 0
     answer = meshwright("advise", str(path))
     assert answer.code == 2
     assert "advice is for one kind of GPU" in answer.err

@@ -78,7 +78,7 @@ def test_an_estimate_is_held_to_it(meshwright) -> None:
 
 
 def test_its_chance_is_told(meshwright) -> None:
-    layout = ("--layout", "tp8 dp1 mbs1 recompute=full")
+    layout = ("--layout", "tp8 dp1 mbs1 zero0 recompute=full")
     answer = meshwright("estimate", *FULL, *layout, "--confidence", "95%")
     assert "fits with probability > 99 %" in " ".join(answer.out.split())
     assert "each to fit with 95 %" in " ".join(answer.out.split())

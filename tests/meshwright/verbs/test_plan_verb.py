@@ -1,4 +1,4 @@
-"""`plan`: the documents, replays, and answers that are no; its ranking is among the frozen answers."""
+"""`plan`: the table, the documents, replays, and answers that are no."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from command_line import ASKED, BIG, QUICK
 
 import meshwright as mw
 from cost_models.errors import DoesNotFitError
+from cost_models.risk import FITTING
+from cost_models.units import format_bytes
 from planner.plan_files import load_plan
 
 PADDED = (
@@ -101,7 +103,7 @@ def test_what_the_answer_passes_over_is_noted_everywhere(meshwright, tmp_path: P
         answer = meshwright(*words, "--json")
         assert f"note: {said}" in answer.err
         assert json.loads(answer.out)["notes"][0].startswith(said)
-    odd = (*ASKED[:-1], "2047", "--layout", "dp8", "--json")
+    odd = (*ASKED[:-1], "2047", "--layout", "dp8 mbs1 zero0", "--json")
     notes = json.loads(meshwright("estimate", *odd).out)["notes"]
     assert notes[0].startswith("gpt2-small has 1,024 learned positions")
     assert notes[1].endswith("2,048 tokens do better")
@@ -268,6 +270,15 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) 
     assert told["plan"]["step_seconds"] >= document["plans"][0]["step_seconds"]
     assert meshwright("plan", "--replay", str(first), *QUICK, "-o", str(again)).code == 0
     assert again.read_bytes() == first.read_bytes()
+    explained = meshwright("explain", str(first))
+    assert "Recommended: " in explained.out
+    limits = {
+        format_bytes(one["memory_limit"]) for one in (told["plan"], load_plan(first).prediction.model_dump())
+    }
+    assert len(limits) == 1
+    assert f"of {limits.pop()}" in " ".join(explained.out.split())  # one plan, one limit
+    assert told["plan"]["fits_probability"] >= FITTING
+    assert document["export"] == {"to": "megatron", "why_not": ""}
     answer = meshwright("plan", *BIG, *QUICK, "--pick", "fastest", "-o", str(paper))
     assert "recommended" not in answer.out
     assert str(load_plan(paper).layout) == document["plans"][0]["layout"]
@@ -285,8 +296,7 @@ def test_a_plan_of_before_has_no_recommendation(meshwright, plan_file: Path, tmp
 
 def test_the_expected_step_is_minimised_verified_and_replayed(meshwright, tmp_path: Path) -> None:
     first, again = tmp_path / "first.yaml", tmp_path / "again.yaml"
-    few = ("--fix", "tp=1", "--fix", "pp=1")
-    answer = meshwright("plan", *ASKED, *QUICK, *few, "--risk", "neutral", "--json", "-o", str(first))
+    answer = meshwright("plan", *ASKED, *QUICK, "--risk", "neutral", "--json", "-o", str(first))
     document = json.loads(answer.out)
     weighed = [plan["weighed_seconds"] for plan in document["plans"]]
     assert weighed == sorted(weighed)

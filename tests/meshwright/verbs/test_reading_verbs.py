@@ -14,7 +14,8 @@ def test_estimate(meshwright) -> None:
     answer = meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero1")
     assert answer.code == 0
     assert "layout tp2 pp1 dp4 mbs2 zero1 layers=12" in answer.out
-    document = json.loads(meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2", "--json").out)
+    document = json.loads(meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero0", "--json").out)
+    assert document["filled_in"] == []
     assert document["estimate"]["layout"].startswith("tp2 pp1 dp4")
 
 
@@ -52,7 +53,7 @@ def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> N
     assert "different" not in meshwright("compare", str(plan_file), str(plan_file)).out
     document = json.loads(meshwright("compare", str(plan_file), "tp4", "--json").out)
     assert document["differs"] == []
-    assert document["plans"][1]["layout"].startswith("tp4 pp1 dp2 mbs8 zero1")
+    assert document["plans"][1]["layout"].startswith("tp4 pp1 dp2 ")
 
 
 def test_explain(meshwright, plan_file: Path) -> None:
@@ -80,7 +81,7 @@ def test_explain(meshwright, plan_file: Path) -> None:
 
 def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "asked.yaml"
-    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1", "-o", str(path)).code == 0
+    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1 zero0", "-o", str(path)).code == 0
     said = " ".join(meshwright("explain", str(path)).out.split())
     assert "Given, not searched for: a search finds tp1 pp1 dp8" in said
     assert "restrictions" not in said
@@ -93,7 +94,7 @@ def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> N
 def test_explain_of_what_does_not_fit_says_so(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     asked = ("gpt3-175b", "dgx-a100-80gb", "--gpus", "16", "--global-batch", "16", "--sequence", "2048")
-    assert meshwright("estimate", *asked, "--layout", "tp8 pp2 mbs1", "-o", str(path)).code == 1
+    assert meshwright("estimate", *asked, "--layout", "tp8 pp2 mbs1 zero0", "-o", str(path)).code == 1
     answer = meshwright("explain", str(path))
     assert answer.code == 0
     assert "Bottleneck: memory, as it does not fit." in answer.out
@@ -101,22 +102,24 @@ def test_explain_of_what_does_not_fit_says_so(meshwright, tmp_path: Path) -> Non
 
 def test_a_plan_for_least_memory_is_not_slower_by_restriction(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
-    goal = ("--objective", "memory", "--fix", "tp=1", "--fix", "pp=1", "--top", "1")
-    assert meshwright("plan", *ASKED, *goal, "-o", str(path)).code == 0
+    assert meshwright("plan", *ASKED, "--objective", "memory", "--top", "1", "-o", str(path)).code == 0
     said = " ".join(meshwright("explain", str(path)).out.split())
     assert "The plan was searched for the least memory, not for the fastest step." in said
     assert "re-planned" not in said
 
 
-def test_why_not_takes_what_is_left_out_from_the_plan(meshwright, tmp_path: Path) -> None:
-    path = tmp_path / "asked.yaml"
-    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs2 zero1 sp", "-o", str(path)).code == 0
-    said = " ".join(meshwright("explain", str(path), "--why-not", "tp2").out.split())
-    assert said.endswith("Read as tp2 pp1 dp4 mbs2 zero1 sp: `mbs2`, `zero1` and `sp` are the plan's.")
-    document = json.loads(meshwright("explain", str(path), "--why-not", "pp8", "--json").out)
-    assert document["read_as"] == "tp1 pp8 dp1 mbs2 zero0"
-    assert document["of_the_plan"] == ["mbs2"]
-    assert set(document["dropped"]) == {"tp4", "zero1", "sp"}
+def test_a_partial_layout_means_one_thing_in_every_verb(meshwright, plan_file: Path) -> None:
+    estimated = json.loads(meshwright("estimate", *ASKED, "--layout", "tp4", "--json").out)
+    against = json.loads(meshwright("explain", str(plan_file), "--why-not", "tp4", "--json").out)
+    compared = json.loads(meshwright("compare", str(plan_file), "tp4", "--json").out)["plans"][1]
+    planned = json.loads(meshwright("plan", *ASKED, "--fix", "tp=4", "--top", "1", "--json").out)["plans"][0]
+    layout = estimated["estimate"]["layout"]
+    assert layout == against["read_as"] == compared["layout"] == planned["layout"]
+    assert estimated["filled_in"] == against["filled_in"] == compared["filled_in"]
+    assert estimated["filled_in"][:1] == ["pp1"]
+    assert estimated["filled_in_gap"] == 0
+    said = " ".join(meshwright("estimate", *ASKED, "--layout", "tp4").out.split())
+    assert f"Filled in {' '.join(estimated['filled_in'])}: proved the fastest of" in said
 
 
 def test_explain_why_not(meshwright, plan_file: Path) -> None:

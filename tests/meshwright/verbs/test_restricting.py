@@ -51,13 +51,13 @@ def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(
     path = tmp_path / "mine.yaml"
     for name, code in (("mine", 0), ("torchtitan", 2)):
         path.write_text(f"kind: stack\nname: {name}\n")
-        flags = ("--for", "megatron", "--stack", str(path), "--layout", "dp8")
+        flags = ("--for", "megatron", "--stack", str(path), "--layout", "dp8 mbs1 zero0")
         assert told(capsys, "estimate", *ASKED, *flags)[0] == code
 
 
 def test_compared_layouts_are_held_to_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.yaml"
-    assert told(capsys, "estimate", *ASKED, "--layout", "dp8 mbs8", "-o", str(path))[0] == 0
+    assert told(capsys, "estimate", *ASKED, "--layout", "dp8 mbs8 zero0", "-o", str(path))[0] == 0
     assert told(capsys, "compare", str(path), "pp2 dp4 recompute=full,none")[0] == 0
     code, _, err = told(capsys, "compare", str(path), "pp2 dp4 recompute=full,none", "--for", "megatron")
     assert code == 2

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import BIG
+from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
 from executor.measure.any_report import Course, Environment, save_report
@@ -22,8 +22,6 @@ from executor.measure.report import (
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
 from planner.plan_files import load_plan
-
-LARGE = "tp8 pp8 vpp12 dp16 mbs3 zero1 sp"
 
 
 @pytest.fixture
@@ -154,13 +152,15 @@ def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("estimate", *BIG, "--layout", LARGE, "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--dry-run", "--json")
     assert answer.code == 0, answer.err
     document = json.loads(answer.out)
     assert math.prod(document["mesh"].values()) == 1024
     assert len(document["ranks"]) == document["mesh"]["pp"]
     assert sum(sum(rank["blocks"]) for rank in document["ranks"]) == load_plan(path).model.num_layers
+    text = meshwright("run", str(path), "--dry-run").out
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
@@ -200,7 +200,9 @@ def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_
 
 def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("estimate", *BIG, "--layout", LARGE, "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--out", str(tmp_path), "--quiet")
     assert answer.code == 2
     assert answer.err.startswith("error: large.yaml needs 1,024 GPUs; this host has ")
+    answer = meshwright("run", str(path), "--backend", "mpi", "--quiet")
+    assert answer.err.startswith("error: unknown backend `mpi`\n")

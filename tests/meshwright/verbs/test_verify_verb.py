@@ -32,7 +32,7 @@ def test_a_tampered_plan(meshwright, plan_file: Path, tmp_path: Path) -> None:
 
 def test_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "asked.yaml"
-    assert meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2", "-o", str(path)).code == 0
+    assert meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero0", "-o", str(path)).code == 0
     answer = meshwright("verify", str(path))
     assert answer.code == 0
     assert "Verified as a price: " in answer.out

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import Estimate
 from cost_models.pipeline.under_scenarios import step_interval
-from cost_models.risk import Risk
+from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import pair_error_of
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.families.transformer.planning.recommendation import FASTEST
-from meshwright.render.estimates import estimate_facts, host_facts
+from meshwright.render.estimates import chance_text, estimate_facts, host_facts
 from meshwright.render.explanation import saves_and_pays
 from meshwright.render.facts import Fact
 from meshwright.render.goals import measured_words, optimum_proof_words, training_words
@@ -36,7 +36,7 @@ def plan_facts(
         yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + where)
     yield Fact(name="train with", value=picked.layout.brief)
     interval = step_interval(question, picked.layout, picked.step_seconds, STATED)
-    yield from estimate_facts(picked, interval, more=_last_memory_words(told))
+    yield from estimate_facts(picked, interval, more=_memory_words(told))
     yield from host_facts(picked)
     if training := training_words(optimum):
         yield Fact(name="training", value=training)
@@ -103,12 +103,16 @@ def _against(risk: Risk, chance: float, pair_error: float, axes: int) -> str:
     )
 
 
-def _last_memory_words(told: Recommendation | None) -> str:
-    """What the memory that the layout leaves free would buy."""
-    if told is None or (last := told.last_memory) is None:
+def _memory_words(told: Recommendation | None) -> str:
+    """What the last of the memory would buy; where no layout surely fits, that."""
+    if told is not None and told.is_risky:
+        return f"no layout fits with {100 * FITTING:.0f} %"
+    if told is None or not told.fills_devices:
         return ""
-    gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)
-    return f"filling it to {format_bytes(last.full.peak_bytes)} would gain {gain}"
+    full = told.fastest.estimate
+    gain = "less than 0.1 %" if told.gain < NEGLIGIBLE_SHARE else percent(told.gain)
+    fits = f"fits with {chance_text(full.fits_probability)}"
+    return f"the runner-up gains {gain} with {format_bytes(full.peak_bytes)}, and {fits}"
 
 
 def _beside(own: Estimate, other: Estimate) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,9 @@ from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.answers.recommended import Recommendation
 from planner.certificate import Certificate
-from planner.explaining.explain import Origin, explain
+from planner.explaining.explain import explain
 from planner.explaining.why_not import why_not
+from planner.formats.registry import exporter_of
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.repricing import priced_again
@@ -111,11 +113,14 @@ class Planned(AnswerBase):
         if told is None or self.pick == "fastest":
             return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
         written = told.written(self.restrictions, self.certificate.top)
-        limit = told.within.max_memory
-        best = told.estimate if limit is None else told.estimate.within(limit)
         return make_plan(
-            self.question, best, told.certificate, told.within, objective, recommendation=written
+            self.question, told.estimate, told.certificate, told.within, objective, recommendation=written
         )
+
+    @cached_property
+    def exporter(self) -> tuple[str, str]:
+        """The exporter of the stack that writes a recommended layout; else none (""), and why none does."""
+        return ("", "") if self.recommendation is None else exporter_of(self.plan)
 
     def save(self, path: str | Path) -> None:
         """Write the plan that was picked."""
@@ -130,8 +135,8 @@ class Planned(AnswerBase):
     def why_not(self, layout: str) -> str:
         """Say why another layout is not the plan."""
         plan = self.plan
-        priced, limits = priced_again(plan), plan.restrictions.read
-        return why_not_text(why_not(self.question, priced, layout, limits, Origin.of(plan)), priced)
+        priced = priced_again(plan)
+        return why_not_text(why_not(self.question, priced, layout, plan.asked), priced)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per layout; seconds, bytes, shares."""
@@ -182,7 +187,11 @@ class Planned(AnswerBase):
         return record | (
             {}
             if told is None
-            else {"recommended": recommendation_record(told, self.question), "pick": self.pick}
+            else {
+                "recommended": recommendation_record(told, self.question),
+                "pick": self.pick,
+                "export": dict(zip(("to", "why_not"), self.exporter, strict=True)),
+            }
         )
 
     @property
@@ -228,7 +237,9 @@ class Planned(AnswerBase):
         ]
         left_out = [text] if (text := left_out_text(self.optimum)) else []
         odd = [text] if (text := odd_count_note(self.question.cluster.num_gpus, self.certificate)) else []
-        return [*others, *left_out, *odd, *([] if interrupted else self._unproved())]
+        why = self.exporter[1]
+        unwritten = [f"note: `export` cannot write this plan: {why}"] if why else []
+        return [*others, *left_out, *odd, *unwritten, *([] if interrupted else self._unproved())]
 
     def _unproved(self) -> list[str]:
         undecided = self.certificate.undecided

@@ -155,7 +155,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         objective=Objective() if objective is None else objective.terms,
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
-        restrictions=(plan.restrictions if told is None else told.asked).read,
+        restrictions=plan.asked,
         top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
         pick="fastest" if told is None else "recommended",
         proof=proof,

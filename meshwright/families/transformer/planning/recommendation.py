@@ -77,7 +77,6 @@ def recommended_in_plan(plan: Plan) -> str:
 
 def recommendation_record(told: Recommendation, question: Question) -> dict[str, Any]:
     """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
-    last = told.last_memory
     return {
         "plan": estimate_record(told.estimate),
         "step_seconds_90": None if told.interval is None else list(told.interval),
@@ -88,9 +87,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         "gain": told.gain,
         "classical": None if told.classical is None else _beside_record(told.classical),
         "pair_error": told.pair_error,
-        "last_memory": None
-        if last is None
-        else {"layout": str(last.full.layout), "peak_bytes": last.full.peak_bytes, "gain": last.gain},
+        "fills_devices": told.fills_devices,
         "within_error": None
         if told.within_error is None
         else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
@@ -117,6 +114,7 @@ def _beside_record(other: Beside) -> dict[str, Any]:
         "layout": str(estimate.layout),
         "step_seconds": estimate.step_seconds,
         "peak_bytes": estimate.peak_bytes,
+        "fits_probability": estimate.fits_probability,
         "differs_in": list(other.axes),
         "chance": other.chance,
     }
