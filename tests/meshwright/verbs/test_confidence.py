@@ -81,7 +81,7 @@ def test_its_chance_is_told(meshwright) -> None:
     layout = ("--layout", "tp8 dp1 mbs1 zero0 recompute=full")
     answer = meshwright("estimate", *FULL, *layout, "--confidence", "95%")
     assert "fits with probability > 99 %" in " ".join(answer.out.split())
-    assert "each to fit with 95 %" in " ".join(answer.out.split())
+    assert ", to fit with 95 %" in " ".join(answer.out.split())
 
 
 @pytest.mark.parametrize("said", ["9", "40%", "100%", "sure", "nan"])
