@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.files.names import TEMPLATE
 from cost_models.flags import as_keywords, flag, out, switch
 from meshwright.verbs.contract.command import command
 
@@ -92,8 +91,9 @@ class ClusterFlags(DiscoverOptions):
 
 @command(ClusterFlags, name="cluster")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
-    """Write a cluster file: a template, this machine, or a file of links."""
+    """Write a cluster file: a template, or of this machine."""
     from cost_models.discovery.network import parse_links
+    from cost_models.files.names import TEMPLATE
 
     ways = options.template + options.discover + (options.from_links is not None)
     if ways != 1:

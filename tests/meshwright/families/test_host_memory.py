@@ -66,7 +66,7 @@ def test_a_plan_on_a_tight_host_fits_the_terminal() -> None:
         "llama2-13b", "hgx-h200", allow=["offload"], stack="meshwright", host_memory="125GiB", top=1, **JOB
     )
     text = "\n".join(map(str, answer.text))
-    assert "Best: host memory" in text
+    assert "\nhost memory   " in text
     assert "tight: measured peaks have been off" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
