@@ -48,7 +48,8 @@ def test_the_cluster_of_the_user_guide_reports_its_four_problems(tmp_path: Path)
         "  cluster.yaml:6  links.intra_node.bandwidth: required field `bandwidth` is missing\n"
         "  cluster.yaml:6  links.intra_node.bandwith: unknown field `bandwith`; did you mean `bandwidth`?\n"
         "  cluster.yaml:7  links.inter_node.bandwidth: `400 Gb` is not a bandwidth; "
-        "write it like `400 Gb/s` (bits) or `50 GB/s` (bytes)"
+        "write it like `400 Gb/s` (bits) or `50 GB/s` (bytes)\n"
+        "hint: a file that loads, to start from: meshwright cluster --template -o my-cluster.yaml"
     )
 
 

@@ -109,6 +109,8 @@ class Products(AnswerBase):
     def remarks(self, *, interrupted: bool) -> Sequence[str]:
         return ()
 
+    more = ""
+
     def next_commands(self, path: Path) -> str:
         return f"meshwright explain {path}"
 
