@@ -25,6 +25,19 @@ OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 
 
+DIES: dict[str, tuple[str, ...]] = {
+    "a100-sxm-80gb": ("a100-sxm-40gb", "a100-pcie-80gb", "a100-pcie-40gb", "a800-sxm-80gb"),
+    "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
+    "b200": ("gb200", "b300", "gb300"),
+}
+"""GPU that profiles are named for → other GPUs of the same die, which are taken to reach the same shares of peak."""
+
+
+def die_of(gpu: str) -> str:
+    """The GPU that stands for the die of `gpu`."""
+    return next((die for die, others in DIES.items() if gpu in others), gpu)
+
+
 def complete_question(
     model: TransformerSpec,
     cluster: ClusterSpec | MixedCluster,

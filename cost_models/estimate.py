@@ -31,12 +31,20 @@ class Trust:
     unseen_error: float | None = None
     """Median relative error of step time on sources that were left out of every fit; None where GPU and software
     stack are the profile's own, or where nobody knows."""
+    borrowed: str = ""
+    """The GPU that the profile is of, where no run on a GPU of this die was timed: `error` and `runs` are then those of
+    dies whose own runs were left out."""
     memory_error: float = 0.1
     """Relative error that nine in ten peak memories of published runs under the stack stay within."""
 
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
+        if self.borrowed:
+            return (
+                f"{self.profile} (borrowed from {self.borrowed}; median error {_whole(self.error)} where"
+                f" {counted(self.runs, 'run')} were predicted so)"
+            )
         shown = (
             f"{self.profile} ({self.tier}, median error {_whole(self.error)} over {counted(self.runs, 'run')}"
         )

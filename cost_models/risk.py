@@ -1,12 +1,15 @@
 """Risk that a request accepts: the probability with which a step must fit, and what steps are weighed by.
 
-Memory: measured = predicted · exp(σ z) with z standard normal, so with a limit L on the peak
+Memory: ln(measured / predicted) is a mixture of a core and two kinds of outliers, which no normal error explains: runs
+far below their prediction (they recomputed or offloaded more than was said) and runs far above it.
 
-    P(fits)  = Φ(ln(L / predicted) / σ)
-    P ≥ c   ⇔  predicted ≤ L · exp(−σ Φ⁻¹(c))
+    P(fits) = (1 − b − a) · Φ(x / kσ) + b · min(1, 2Φ(x / β)) + a · max(0, 2Φ(x / α) − 1)       x = ln(limit/predicted)
 
-`error` is a stack's `memory_error`: nine in ten measured peaks were within a factor 1 + error of the predicted ones.
-Leaves out a bias: a stack whose peaks are all missed to one side has a wrong fact, not a wide error.
+`error` is a stack's `memory_error`, which says σ: nine in ten of its measured peaks were within a factor 1 + error of
+the predicted ones. Shares b and a, reaches β and α, and k are those of `data/errors/peaks.yaml`, fitted to what shipped
+runs measured and to which of them ran out of memory. The share of the limit that a peak may reach, to fit with a given
+chance, is found by bisection. Leaves out a bias: a stack whose peaks are all missed to one side has a wrong fact, not a
+wide error.
 
 Time: where a profile leaves several sets of constants possible, `neutral` weighs the mean over all scenarios, `averse`
 the mean of the slowest quarter of them (the conditional value at risk of Rockafellar and Uryasev 2000). Both are means
@@ -16,6 +19,8 @@ seconds, and bounds of each scenario, weighed, bound what is weighed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import exp, log, log1p
 from statistics import NormalDist
 from typing import Literal, get_args
@@ -23,11 +28,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from cost_models.arrays import Array, Bools
+from cost_models.files import read_errors
 
 EVEN = 0.5
 """Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
-MOST_CONFIDENT = 0.9999
-"""The highest confidence that may be requested: no number of runs supports more."""
+MOST_CONFIDENT = 0.99
+"""The highest confidence that may be requested: one run in fifty is an outlier that no room explains."""
 SURE = 0.95
 """Probability from which a step is said to fit; below 1 − SURE it does not; between the two it is tight."""
 FITTING = 0.9
@@ -35,21 +41,63 @@ FITTING = 0.9
 _NORMAL = NormalDist()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakErrors:
+    """The mixture of errors of peaks: shares of outliers below and above their predictions, and how far they reach."""
+
+    core: float
+    """Deviation of all other errors, relative to what a stack's `memory_error` says."""
+    below_share: float
+    below_reach: float
+    """Deviation of the logarithm of their ratio."""
+    above_share: float
+    above_reach: float
+    source: str = ""
+
+    def below(self, room: float, error: float) -> float:
+        """Chance that a measured peak stays below its prediction times exp(`room`)."""
+        core = _NORMAL.cdf(room / (self.core * _sigma(error)))
+        low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
+        high = max(0.0, 2 * _NORMAL.cdf(room / self.above_reach) - 1)
+        return (
+            (1 - self.below_share - self.above_share) * core
+            + self.below_share * low
+            + self.above_share * high
+        )
+
+
+@cache
+def peak_errors() -> PeakErrors:
+    """The mixture that is shipped."""
+    return PeakErrors(**read_errors("peaks"))
+
+
 def fits_probability(peak: float, limit: float, error: float) -> float:
     """P(fits) of a predicted peak of so many bytes where `limit` bytes can be allocated."""
     if peak <= 0:
         return 1.0
-    return _NORMAL.cdf(log(limit / peak) / _sigma(error)) if limit > 0 else 0.0
+    return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
 
 
+@lru_cache(maxsize=1024)
 def confident_share(confidence: float, error: float) -> float:
-    """Share of the limit that a predicted peak may reach if it is to fit with probability `confidence`."""
-    return exp(-_sigma(error) * _NORMAL.inv_cdf(confidence))
+    """Share of the limit that a predicted peak may reach if it is to fit with probability `confidence`; 1 for even
+    chances, and never more."""
+    low, high = 0.0, _MOST_ROOM
+    if confidence <= EVEN:
+        return 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if peak_errors().below(middle, error) >= confidence else (middle, high)
+    return exp(-high)
+
+
+_MOST_ROOM, _BISECTIONS = 12.0, 60
 
 
 def _sigma(error: float) -> float:
     """Standard deviation of ln(measured / predicted)."""
-    return log1p(error) / _NORMAL.inv_cdf(SURE)
+    return max(log1p(error), 1e-9) / _NORMAL.inv_cdf(SURE)
 
 
 Risk = Literal["none", "neutral", "averse"]

@@ -1,15 +1,14 @@
-"""How far to trust predictions: whether a gain is real, and how close timed runs come to a layout.
+"""How far to trust predictions: whether a gain is real, and what of a layout no run had.
 
 Two predicted times of one question err together, so what counts is the error of their ratio. On one axis in which two
 layouts differ its median is the profile's `pair_error` e, on n axes e·√n; the median of a normal error being 0.6745 of
 its deviation, a predicted ratio r = exp(g) is above one with the chance Φ(0.6745 · g / (e·√n)). The median error of a
-profile is that of all its runs; a layout may be like none of them, so runs near it are looked up.
+profile is that of all its runs; a layout may be like none of them, which is told.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from cost_models.axes.layout import AXES, COMPARED, Layout, axes_that_differ, axis_value
@@ -55,44 +54,17 @@ def half_width(share: float) -> float:
 _PLAINEST = Layout()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """How far timed runs cover one layout."""
-
-    nearest: TimedRuns
-    """The runs that leave fewest of its axes uncovered; of those under its stack, of its GPU, the most."""
-    uncovered: tuple[str, ...]
-    """Words of the layout that no run of the profile had, or any larger: "cp8"; "12,288 GPUs"."""
-    beyond_nearest: tuple[str, ...]
-    """The same of the nearest runs alone."""
-
-
 def timed_under(question: Question) -> tuple[TimedRuns, ...]:
     """The profile's timed runs under the question's own stack; all its timed runs where there are none."""
     timed = question.hardware.timed
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
-def coverage_of(question: Question, layout: Layout) -> Coverage | None:
-    """The coverage of a layout by the timed runs of the question's profile; None where the profile lists none."""
+def untried(question: Question, layout: Layout) -> tuple[str, ...]:
+    """Words of a layout that no run of the question's profile had, or any larger: "cp8", "12,288 GPUs"; none where it
+    lists no runs."""
     timed = question.hardware.timed
-    if not timed:
-        return None
-    missing = {place: _uncovered(layout, (runs,)) for place, runs in enumerate(timed)}
-
-    def distance(place: int) -> tuple[int, bool, bool, int]:
-        runs = timed[place]
-        return (
-            len(missing[place]),
-            runs.stack != question.stack.name,
-            runs.gpu != question.cluster.gpu.name,
-            -runs.runs,
-        )
-
-    nearest = min(range(len(timed)), key=distance)
-    return Coverage(
-        nearest=timed[nearest], uncovered=_uncovered(layout, timed), beyond_nearest=missing[nearest]
-    )
+    return _uncovered(layout, timed) if timed else ()
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 
 def data_files(kind: str, suffix: str = ".yaml") -> list[Traversable]:
@@ -18,3 +20,15 @@ def _below(folder: Traversable, suffix: str) -> Iterator[Traversable]:
             yield from _below(one, suffix)
         elif one.name.endswith(suffix):
             yield one
+
+
+@cache
+def read_errors(name: str) -> dict[str, Any]:
+    """The fitted constants of `data/errors/<name>.yaml`, with the `source` they come from."""
+    from cost_models.files.yaml_text import parse_yaml
+
+    file = files("cost_models") / "data" / "errors" / f"{name}.yaml"
+    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"errors/{file.name}")
+    assert not document.problems, document.problems
+    found: dict[str, Any] = document.value
+    return found

@@ -12,6 +12,7 @@ import numpy as np
 
 from cost_models.axes.layout import Layout, prices
 from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool
+from cost_models.files import read_errors
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
@@ -77,6 +78,16 @@ def trust_of(question: Question) -> Trust:
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
     its_own = all(name in here for name, here in pairs)
+    if hardware.tier == "profile" and question.cluster.gpu.name not in (hardware.gpu, *hardware.also_for):
+        told = read_errors("steps")
+        return Trust(
+            tier=hardware.tier,
+            profile=hardware.name,
+            error=told["borrowed_error"],
+            runs=told["borrowed_runs"],
+            borrowed=hardware.gpu,
+            memory_error=question.memory_error,
+        )
     return Trust(
         tier=hardware.tier,
         profile=hardware.name,

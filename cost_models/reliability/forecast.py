@@ -1,6 +1,10 @@
 """Forecast of a job: when it ends, what of the time trains, and how often to save.
 
-    wall = steps/k · (E[segment of k steps] + failures · wait for a spare) · slow hosts / (1 − maintenance)
+    wall = (steps/k · (E[segment of k steps] + failures · wait for a spare) + replacing slow hosts) / (1 − maintenance)
+
+Being slow is a trait of a host (MegaScale, section 6.3): a share s of them is slow, whichever they are. Kept, they slow
+every step of a job that has any. Replaced, each costs a restart once, and so does any slow host among those that come
+in its place or in that of a failed one: s/(1 − s) · (hosts + failures) restarts in all.
 
 The interval is the number of steps that the expected time is least at, or the requested one; formulas: `segments`."""
 
@@ -86,7 +90,7 @@ class Forecast:
     """The steps between two checkpoints, at the pace of the slowest host."""
     waiting: Waiting
     slowdown: float
-    """How much longer slow hosts, or their replacement, make everything: 1 not at all."""
+    """How much longer steps take with the slow hosts that are kept: 1 not at all."""
     evicts: bool
     """Whether slow hosts are replaced rather than kept."""
     maintained: float
@@ -105,6 +109,15 @@ class Forecast:
     def failures(self) -> float:
         """Expected failures of the job."""
         return self.segments * self.segment.failures
+
+    @property
+    def replacing(self) -> float:
+        """Expected seconds of the restarts that replace slow hosts."""
+        if not self.evicts:
+            return 0.0
+        slow = self.operations.slow_hosts
+        found = slow / (1 - slow) * (self.job.nodes + self.failures)
+        return found * (self.segment.restart + self.segment.saving)
 
     @property
     def seconds(self) -> float:
@@ -127,7 +140,7 @@ class Forecast:
         one, n = self.segment, self.segments
         return Breakdown.of(
             training=self.job.seconds,
-            stragglers=(self.slowdown - 1) * self.job.seconds,
+            stragglers=(self.slowdown - 1) * self.job.seconds + self.replacing,
             saving=n * one.saving,
             lost_work=n * one.lost,
             restarting=n * one.restarting,
@@ -149,7 +162,8 @@ class Forecast:
 
     @property
     def _running(self) -> float:
-        return self.segments * (self.segment.expected + self.segment.failures * self.waiting.each)
+        kept = self.segments * (self.segment.expected + self.segment.failures * self.waiting.each)
+        return kept + self.replacing
 
     @property
     def _variance(self) -> float:
@@ -178,13 +192,9 @@ def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> 
         InfeasibleError: it fails sooner than it restarts, or hardly trains at all.
         InputError: an interval that is none, or in which storage cannot take a checkpoint.
     """
-    slow = job.nodes * operations.slow_hosts
+    choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
     found = min(
-        (
-            _forecast(job, operations, every, evicts=evicts)
-            for evicts in ((False, True) if slow else (False,))
-        ),
-        key=lambda one: one.seconds,
+        (_forecast(job, operations, every, evicts=evicts) for evicts in choices), key=lambda one: one.seconds
     )
     if found.goodput < LEAST_GOODPUT:
         raise InfeasibleError(
@@ -208,10 +218,8 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
             hint="fewer GPUs, a longer --mtbf, or a quicker restart",
         )
     stop = operations.maintenance
-    turns_slow = job.nodes * operations.slow_hosts / operations.repair
-    """Hosts that turn slow in a second."""
     any_slow = 1 - (1 - operations.slow_hosts) ** job.nodes
-    slowdown = 1 + (turns_slow * (restart + saving) if evicts else operations.slowness * any_slow)
+    slowdown = 1.0 if evicts else 1 + operations.slowness * any_slow
     step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, between=between, lag=lag)
     if every is not None:
         _require_possible(every, job, operations, step)
@@ -220,9 +228,7 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
         operations=operations,
         every=1,
         segment=step,
-        waiting=waiting(
-            operations.spares, operations.repair, 1 / (1 / between + (turns_slow if evicts else 0.0))
-        ),
+        waiting=waiting(operations.spares, operations.repair, between),
         slowdown=slowdown,
         evicts=evicts,
         maintained=0.0 if stop is None else min(0.99, (stop.takes + restart + saving) / stop.every),

@@ -1,19 +1,20 @@
 """The end of a job drawn many times, and what would end it sooner.
 
-Draws say what failures leave to chance; offers are one more spare, twice the storage, half the restart, rarer failures.
+Draws say what failures, and the step that nobody has timed yet, leave to chance; offers are one more
+spare, twice the storage, half the restart, rarer failures.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, forecast
+from cost_models.reliability.forecast import Forecast, forecast, with_every
 from cost_models.reliability.segments import truncated
 from cost_models.specs.operations import OperationsSpec
 
@@ -52,8 +53,21 @@ def draw_ends(found: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
     if found.waiting.chance:
         waits = rng.binomial(fails + retries, found.waiting.chance)
         seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), found.waiting.seconds), 0.0)
-    seconds *= found.segments / count / (1 - found.maintained)
-    return Ends(np.sort(seconds))
+    seconds = seconds * found.segments / count + found.replacing
+    return Ends(np.sort(seconds / (1 - found.maintained)))
+
+
+def draw_ends_of(found: Forecast, steps: Array, runs: int = RUNS) -> Ends:
+    """Draws of the job's end where a step takes any of `steps` (K,) seconds, each as likely: `runs` draws in all."""
+    each = [
+        draw_ends(
+            with_every(forecast(replace(found.job, step_seconds=float(step)), found.operations), found.every),
+            max(1, runs // len(steps)),
+            SEED + place,
+        )
+        for place, step in enumerate(steps)
+    ]
+    return Ends(np.sort(np.concatenate([one.seconds for one in each])))
 
 
 def _sum_of(rng: np.random.Generator, counts: npt.NDArray[np.int64], mean: float, below: float) -> Array:

@@ -56,7 +56,7 @@ class OperationsSpec(Spec):
     """Time until a node that failed is back."""
     maintenance: Maintenance | None = None
     slow_hosts: Share = 0.0
-    """Share of nodes that are slow at any time."""
+    """Share of nodes that are slow for good: found once and replaced, or kept."""
     slowness: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
     """By how much a step with such a node takes longer."""
     source: str = ""

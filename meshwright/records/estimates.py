@@ -50,6 +50,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
             "error": trust.error,
             "runs": trust.runs,
             "elsewhere": trust.elsewhere,
+            "borrowed": trust.borrowed,
             "unseen_error": trust.unseen_error,
             "memory_error": trust.memory_error,
         },

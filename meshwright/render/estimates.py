@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cost_models.axes.offload.binding import HostWindows, host_windows
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep
 from cost_models.question import Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.facts import Fact
@@ -41,17 +42,17 @@ def mfu_words(estimate: Estimate) -> str:
     return f"MFU {percent(estimate.mfu)}{causal}"
 
 
-def step_words(seconds: float, interval: tuple[float, float] | None) -> str:
-    """ "14.88 s; 90 % interval 10.52 s to 30.41 s"."""
-    if interval is None:
+def step_words(seconds: float, expected: ExpectedStep | None) -> str:
+    """ "14.88 s on paper; expected 14.74 s, 90 % interval 13.5 s to 16.1 s"."""
+    if expected is None:
         return format_seconds(seconds)
-    low, high = map(format_seconds, interval)
-    return f"{format_seconds(seconds)}; 90 % interval {low} to {high}"
+    low, high = map(format_seconds, expected.interval)
+    paper, middle = format_seconds(seconds), format_seconds(expected.seconds)
+    words = paper if middle == paper else f"{paper} on paper; expected {middle}"
+    return f"{words}{';' if middle == paper else ','} 90 % interval {low} to {high}"
 
 
-def estimate_facts(
-    estimate: Estimate, interval: tuple[float, float] | None, *, more: str = ""
-) -> tuple[Fact, ...]:
+def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: str = "") -> tuple[Fact, ...]:
     """Step, speed and memory of a layout; `more` is said of its memory."""
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
     memory = (
@@ -59,7 +60,7 @@ def estimate_facts(
         f" fits with probability {chance_text(estimate.fits_probability)}"
     )
     return (
-        Fact(name="step", value=step_words(estimate.step_seconds, interval)),
+        Fact(name="step", value=step_words(estimate.step_seconds, expected)),
         Fact(
             name="speed",
             value=f"{mfu_words(estimate)}; {grouped(round(per_gpu))} tokens/s per GPU; bound by"

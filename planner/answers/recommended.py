@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from cost_models.axes.layout import axes_that_differ
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
@@ -30,9 +30,6 @@ from planner.search.counting import count_below
 from planner.search.opening import UniformCandidates
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to
-
-STATED = 0.9
-"""Share of steps that an interval is said to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +65,8 @@ class Recommendation:
     """What layouts were compared by."""
     within_error: WithinError | None = None
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
-    interval: tuple[float, float] | None = None
-    """Seconds between which nine in ten of its steps should lie; None where the profile has no scenarios."""
+    expected: ExpectedStep | None = None
+    """What its step should take, with a 90 % interval; None where the profile has no scenarios."""
 
     @property
     def is_fastest(self) -> bool:
@@ -143,7 +140,7 @@ def recommend(
         pair_error=judge.pair_error,
         risk=question.risk,
         within_error=within_error(question, asked, found, budget),
-        interval=step_interval(question, best.layout, best.step_seconds, STATED),
+        expected=expected_step(question, best),
     )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.defaults import nearest_profile
+from cost_models.defaults import DIES, die_of, nearest_profile
 from cost_models.files import catalog
 from cost_models.measured.calibration.step_time_fit import (
     StepTimeFit,
@@ -33,21 +33,10 @@ OnRound = Callable[[str, int, float], None]
 """Called in every round of a fit with the profile's name, the round and the median error."""
 
 ANY = "any"
-DIES: dict[str, tuple[str, ...]] = {
-    "a100-sxm-80gb": ("a100-sxm-40gb", "a100-pcie-80gb", "a100-pcie-40gb", "a800-sxm-80gb"),
-    "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
-    "b200": ("gb200", "b300", "gb300"),
-}
-"""GPU that profiles are named for → other GPUs of the same die, which are taken to reach the same shares of peak."""
 _FEWEST = 6
 """Fewest runs of a stack for a profile of its own."""
 _UNEXPLAINED = 0.1
 """Median error above which a fit does not explain its runs and gives no profile."""
-
-
-def die_of(gpu: str) -> str:
-    """The GPU that stands for the die of `gpu`."""
-    return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
 def fit_families(

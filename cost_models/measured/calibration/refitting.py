@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.defaults import nearest_profile
+from cost_models.defaults import DIES, die_of, nearest_profile
 from cost_models.documents import printable
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import DIES, Pair, die_of
+from cost_models.measured.calibration.families import Pair
 from cost_models.measured.calibration.few_runs import FEW, fit_few_runs
 from cost_models.measured.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.families.transformer.planning.facts import facts_of_file
-from meshwright.families.transformer.planning.recommendation import tried_sentence
 from meshwright.pages.chapters import Block, Chapter
 from meshwright.render.estimates import host_sentences
+from meshwright.render.expected import nearest_sentence
 from meshwright.render.explanation import explanation_text, layout_planned_again
 from meshwright.render.facts import Fact
 from meshwright.render.links import crossing_sentence
@@ -95,7 +96,8 @@ def _changes(explained: Explained) -> Iterator[Chapter]:
 
 def _trust(plan: Plan, estimate: Estimate) -> Iterator[str | Table]:
     yield f"Hardware profile {estimate.trust}"
-    if nearest := tried_sentence(plan.question, estimate):
+    expected = expected_step(plan.question, estimate)
+    if nearest := nearest_sentence(plan.question, estimate.layout, expected):
         yield nearest
     if plan.certificate is not None:
         yield certificate_sentence(plan.certificate, estimate.compared_seconds)

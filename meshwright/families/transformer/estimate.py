@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.inputs.problems import Problems
@@ -19,6 +21,7 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, meant_record, question_record
 from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import estimate_text, host_sentences
+from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
@@ -104,9 +107,15 @@ class Estimated:
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "estimate": estimate_record(self.estimate, self.question),
+            "expected": expected_record(self.question, self.estimate.layout, self.expected),
             "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
             **meant_record(self.meant),
         }
+
+    @cached_property
+    def expected(self) -> ExpectedStep | None:
+        """What its step should take."""
+        return expected_step(self.question, self.estimate)
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -122,7 +131,12 @@ class Estimated:
     def __repr__(self) -> str:
         far = crossing_sentence(crossing(self.question, self.estimate))
         filled = "" if self.meant is None else filled_sentence(self.meant)
-        return "\n".join(filter(None, [filled, estimate_text(self.estimate, chosen=self.split_chosen), far]))
+        trusted = (
+            expected_sentence(self.expected),
+            nearest_sentence(self.question, self.estimate.layout, self.expected),
+        )
+        told = estimate_text(self.estimate, chosen=self.split_chosen)
+        return "\n".join(filter(None, [filled, told, *trusted, far]))
 
     def _repr_html_(self) -> str:
         return f"<p>{as_html(repr(self))}</p>"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from cost_models.units import format_seconds
 from meshwright.families.transformer.planning.recommendation import (
     recommended_in_plan,
-    tried_record,
-    tried_sentence,
 )
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, meant_record, question_record
 from meshwright.render.estimates import host_sentences
+from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
@@ -62,7 +63,7 @@ class Explained(AnswerBase):
             "plan": estimate_record(self.explanation.estimate, self.question),
             "searched": self.explanation.origin.searched,
             "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
-            "tried": tried_record(self.question, self.explanation.estimate.layout),
+            "expected": expected_record(self.question, self.explanation.estimate.layout, self.expected),
             "recommendation": None if told is None else told.model_dump(mode="json"),
             "binds": {
                 "resource": bound.resource,
@@ -87,6 +88,11 @@ class Explained(AnswerBase):
             "notes": list(self.notes),
         }
 
+    @cached_property
+    def expected(self) -> ExpectedStep | None:
+        """What its step should take."""
+        return expected_step(self.question, self.explanation.estimate)
+
     @property
     def text(self) -> tuple[str | Table, ...]:
         estimate = self.explanation.estimate
@@ -102,9 +108,12 @@ class Explained(AnswerBase):
         why = "" if self.plan is None else recommended_in_plan(self.plan)
         estimate = self.explanation.estimate
         far = crossing_sentence(crossing(self.question, estimate))
-        nearest = tried_sentence(self.question, estimate)
+        trusted = (
+            expected_sentence(self.expected),
+            nearest_sentence(self.question, estimate.layout, self.expected),
+        )
         counted = count_sentence(self.question, estimate.layout.tp)
-        return "\n".join(filter(None, [explanation_text(self.explanation), counted, far, why, nearest]))
+        return "\n".join(filter(None, [explanation_text(self.explanation), counted, far, why, *trusted]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ class ForecastOptions(Operations):
     """None: those of the plan's question."""
     _: KW_ONLY
     every: int | None = flag("STEPS", "Between checkpoints; default the best.", kind=int, least=1)
+    price: str | float | None = flag("MONEY", "Of one GPU-hour, e.g. 2.50.", panel="objective")
+    start: str | date | None = flag("DATE", "Day on which it starts, e.g. 2027-01-04.", panel="objective")
 
 
 @as_keywords(ForecastOptions)
@@ -33,7 +36,8 @@ def forecast(options: ForecastOptions) -> Forecasted:
     """Forecast when training a plan on so many tokens ends.
 
     `operations` are failures, restarts and storage: a catalogue name (`llama3` unless said), a file, a spec, or the
-    report of a run that saved; `mtbf`, `restart`, `storage` and `spares` replace parts of them.
+    report of a run that saved; `mtbf`, `restart`, `storage` and `spares` replace parts of them. With a `price` of a
+    GPU-hour it says what the job costs, with a `start` on which day it ends.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from statistics import NormalDist
+from typing import Any
 
+import numpy as np
+
+from cost_models.expected.steps import ExpectedStep
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast, with_every
-from cost_models.reliability.outlook import Change, changes_of, draw_ends
+from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.plots.drawing import draw_forecast
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
+from meshwright.render.expected import expected_record
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
-from meshwright.render.words import percent, wrapped
+from meshwright.render.words import money, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.any_run import PART_WORDS
 
-if TYPE_CHECKING:
-    pass
-
-_SHARES = (0.1, 0.5, 0.9)
+_SHARES = (0.05, 0.5, 0.95)
+"""Both ends of a 90 % interval around the median."""
+_STEPS = 40
+"""Steps that ends are drawn with."""
+_NAMES = ("p5", "p50", "p95")
 _DAY = 86400.0
 _UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _WORTH = 2.0
@@ -36,12 +43,22 @@ class Forecasted(AnswerBase):
 
     question: Question
     found: Forecast
+    expected: ExpectedStep | None = None
+    """What a step should take, with its interval; None: as long as it says."""
+    price: float | None = None
+    """Of a GPU-hour."""
+    start: date | None = None
     assumptions: tuple[str, ...] = ()
 
     @cached_property
     def ends(self) -> dict[float, float]:
-        """Share of draws → seconds within which they end: 10, 50 and 90 %."""
-        drawn = draw_ends(self.found)
+        """Share of draws → seconds within which they end: 5, 50 and 95 %; steps and failures are drawn."""
+        if self.expected is None:
+            drawn = draw_ends(self.found)
+        else:
+            shares = (np.arange(_STEPS) + 0.5) / _STEPS
+            normal = np.array([NormalDist().inv_cdf(share) for share in shares])
+            drawn = draw_ends_of(self.found, self.expected.drawn(normal))
         return {share: drawn.at(share) for share in _SHARES}
 
     @cached_property
@@ -74,9 +91,13 @@ class Forecasted(AnswerBase):
                 "step_seconds": found.job.step_seconds,
                 "checkpoint_bytes": found.job.checkpoint_bytes,
             },
+            "expected_step": expected_record(self.question, None, self.expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
-            "ends": {f"p{share:.0%}".rstrip("%"): seconds for share, seconds in self.ends.items()},
+            "ends": dict(zip(_NAMES, self.ends.values(), strict=True)),
+            "dates": None if self.start is None else dict(zip(_NAMES, map(str, self._dates), strict=True)),
+            "price": self.price,
+            "costs": None if self.price is None else dict(zip(_NAMES, self._costs, strict=True)),
             "goodput": found.goodput,
             "parts": found.parts.as_dict(),
             "failures": found.failures,
@@ -111,7 +132,7 @@ class Forecasted(AnswerBase):
         assert tokens is not None
         header = (
             f"{self.question.model.name} on {gpus_in_words(self.question)}: {format_count(tokens)} tokens take"
-            f" {grouped(found.job.steps)} steps of {format_seconds(found.job.step_seconds)};"
+            f" {grouped(found.job.steps)} steps of {format_seconds(found.job.step_seconds)}{self._on_paper};"
             f" operations {found.operations.name}"
         )
         lines: list[str | Table] = [wrapped(header), "", wrapped(self._end), "", self._parts]
@@ -121,14 +142,39 @@ class Forecasted(AnswerBase):
         return tuple(lines)
 
     @property
+    def _on_paper(self) -> str:
+        """ " (90 % interval 13.8 s to 16.1 s; 14.9 s on paper)"."""
+        if self.expected is None:
+            return ""
+        low, high = map(format_seconds, self.expected.interval)
+        return f" (90 % interval {low} to {high}; {format_seconds(self.expected.on_paper)} on paper)"
+
+    @property
     def _end(self) -> str:
         early, middle, late = (_time(self.ends[share]) for share in _SHARES)
+        words = f"Ends after {middle}, 90 % interval {early} to {late}"
+        if self.start is not None:
+            first, day, last = self._dates
+            words = f"Ends on {day}, 90 % interval {first} to {last} ({middle} from {self.start})"
+        if self.price is not None:
+            low, cost, high = map(money, self._costs)
+            words += f". Costs {cost}, 90 % interval {low} to {high}, at {money(self.price)} a GPU-hour"
         energy = self.found.kilowatt_hours
-        words = (
-            f"Ends after {middle} (one in ten by {early}, nine in ten by {late}): goodput"
-            f" {percent(self.found.goodput)}, {format_count(self.found.gpu_hours)} GPU-hours"
-        )
+        words += f". Goodput {percent(self.found.goodput)}, {format_count(self.found.gpu_hours)} GPU-hours"
         return words if energy is None else f"{words}, {energy / 1e6:,.2f} GWh at the GPUs' power limit"
+
+    @property
+    def _dates(self) -> list[date]:
+        """The days on which it ends: early, median, late."""
+        assert self.start is not None
+        last = (date.max - self.start).days
+        return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends.values()]
+
+    @property
+    def _costs(self) -> list[float]:
+        """Dollars of all its GPU-hours: early, median, late."""
+        assert self.price is not None
+        return [self.price * self.found.job.gpus * end / 3600 for end in self.ends.values()]
 
     @property
     def _parts(self) -> Table:
@@ -165,7 +211,7 @@ class Forecasted(AnswerBase):
         if found.waiting.chance:
             words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
         if found.operations.slow_hosts:
-            words += "; slow hosts are " + ("replaced as they turn up" if found.evicts else "kept")
+            words += "; slow hosts are " + ("replaced as they are found" if found.evicts else "kept")
         return words
 
     @property

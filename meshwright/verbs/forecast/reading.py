@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
+from typing import Any, TypeVar
 
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.amounts import read_tokens
+from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.files.amounts import read_price, read_tokens
 from cost_models.question import Question
 from cost_models.reliability.forecast import Job, job_of
 from cost_models.reliability.forecast import forecast as forecast_of
@@ -23,6 +28,8 @@ from planner.any_plan import AnyPlan
 from planner.plan import Plan
 from planner.repricing import priced_again
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastQuestion:
@@ -32,6 +39,10 @@ class ForecastQuestion:
     job: Job
     operations: OperationsSpec
     every: int | None
+    expected: ExpectedStep | None = None
+    price: float | None = None
+    """Of a GPU-hour."""
+    start: date | None = None
     assumptions: tuple[str, ...] = ()
 
     def answer(self) -> Forecasted:
@@ -42,7 +53,14 @@ class ForecastQuestion:
             InputError: an interval that storage cannot keep up with.
         """
         found = forecast_of(self.job, self.operations, self.every)
-        return Forecasted(question=self.question, found=found, assumptions=self.assumptions)
+        return Forecasted(
+            question=self.question,
+            found=found,
+            expected=self.expected,
+            price=self.price,
+            start=self.start,
+            assumptions=self.assumptions,
+        )
 
 
 def ask(options: ForecastOptions) -> ForecastQuestion:
@@ -55,17 +73,47 @@ def ask(options: ForecastOptions) -> ForecastQuestion:
     problems = Problems()
     question = problems.read(lambda: _to_train_on(plan.question, options.tokens))
     operations = problems.read(lambda: operations_of(_read(options)))
+    price = problems.read(lambda: _said("--price", options.price, read_price))
+    start = problems.read(lambda: _said("--start", options.start, _date))
     problems.require()
     assert question is not None
     assert operations is not None
     assumed = f"operations `{USUAL}`, as nothing is said of yours (--operations)"
+    job, expected = _job(question, plan)
     return ForecastQuestion(
         question=question,
-        job=job_of(question, priced_again(plan).step_seconds),
+        job=job,
+        expected=expected,
+        price=price,
+        start=start,
         operations=operations,
         every=options.every,
         assumptions=() if options.operations is not None else (assumed,),
     )
+
+
+def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
+    """The job of a plan, at the step that is expected of it."""
+    priced = priced_again(plan)
+    expected = expected_step(question, priced)
+    return job_of(question, priced.step_seconds if expected is None else expected.seconds), expected
+
+
+def _said(flag: str, said: Any, read: Callable[[Any], T]) -> T | None:
+    """What a flag says, None where it says nothing. Raises InputError with its name."""
+    try:
+        return None if said is None else read(said)
+    except ValueError as error:
+        raise InputError("the job cannot be read", problems=[Problem(flag, str(error))]) from None
+
+
+def _date(said: str | date) -> date:
+    try:
+        return said if isinstance(said, date) else date.fromisoformat(said.strip())
+    except ValueError:
+        raise ValueError(
+            f"`{printable(str(said), limit=60)}` is no date; write it like `2027-01-04`"
+        ) from None
 
 
 def steps_between_checkpoints(
@@ -91,7 +139,7 @@ def steps_between_checkpoints(
         )
     question = plan.question
     asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
-    return forecast_of(job_of(asked, priced_again(plan).step_seconds), known).every, known.name
+    return forecast_of(_job(asked, plan)[0], known).every, known.name
 
 
 def _read(options: Operations) -> Operations:

@@ -11,7 +11,7 @@ import pytest
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
 from cost_models.reliability.forecast import Job, forecast, with_every
-from cost_models.reliability.outlook import RUNS, changes_of, draw_ends
+from cost_models.reliability.outlook import RUNS, changes_of, draw_ends, draw_ends_of
 from cost_models.specs.operations import OperationsSpec
 
 JOB = Job(
@@ -46,6 +46,24 @@ def test_a_checkpoint_of_a_trillion_parameters_takes_fifty_seconds() -> None:
     found = forecast(JOB, operations())
     assert found.flush == pytest.approx(50.5, abs=0.1)
     assert found.copy == pytest.approx(13.8e12 / 3072 / 25e9)
+
+
+def test_the_slow_hosts_of_a_source_cost_what_it_says() -> None:
+    """MegaScale trains for more than 90 % of its time on 12,288 GPUs, slow hosts found and replaced."""
+    own = replace(JOB, gpus=12_288, nodes=1_536, steps=80_000, step_seconds=6.3, checkpoint_bytes=175e9 * 14)
+    found = forecast(own, load_operations("megascale"))
+    assert found.evicts
+    assert 0.90 < found.goodput < 0.95
+    assert found.parts["stragglers"] < 0.02 * found.seconds
+    assert draw_ends(found, runs=2000).seconds.mean() == pytest.approx(found.seconds, rel=0.005)
+
+
+def test_ends_are_as_uncertain_as_the_step() -> None:
+    """Steps between half and twice as long spread the end by about as much, whatever failures add."""
+    found = forecast(JOB, operations())
+    ends = draw_ends_of(found, np.array([0.5, 1.0, 2.0]) * JOB.step_seconds, runs=300)
+    assert ends.at(0.95) / ends.at(0.05) > 3.5
+    assert ends.at(0.5) == pytest.approx(found.seconds, rel=0.05)
 
 
 def test_parts_sum_to_the_whole() -> None:

@@ -94,6 +94,6 @@ def test_without_it_something_may_fit(meshwright) -> None:
     """One of the remedies where nothing fits with so much chance."""
     asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2600 MiB")
     assert meshwright("plan", *asked, *QUICK).code == 0
-    answer = meshwright("plan", *asked, *QUICK, "--confidence", "99.99%")
+    answer = meshwright("plan", *asked, *QUICK, "--confidence", "99%")
     assert answer.code == 1
     assert "  without --confidence: " in answer.err

@@ -26,13 +26,25 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_says_when_it_ends_and_how_often_to_save(plan: Path) -> None:
     answer = forecast(plan, "3T", operations="llama3", spares=2)
     text = "\n".join(str(part) for part in answer.text)
-    for words in ("Ends after", "goodput", "Save every", "failures are expected", "half as many failures"):
+    for words in ("Ends after", "Goodput", "Save every", "failures are expected", "half as many failures"):
         assert words in text
     assert all(len(line) <= 80 for line in text.splitlines())
     record = json.loads(json.dumps(answer.record()))
-    assert record["ends"]["p10"] < record["ends"]["p50"] < record["ends"]["p90"]
+    assert record["ends"]["p5"] < record["ends"]["p50"] < record["ends"]["p95"]
     assert sum(record["parts"].values()) == pytest.approx(record["seconds"])
     assert answer.to_frame()["seconds"].sum() == pytest.approx(record["seconds"])
+
+
+def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
+    answer = forecast(plan, "3T", price="2.5/gpu-hour", start="2027-01-04")
+    record, text = answer.record(), " ".join(" ".join(map(str, answer.text)).split())
+    low, high = record["expected_step"]["step_seconds_90"]
+    ends, costs, dates = record["ends"], record["costs"], record["dates"]
+    assert ends["p95"] / ends["p5"] == pytest.approx(high / low, rel=0.1)
+    assert costs["p50"] == pytest.approx(2.5 * 8192 * ends["p50"] / 3600)
+    assert "2027-01-04" < dates["p5"] < dates["p50"] < dates["p95"]
+    assert f"Ends on {dates['p50']}, 90 % interval {dates['p5']} to {dates['p95']}" in text
+    assert "at $2.50 a GPU-hour" in text
 
 
 def test_flags_change_the_operations(plan: Path) -> None:
@@ -47,9 +59,9 @@ def test_flags_change_the_operations(plan: Path) -> None:
 
 def test_what_is_wrong_is_said_at_once(plan: Path) -> None:
     with pytest.raises(InputError) as caught:
-        forecast(plan, None, mtbf="often", storage="quick", spares=-1)
+        forecast(plan, None, mtbf="often", storage="quick", spares=-1, price="much", start="soon")
     places = {problem.where for problem in caught.value.problems}
-    assert {"--tokens", "--mtbf", "--storage", "--spares"} <= places
+    assert {"--tokens", "--mtbf", "--storage", "--spares", "--price", "--start"} <= places
 
 
 def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:

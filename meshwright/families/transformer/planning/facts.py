@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import Estimate
-from cost_models.pipeline.under_scenarios import step_interval
+from cost_models.expected.steps import expected_step
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import pair_error_of
 from cost_models.units import counted, format_bytes, format_seconds, grouped
@@ -19,7 +19,7 @@ from meshwright.render.goals import measured_words, optimum_proof_words, trainin
 from meshwright.render.ranked import proof_words
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
-from planner.answers.recommended import STATED, Recommendation
+from planner.answers.recommended import Recommendation
 from planner.certificate import Certificate
 from planner.explaining.compare import difference
 from planner.plan import Plan
@@ -35,8 +35,8 @@ def plan_facts(
         where = f" of {cluster}" if cluster else ""
         yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + where)
     yield Fact(name="train with", value=picked.layout.brief)
-    interval = step_interval(question, picked.layout, picked.step_seconds, STATED)
-    yield from estimate_facts(picked, interval, more=_memory_words(told))
+    expected = expected_step(question, picked) if told is None else told.expected
+    yield from estimate_facts(picked, expected, more=_memory_words(told))
     yield from host_facts(picked)
     if training := training_words(optimum):
         yield Fact(name="training", value=training)
@@ -59,8 +59,7 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
     """The same of a plan file, as its layout is priced now."""
     question, told, certificate = plan.question, plan.recommendation, plan.certificate
     yield Fact(name="train with", value=estimate.layout.brief)
-    interval = step_interval(question, estimate.layout, estimate.step_seconds, STATED)
-    yield from (*estimate_facts(estimate, interval), *host_facts(estimate))
+    yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
     if certificate is None:
         yield Fact(name="proof", value="none: this layout was given, not searched for")
         return

@@ -17,7 +17,6 @@ from meshwright.families.transformer.planning.next_step import odd_count_note, r
 from meshwright.families.transformer.planning.recommendation import (
     near_sentence,
     recommendation_record,
-    tried_sentence,
 )
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
@@ -26,6 +25,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import warning_lines
+from meshwright.render.expected import nearest_sentence
 from meshwright.render.explanation import why_not_text
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
@@ -207,7 +207,7 @@ class Planned(AnswerBase):
         below = [
             *warning_lines(picked),
             worth_sentence(self.question, picked),
-            "" if told is None else tried_sentence(self.question, picked),
+            "" if told is None else nearest_sentence(self.question, picked.layout, told.expected),
         ]
         answer = *head, *filter(None, below)
         return (*answer, "", *self.ranking) if self.ranks else answer

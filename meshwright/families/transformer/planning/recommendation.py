@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.axes.layout import Layout
-from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.risk import Risk
-from cost_models.uncertainty import coverage_of
-from cost_models.units import counted, format_seconds, grouped
+from cost_models.units import counted, format_seconds
 from meshwright.records.estimates import estimate_record
-from meshwright.render.words import percent, sentence_list, wrapped
+from meshwright.render.expected import expected_record
+from meshwright.render.words import percent, wrapped
 from planner.answers.recommended import Beside, Recommendation
 from planner.plan import Plan
 
@@ -32,29 +30,6 @@ def near_sentence(told: Recommendation) -> str:
         f"Up to {counted(near.layouts, 'layout')} lie within {percent(near.share)} of the {FASTEST[told.risk]},"
         " the model's error between two layouts"
     )
-
-
-def tried_sentence(question: Question, estimate: Estimate) -> str:
-    """The nearest timed runs with their error, and what of the layout nobody timed; empty where a profile has none."""
-    told = coverage_of(question, estimate.layout)
-    if told is None:
-        return ""
-    runs = told.nearest
-    gpus = (
-        grouped(runs.most_gpus)
-        if runs.fewest_gpus == runs.most_gpus
-        else f"{grouped(runs.fewest_gpus)} to {grouped(runs.most_gpus)}"
-    )
-    said = (
-        f"Nearest timed runs: {counted(runs.runs, 'run')} of {runs.source} ({runs.stack} on {gpus} {runs.gpu}),"
-        f" {percent(runs.median_error)} off"
-    )
-    beyond = [word for word in told.beyond_nearest if word not in told.uncovered]
-    if beyond:
-        said += f", none with {sentence_list(beyond)}"
-    if told.uncovered:
-        said += f"; no run of profile {question.hardware.name} had {sentence_list(told.uncovered)}"
-    return wrapped(said)
 
 
 def recommended_in_plan(plan: Plan) -> str:
@@ -79,7 +54,6 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
     """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
     return {
         "plan": estimate_record(told.estimate),
-        "step_seconds_90": None if told.interval is None else list(told.interval),
         "risk": told.risk,
         "why": told.why,
         "is_fastest": told.is_fastest,
@@ -91,20 +65,8 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         "within_error": None
         if told.within_error is None
         else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
-        "tried": tried_record(question, told.estimate.layout),
+        "expected": expected_record(question, told.estimate.layout, told.expected),
         "certificate": told.certificate.model_dump(mode="json"),
-    }
-
-
-def tried_record(question: Question, layout: Layout) -> dict[str, Any] | None:
-    """The nearest timed runs of a layout, and the words of it that none had; None where its profile has none."""
-    found = coverage_of(question, layout)
-    if found is None:
-        return None
-    return {
-        "nearest": found.nearest.model_dump(mode="json"),
-        "beyond_nearest": list(found.beyond_nearest),
-        "untried": list(found.uncovered),
     }
 
 

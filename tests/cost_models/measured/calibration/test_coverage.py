@@ -1,4 +1,4 @@
-"""What timed runs say of one layout: the nearest of them, and what nobody timed."""
+"""What of a layout no run of its profile had."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
 from cost_models.specs.training import TrainingSpec
-from cost_models.uncertainty import coverage_of
+from cost_models.uncertainty import untried
 
 
 def question(*timed: TimedRuns) -> Question:
@@ -30,21 +30,9 @@ def runs(source: str, stack: str = "megatron-2021", most_gpus: int = 4096, **axe
 
 
 def test_a_profile_without_runs_says_nothing() -> None:
-    assert coverage_of(question(), parse_layout("tp8 pp8 dp16")) is None
+    assert untried(question(), parse_layout("tp8 pp8 dp16")) == ()
 
 
-def test_the_nearest_runs_leave_least_untried() -> None:
+def test_what_no_run_of_the_profile_had_is_named() -> None:
     asked = question(runs("far", tp="1 2"), runs("near", tp="1 8", pp="1 16", most_gpus=64))
-    found = coverage_of(asked, parse_layout("tp8 pp8 cp2 dp8 recompute=full"))
-    assert found is not None
-    assert found.nearest.source == "near"
-    assert found.uncovered == ("cp2", "recompute=full")
-    assert found.beyond_nearest == ("cp2", "recompute=full", "1,024 GPUs")
-
-
-def test_of_runs_alike_those_under_its_stack_are_nearer() -> None:
-    asked = question(runs("other", tp="8"), runs("own", stack="megatron-core", tp="8"))
-    found = coverage_of(asked, parse_layout("tp8 dp128"))
-    assert found is not None
-    assert found.nearest.source == "own"
-    assert found.uncovered == ()
+    assert untried(asked, parse_layout("tp8 pp8 cp2 dp8 recompute=full")) == ("cp2", "recompute=full")

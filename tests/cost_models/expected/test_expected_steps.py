@@ -1,0 +1,116 @@
+"""The expected step: the same question pulls, a borrowed profile widens, no interval reaches above 80 % MFU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.estimate import Estimate
+from cost_models.expected.process import fitted
+from cost_models.expected.rows import FEATURES, features_of, names_of, timed_rows
+from cost_models.expected.steps import MOST_MFU, ExpectedStep, expected_step, spread_of
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.measured.calibration.step_time_fit import measured_seconds
+from cost_models.measured.runs.cases import read_case
+from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+
+TIMED = "tp4 pp4 vpp5 cp2 dp2 mbs1 zero1 sp"
+"""What NVIDIA ran Llama 3.1 70B with on 64 H100 (dgxc-0013 and two later releases)."""
+
+
+def priced(cluster: str, layout: str) -> tuple[Question, Estimate]:
+    training = TrainingSpec(global_batch=128, sequence_length=8192)
+    asked = complete_question(catalog.load_model("llama3-70b"), resolve_cluster(cluster, 64), training)
+    return asked, estimate(asked, parse_layout(layout))
+
+
+def expected(cluster: str, layout: str) -> ExpectedStep:
+    found = expected_step(*priced(cluster, layout))
+    assert found is not None
+    return found
+
+
+def test_runs_of_the_same_question_are_named_and_narrow_it() -> None:
+    found = expected("dgx-h100", TIMED)
+    near = found.nearest
+    assert near is not None
+    assert (near.source, near.runs, near.differs) == ("dgxc", 3, ())
+    assert (near.least_seconds, near.most_seconds) == (14.61, 14.72)
+    assert found.low < 14.61 < 14.72 < found.high
+    assert found.high / found.low < 1.35
+
+
+def test_the_same_question_pulls_towards_what_was_measured() -> None:
+    """Were the three runs twice as slow as predicted, so nearly would the next be expected."""
+    from cost_models.expected.steps import row_of
+
+    question, own = priced("dgx-h100", TIMED)
+    kernel, _, _ = fitted()
+    rows, errors = timed_rows()
+    asked = row_of(question, own.layout, 0.1)
+    same = np.abs(rows.features - asked.features).max(axis=1) < 0.05
+    near = rows.some(same | (rows.names["source"] == "megatron_core_h100"))
+    moved = np.where(same, 0.2, errors)[same | (rows.names["source"] == "megatron_core_h100")]
+    assert same.sum() == 3
+    mean, deviation = kernel.posterior(asked, near, moved)
+    assert mean > 0.5 * 0.2
+    assert deviation < 0.8 * math.sqrt(float(kernel.prior(asked)[0]))
+
+
+def test_another_layout_says_in_what_it_differs() -> None:
+    near = expected("dgx-h100", TIMED.replace("vpp5", "vpp4")).nearest
+    assert near is not None
+    assert near.differs == ("vpp",)
+
+
+def test_a_borrowed_profile_widens_the_interval_and_has_an_error_of_its_own() -> None:
+    own, other = expected("dgx-h100", TIMED), expected("mi300x", TIMED)
+    assert not own.borrowed
+    assert other.borrowed
+    assert other.high / other.low > 1.1 * own.high / own.low
+    trust = priced("mi300x", TIMED)[1].trust
+    assert trust.borrowed == "h100-sxm"
+    assert trust.error == fitted()[2]["borrowed_error"] > 0.05
+    assert "borrowed from h100-sxm" in str(trust)
+
+
+def test_no_interval_reaches_above_eighty_percent_mfu() -> None:
+    question, own = priced("dgx-h100", TIMED)
+    fast = expected_step(question, replace(own, mfu=0.78))
+    assert fast is not None
+    assert own.step_seconds * 0.78 / fast.low <= MOST_MFU + 1e-9
+    assert fast.low <= fast.seconds <= fast.high
+
+
+def test_draws_end_where_the_interval_does() -> None:
+    found = expected("dgx-h100", TIMED)
+    ends = found.drawn(np.array([-1.6448536, 0.0, 1.6448536]))
+    assert ends == pytest.approx([found.low, found.seconds, found.high], rel=1e-6)
+
+
+@pytest.mark.parametrize("run", ["dgxc-0013", "llm_foundry-0201", "vtrain_multi-0001", "simumax_b200-0001"])
+def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
+    """`python benchmarks/fit_errors.py --rows` writes it again where predictions move."""
+    rows, errors = timed_rows()
+    (place,) = [at for at, told in enumerate(rows.told) if told["run"] == run]
+    case = read_case(next(row for row in shipped_rows() if row.row_id == run))
+    seconds = estimate(case.question, case.layout).step_seconds
+    features, under = (
+        features_of(case.question, case.layout),
+        seconds_under_scenarios(case.question, case.layout),
+    )
+    assert under is not None
+    assert errors[place] == pytest.approx(math.log(measured_seconds(case) / seconds), abs=2e-3)
+    assert rows.spread[place] == pytest.approx(spread_of(under, seconds), rel=0.02)
+    assert rows.features[place] == pytest.approx([features[name] for name in FEATURES], abs=1e-4)
+    assert {name: rows.names[name][place] for name in names_of(case.question)} == names_of(case.question)
