@@ -13,6 +13,8 @@ from cost_models.units import format_seconds, grouped
 from meshwright.render.words import percent, sentence_list, wrapped
 
 _TIMES = {1: "once", 2: "twice"}
+_FEW = 3
+"""Differences up to which times can be compared."""
 
 
 def expected_sentence(expected: ExpectedStep | None) -> str:
@@ -38,8 +40,10 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
         f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off;"
         f" differs in {sentence_list(list(runs.differs))}"
     )
+    if len(runs.differs) > _FEW:
+        said = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if expected.borrowed:
-        said = f"No run on this GPU or its die was timed. {said}"
+        said = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if missing:
         said += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
     return wrapped(said)
