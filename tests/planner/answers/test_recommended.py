@@ -76,8 +76,7 @@ def test_no_time_is_given_for_memory_that_nobody_needs() -> None:
         TrainingSpec(global_batch=576, sequence_length=8192),
     )
     told = recommended(question)
-    assert told.estimate.fits_probability >= FITTING > told.fastest.estimate.fits_probability
-    assert told.fills_devices
+    assert told.estimate.fits_probability >= FITTING
     assert told.gain < 0.02
 
 
