@@ -92,7 +92,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], st
         "import run.sh dgx-h100",
         "import x dgx-h100 --from megatron",
         "import recipe.toml dgx-h100 --gpus 8",
-        "import gpt.yaml dgx-h100",
+        "import gpt.yaml dgx-h100 --from nemo",
         f"plan model.yaml {' '.join(ASKED[1:])}",
         f"plan gpt2-small cluster.yaml {' '.join(SIZES)}",
         f"plan gpt2-small dgx-h100 --training run.yaml {' '.join(SIZES)}",
