@@ -112,10 +112,12 @@ def python() -> Iterator[str]:
 
 
 def _members(value: type) -> Iterator[tuple[str, str]]:
-    for name, member in vars(value).items():
+    # pydantic's own members are left alone: asked for anything, they are built, which adds to the class
+    public = [(name, member) for name, member in vars(value).items() if not name.startswith("_")]
+    for name, member in public:
         known = getattr(member, "__func__", member)
         told = inspect.getdoc(known)
-        if not name.startswith("_") and told and isinstance(known, (types.FunctionType, property)):
+        if told and isinstance(known, (types.FunctionType, property)):
             yield name, " ".join(told.split("\n\n")[0].split())
 
 

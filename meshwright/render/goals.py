@@ -74,7 +74,8 @@ def optimum_proof_words(optimum: Optimum) -> str:
         over += f" ({fewer[-1]})" if fewer else ""
     if optimum.gap <= PROVEN:
         least = "highest" if measure.highest else "lowest"
-        return f"{best} is proved the {least}{over}: {done}"
+        prove = "are" if measure.unit == "GPUs" and round(optimum.value) != 1 else "is"
+        return f"{best} {prove} proved the {least}{over}: {done}"
     if optimum.gap >= 1:
         return f"stopped at {best}{over} with nothing proved: {done}"
     return f"stopped at {best}{over}, proved within {percent(optimum.gap)} of the optimum: {done}"

@@ -59,8 +59,8 @@ def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
     if stack == runs:
         return None
     return (
-        f"note: the plan is for stack {stack}, what runs is {runs}: memory and times differ;"
-        f" --stack {runs} plans for it"
+        f"note: the plan is for stack {stack} but {runs} runs it, whose memory and times differ;"
+        f" `plan --stack {runs}` makes a plan for it"
     )
 
 
@@ -69,7 +69,9 @@ def on_other_devices(plan: Plan, device: str) -> str:
     gpu = plan.question.cluster.gpu
     if (gpu.kind == "cpu") == (device == "cpu"):
         return ""
-    return f"The plan is for {gpu.name} and ran on {device}: errors of times and memory say nothing of it."
+    return (
+        f"The plan is for {gpu.name} but ran on {device}: its times and memory cannot be judged by this run."
+    )
 
 
 def comparison_table(lines: Sequence[ComparedQuantity], measured: str = "measured") -> Table:
@@ -84,7 +86,7 @@ def next_step(lines: Sequence[ComparedQuantity], report: Path) -> str:
     """What to do with a report: learn from it where its plan was further off than steps are from one another."""
     if far := [line for line in lines if line.beyond_noise]:
         off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
-        return f"Beyond the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
+        return f"Off by more than the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
     return f"Next: meshwright plot accuracy {report}"
 
 
@@ -94,8 +96,8 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
     idlest = min(routers, key=lambda router: router.smallest_load)
     least = min(router.entropy for router in routers)
     return (
-        f"experts: the busiest had {busiest.largest_load:.1f} x the mean load (block {busiest.layer}), the idlest"
-        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy from {least:.2f} of an even load's"
+        f"load of experts: highest {busiest.largest_load:.1f} x the mean (block {busiest.layer}), lowest"
+        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy at least {least:.2f} of an even load's"
     )
 
 

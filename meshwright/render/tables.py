@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from html import escape
+from itertools import groupby, zip_longest
 
 from meshwright.render.words import line_width, lines_of
 
@@ -53,6 +54,19 @@ class Table:
         """As it fits the terminal."""
         return "\n".join(self.lines(line_width()))
 
+    @property
+    def html(self) -> str:
+        """As the element of a page that has its own style; every cell is escaped."""
+        sides = [' style="text-align: left"' if one.left or one.wraps else "" for one in self.columns]
+
+        def row(cells: Sequence[str], tag: str) -> str:
+            filled = zip(cells, sides, strict=True)
+            return "<tr>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for cell, side in filled) + "</tr>"
+
+        head = row([one.header for one in self.columns], "th")
+        body = "".join(row(cells, "td") for cells in zip(*(one.cells for one in self.columns), strict=True))
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
     def lines(self, width: int) -> list[str]:
         """Lines of `width` characters; columns that find no room stand below, after the first one again.
 
@@ -82,6 +96,17 @@ def table(
             for place, header in enumerate(headers)
         )
     )
+
+
+def in_notebook(text: Sequence[str | Table]) -> str:
+    """An answer as HTML: its sentences as they are printed, its tables as tables."""
+    parts = []
+    for is_table, blocks in groupby(text, key=lambda block: isinstance(block, Table)):
+        if is_table:
+            parts += [block.html for block in blocks if isinstance(block, Table)]
+        elif said := "\n".join(map(str, blocks)).strip("\n"):
+            parts.append(f"<pre>{escape(said)}</pre>")
+    return "".join(parts)
 
 
 def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:

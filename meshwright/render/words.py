@@ -170,10 +170,3 @@ def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
 def sentence_list(words: Sequence[str]) -> str:
     """["a", "b", "c"] → "a, b and c"."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
-
-
-def as_html(text: str) -> str:
-    """The text for a notebook: escaped, its lines kept."""
-    from html import escape
-
-    return escape(text).replace("\n", "<br>")

@@ -9,8 +9,13 @@ import pytest
 from console_blocks import ROOT, Outcome, Step, complaints, masked, play
 from effort import THOROUGH
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-USUAL = ("calibrating-from-runs", "other-trainers", "your-model")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    ROOT / "docs" / "concepts" / "search-and-proof.md",
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+]
+USUAL = ("README", "calibrating-from-runs", "other-trainers", "your-model")
 """Those that take a few seconds; the others are run in a thorough test: some calibrate, train or search for minutes."""
 
 

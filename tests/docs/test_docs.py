@@ -151,6 +151,19 @@ def test_hints_of_missing_packages_name_what_the_extra_does(extra: str, room: st
     assert "pip install 'meshwright" not in sources
 
 
+def test_the_readme_states_the_errors_of_the_sources_left_out() -> None:
+    readme, page = (
+        " ".join((ROOT / name).read_text("utf-8").split()) for name in ("README.md", "docs/left-out.md")
+    )
+    found = re.search(
+        r"Median of the (\d+) medians ([\d.]+ %), the worst ([\d.]+ %)\..*? of ([\d,]+) runs", page
+    )
+    assert found is not None
+    number, median, worst, runs = found.groups()
+    assert f"predicts {runs} published runs" in readme
+    assert f"the median of the {number} medians is {median}, the worst {worst} (" in readme
+
+
 def test_the_first_screen_of_the_readme_is_an_answer() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     first = text[: text.index("\n```\n") + 5]

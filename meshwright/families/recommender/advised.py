@@ -13,7 +13,7 @@ from meshwright.families.recommender.records import estimate_record, question_re
 from meshwright.families.recommender.text import precise, proof_text, question_text
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, change, sentence_list, wrapped
+from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.plan_files import save_plan
@@ -113,7 +113,7 @@ class ShardingAdvised(AnswerBase):
             yield table(_HEADERS, list(self._cells()), words=("change",))
             yield ""
         if advice.changes:
-            yield "Each change fits and gains, alone and with those before it."
+            yield "Every change fits in memory and gains, alone and on top of those above it."
         elif advice.at_the_end:
             yield "Nothing to change: no sharding is faster."
         yield proof_text(advice.found.certificate)
@@ -146,13 +146,13 @@ class ShardingAdvised(AnswerBase):
             if one.estimate.step_seconds < best * (1 - WORTH):
                 yield wrapped(self._other(one, best))
         if idle := [one.words for one in others if one.estimate.step_seconds >= best * (1 - WORTH)]:
-            yield wrapped(f"Next to nothing would bring: {sentence_list(idle)}")
+            yield wrapped(f"Less than {percent(WORTH)} would come of {sentence_list(idle)}")
 
     def _other(self, one: OtherSharding, best: float) -> str:
         then = one.estimate
         proven = "" if one.proven else ", not proved"
-        said = f"{precise(then.step_seconds)} ({change(best, then.step_seconds)} on the best{proven})"
-        return f"Beyond the sharding, {one.words} ({one.trouble}): {said}"
+        said = f"{precise(then.step_seconds)} ({change(best, then.step_seconds)} from the best{proven})"
+        return f"With {one.words} ({one.trouble}): {said}"
 
     def _words(self, one: ShardingChange) -> str:
         """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""

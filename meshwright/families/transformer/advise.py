@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
@@ -15,7 +15,7 @@ from meshwright.render.estimates import mfu_words
 from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, as_html, change, wrapped
+from meshwright.render.words import NOT_PROVED, change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import PROVEN
 from planner.explaining.advice import Advice
@@ -23,9 +23,6 @@ from planner.explaining.whatif import NEXT_TO_NOTHING
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.space.restrictions import Restrictions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -131,20 +128,10 @@ class Advised(AnswerBase):
         header, today, end = self._around_the_table()
         return f"{header}\n\n{today}\n\n{advice_table(self.advice)}\n\n{end}"
 
-    def _repr_html_(self) -> str:
-        header, today, end = (f"<p>{as_html(text)}</p>" for text in self._around_the_table())
-        return f"{header}{today}{self._in_words().to_html(index=False, border=0)}{end}"
-
     def _around_the_table(self) -> tuple[str, str, str]:
         today = self.today
         header = question_header(self.advice.question, today.trust)
         return header, today_sentence(self.advice), conclusion(self.advice)
-
-    def _in_words(self) -> pd.DataFrame:
-        """The table of `meshwright advise`."""
-        import pandas as pd
-
-        return pd.DataFrame(advice_cells(self.advice), columns=list(HEADERS))
 
 
 HEADERS = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
@@ -176,7 +163,7 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
         rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
     if not is_reached(advice):
-        words = f"+ the rest: {advice.rest}" if advice.rest else "+ its blocks placed as planned"
+        words = f"+ the rest: {advice.rest}" if advice.rest else "+ blocks placed as in the best plan"
         rows.append((words, advice.rest_trouble, "", "", *_in_all(today, advice.best)))
     return rows
 
@@ -202,7 +189,7 @@ def conclusion(advice: Advice) -> str:
     certificate, best = advice.result.certificate, advice.best
     lines = []
     if advice.changes:
-        lines.append(wrapped("Each change breaks no rule and fits, alone and with those before it."))
+        lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))
     elif is_reached(advice):
         lines.append(wrapped("Nothing to change: no plan is faster."))
     lines.append(wrapped(f"Best: {best.layout.brief}"))
@@ -212,7 +199,7 @@ def conclusion(advice: Advice) -> str:
         proven = "" if one.proven else ", not proved"
         lines.append(
             wrapped(
-                f"Beyond the layout, {one.words} ({one.trouble}): {format_seconds(one.estimate.step_seconds)}"
+                f"With {one.words} ({one.trouble}): {format_seconds(one.estimate.step_seconds)}"
                 f" ({gain}{proven}), {unplaced(one.estimate.layout)}"
             )
         )

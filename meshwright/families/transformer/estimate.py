@@ -26,7 +26,6 @@ from meshwright.render.explanation import explanation_text, filled_sentence, why
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
-from meshwright.render.words import as_html
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explaining.completing import Meant, meant
 from planner.explaining.explain import explain
@@ -137,9 +136,6 @@ class Estimated:
         )
         told = estimate_text(self.estimate, chosen=self.split_chosen)
         return "\n".join(filter(None, [filled, told, *trusted, far]))
-
-    def _repr_html_(self) -> str:
-        return f"<p>{as_html(repr(self))}</p>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison, emulated, planned_memory
 from meshwright.render.measured import (
     built_table,
-    comparison_rows,
     comparison_table,
     error_text,
     next_step,
@@ -68,16 +67,6 @@ class Ran(AnyRan[RunReport]):
 
     def __repr__(self) -> str:
         return str(comparison_table(comparison(self.report)))
-
-    def _repr_html_(self) -> str:
-        return self._in_words().to_html(index=False, border=0)
-
-    def _in_words(self) -> pd.DataFrame:
-        """The table of `meshwright run`."""
-        import pandas as pd
-
-        rows = comparison_rows(comparison(self.report))
-        return pd.DataFrame(rows, columns=["", "predicted", "measured", "error", "noise"])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -15,7 +15,7 @@ from executor.measure.observed_run import Machine
 from executor.measure.report import RunReport
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, in_notebook, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 
 if TYPE_CHECKING:
@@ -87,13 +87,7 @@ class Calibrated:
         return str(runs_table(self.runs()))
 
     def _repr_html_(self) -> str:
-        return self._in_words().to_html(index=False, border=0)
-
-    def _in_words(self) -> pd.DataFrame:
-        """The table of runs of `meshwright calibrate --from-run`."""
-        import pandas as pd
-
-        return pd.DataFrame(map(run_cells, self.runs()), columns=list(RUN_HEADERS))
+        return in_notebook(self.text)
 
 
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}

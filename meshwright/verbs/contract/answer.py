@@ -38,6 +38,6 @@ class AnswerBase:
         return "\n".join(map(str, self.text))
 
     def _repr_html_(self) -> str:
-        from meshwright.render.words import as_html
+        from meshwright.render.tables import in_notebook
 
-        return f"<pre>{as_html(repr(self))}</pre>"
+        return in_notebook(self.text)

@@ -56,15 +56,15 @@ def _assumed(
     if plan is None:
         return None, ()
     if (plan.gpu.kind != "cpu") != on_gpu:
-        return None, (f"The plan is for {plan.gpu.name}: what it assumes is not of this {device}",)
+        return None, (f"The plan is for {plan.gpu.name}, so its figures are not compared with this {device}",)
     if not isinstance(plan, Plan):
-        return None, ("A plan of a recommender says nothing of products and links that could be compared",)
+        return None, ("A plan of a recommender has no rates of products and links to compare with",)
     from executor.doctor.examine import assumptions_of
 
     found = assumptions_of(plan)
     if found.known:
         return found, ()
-    return found, ("The plan counts on a datasheet, not on measurements: being slower than it is no finding",)
+    return found, ("The plan's figures are from a datasheet: a device slower than them is not reported",)
 
 
 _BUSY = 1.0
@@ -116,15 +116,17 @@ class Examined(AnswerBase):
         )
         lines: list[str | Table] = [wrapped(header), "", self._table, ""]
         busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + _on(seen, one.host)})
-        lines += [wrapped(f"{host} is busy with other work, too: links look slower") for host in busy]
+        lines += [
+            wrapped(f"{host} runs other work, too: its links look slower than they are") for host in busy
+        ]
         lines += [wrapped(note) for note in self.notes]
         if self.passed:
-            lines.append("Nothing is slower than it should be.")
+            lines.append("No device or link is slower than it should be.")
         return (*lines, *(wrapped(sentence(one)) for one in self.judgement.findings))
 
     @property
     def _table(self) -> Table:
-        headers = ["", "median", "worst", "of", "noise"] + ["plan"] * self.assumes
+        headers = ["", "median", "worst", "where", "noise"] + ["plan"] * self.assumes
         cells = []
         for one in self.judgement.checks:
             row = [
@@ -137,7 +139,7 @@ class Examined(AnswerBase):
             cells.append(
                 row + ["" if one.assumed is None else _amount(one.check, one.assumed)] * self.assumes
             )
-        return table(headers, cells, words=("", "of"))
+        return table(headers, cells, words=("", "where"))
 
 
 def sentence(one: Finding) -> str:

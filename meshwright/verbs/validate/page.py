@@ -76,25 +76,30 @@ def _lines(
     yield from _compared(predictions, sources, anchors)
     if any(source.step for source in sources):
         yield from ("", f"![Predicted against measured step times]({PREDICTED_PLOT})", "", "## Step time", "")
-        yield "`bias`: mean of the signed errors; `tau`: rank correlation within sweeps; `regret`, `worst`: how"
-        yield "much slower the layout we would pick of a sweep ran than its fastest, averaged and at worst."
+        yield "`bias`: mean of the signed errors; `tau`: rank correlation within sweeps; `regret`, `worst`: how much"
+        yield "slower the layout with the best prediction ran than the fastest of its sweep, on average and at worst."
         yield ""
         yield from _table(STEP_HEADERS, [step_cells(source) for source in sources if source.step])
     if choices:
         yield from ("", "## Choices", "")
         yield "Regret within sweeps: how much slower the chosen layout ran than the fastest, on average and at worst,"
         yield "of the layout predicted `fastest` and of the one `recommended` in its place"
-        yield "([decision 36](decisions/0036-recommended-beside-fastest.md)). `in 90 %`: of `pairs` of layouts, how"
-        yield "many measured ratios of times were in the interval that the model states to hold 90 % of them."
+        yield "([decision 36](decisions/0036-recommended-beside-fastest.md)). `in 90 %`: of all `pairs` of layouts, the"
+        yield "share whose measured ratio of times lay in the model's 90 % interval."
         yield ""
         yield from _table(CHOICE_HEADERS, [choice_cells(choice) for choice in choices])
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield from ("", "## Memory", "")
-        yield "`caught`: of the runs that ran out of memory; `alarms`: of the runs that did not."
+        yield "`caught`: runs out of memory that were predicted so; `alarms`: runs that fitted and were predicted not"
+        yield "to."
         yield ""
         yield from _table(MEMORY_HEADERS, [memory_cells(source) for source in held])
     if any(one.row.flag("oom") for one in predictions):
-        yield from ("", "Of the runs that were said to fit with so much chance, how many ran:", "")
+        yield from (
+            "",
+            "Runs by their predicted probability of fitting: its mean, and the share that fitted.",
+            "",
+        )
         yield from _table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
     yield from figures_section(figures)
     yield from _anchored(sources)

@@ -19,7 +19,7 @@ from meshwright.render.words import wrapped
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
 MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
 CHOICE_HEADERS = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
-CHANCE_HEADERS = ("chance", "runs", "said", "ran")
+CHANCE_HEADERS = ("probability", "runs", "predicted", "fitted")
 _NOTHING = "-"
 _MAX_REASONS = 8
 
@@ -35,25 +35,27 @@ def validation_text(
     timed = [source for source in sources if source.step]
     if timed:
         yield from _section(
-            "Step time (errors are predicted / measured - 1; regret: how much slower the layout we would pick of a"
-            " sweep ran than its fastest)",
+            "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps;"
+            " regret, worst: how much slower the layout with the best prediction ran than the fastest of its sweep,"
+            " on average and at worst.",
             step_table(timed),
         )
     if choices:
         yield from _section(
-            "Choices within sweeps (regret of the layout predicted fastest and of the one recommended; of pairs of"
-            " layouts, how many ratios of times were in the interval stated to hold 90 % of them)",
+            "Choices within sweeps. Regret of the layout predicted fastest and of the one recommended, on average and"
+            " at worst; in 90 %: of all pairs of layouts, the share whose measured ratio of times lay in the"
+            " model's 90 % interval.",
             table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",)),
         )
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield from _section(
-            "Memory (caught: of the runs that ran out; alarms: of the runs that did not; precision: share of all"
-            " alarms that were right)",
+            "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted"
+            " not to; precision: share of predictions of running out that were right.",
             table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",)),
         )
     if any(one.row.flag("oom") for one in predictions):
         yield from _section(
-            "Chances (of the runs that were said to fit with so much, how many ran)",
+            "Runs by their predicted probability of fitting: its mean, and the share that fitted.",
             table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)]),
         )
     yield summary(predictions, anchors=anchors)

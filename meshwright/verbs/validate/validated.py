@@ -36,7 +36,7 @@ from meshwright.verbs.validate.records import (
     source_record,
     source_row,
 )
-from meshwright.verbs.validate.text import STEP_HEADERS, step_cells, step_table, summary, validation_text
+from meshwright.verbs.validate.text import step_table, summary, validation_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,17 +178,4 @@ class Validated(AnswerBase):
             self.plot("errors").save(folder / AXES_PLOT)
 
     def __repr__(self) -> str:
-        return f"{step_table(self.sources)}\n\n{self._summary()}"
-
-    def _repr_html_(self) -> str:
-        return f"{self._in_words().to_html(index=False, border=0)}<p>{self._summary()}</p>"
-
-    def _in_words(self) -> pd.DataFrame:
-        """The table of step times of `meshwright validate`."""
-        import pandas as pd
-
-        cells = [step_cells(source) for source in self.sources if source.step]
-        return pd.DataFrame(cells, columns=list(STEP_HEADERS))
-
-    def _summary(self) -> str:
-        return summary(self.predictions, anchors=self.anchors)
+        return f"{step_table(self.sources)}\n\n{summary(self.predictions, anchors=self.anchors)}"

@@ -38,7 +38,10 @@ def test_plan_answers(tmp_path: Path) -> None:
     frame = answer.to_frame()
     assert len(frame) == 3
     assert frame["step_seconds"].is_monotonic_increasing
-    assert "train with" in answer._repr_html_()
+    html = answer._repr_html_()
+    assert "train with" in html
+    assert html.count("<tr>") == 1 + 3  # the ranking is a table
+    assert f'<td style="text-align: left">{answer.best.layout.brief}</td>' in html
     assert "proved optimal" in repr(answer)
     assert max(map(len, repr(answer).splitlines())) <= 80
     answer.save(tmp_path / "plan.yaml")
@@ -51,7 +54,7 @@ def test_estimate_answers() -> None:
     answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2 zero0")
     assert answer.to_frame()["tp"].tolist() == [2]
     assert "step " in str(answer)
-    assert "<br>" in answer._repr_html_()
+    assert answer._repr_html_().startswith("<pre>gpt2-small on ")
     assert answer.plan.certificate is None
 
 

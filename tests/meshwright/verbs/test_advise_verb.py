@@ -31,9 +31,9 @@ def test_advice_in_words(meshwright, today: Path) -> None:
     assert "today tp2 pp1 dp4 mbs1 zero1 sp recompute=full: " in answer.out
     assert "+ recompute=none" in answer.out
     assert "a flag" in answer.out
-    assert "Each change breaks no rule and fits, alone and with those before it." in answer.out
+    assert "Every change is legal and fits in memory, alone and on top of those above it." in answer.out
     assert "Proved optimal under the cost model in " in answer.out
-    assert "Beyond the layout, --gpus 16 (other GPUs): " in answer.out
+    assert "With --gpus 16 (other GPUs): " in answer.out
 
 
 def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path: Path) -> None:

@@ -47,6 +47,6 @@ def test_a_slow_process_is_named_and_the_answer_is_no(meshwright, found: list[in
 def test_an_even_machine_passes(meshwright, found: list[int]) -> None:
     answer = meshwright("doctor", "--processes", "2")
     assert answer.code == 0
-    assert "Nothing is slower than it should be." in answer.out
+    assert "No device or link is slower than it should be." in answer.out
     assert meshwright("doctor", "--processes", "0").code == 2
     assert meshwright("doctor", "--plan", "no-plan.yaml").code == 2

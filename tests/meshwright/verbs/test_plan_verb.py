@@ -228,7 +228,7 @@ def test_fewest_gpus(meshwright) -> None:
     assert answer.code == 0
     words = " ".join(answer.out.split())
     assert re.search(
-        r" \d+ GPUs is proved the lowest over 8, 16 and 32 GPUs( \(\d+: at least .*\))?: ", words
+        r" \d+ GPUs are proved the lowest over 8, 16 and 32 GPUs( \(\d+: at least .*\))?: ", words
     )
     never = meshwright("plan", *SMALL, *goal[:-1], "1min")
     assert never.code == 1

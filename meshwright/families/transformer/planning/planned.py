@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from meshwright.render.ranked import (
     placed_on_pools,
     question_header,
 )
-from meshwright.render.tables import Table
+from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NOT_PROVED
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.frontier import pareto_frame
@@ -211,6 +211,9 @@ class Planned(AnswerBase):
         ]
         answer = *head, *filter(None, below)
         return (*answer, "", *self.ranking) if self.ranks else answer
+
+    def _repr_html_(self) -> str:
+        return in_notebook(replace(self, ranks=True).text)
 
     @property
     def facts(self) -> tuple[Fact, ...]:

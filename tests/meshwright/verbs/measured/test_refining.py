@@ -196,6 +196,6 @@ def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
 def test_a_run_that_is_off_by_more_than_its_noise_says_what_to_do() -> None:
     off, right = report_of("mbs4", slower=1.3), report_of("mbs4", slower=1.0)
     words = next_step(comparison(off), Path("run-report.json"))
-    assert words.startswith("Beyond the noise: step -2")
+    assert words.startswith("Off by more than the noise: step -2")
     assert words.endswith("Next: meshwright calibrate --from-run run-report.json -o profile.yaml")
     assert next_step(comparison(right), Path("run-report.json")).startswith("Next: meshwright plot accuracy")
