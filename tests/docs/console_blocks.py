@@ -168,6 +168,41 @@ def _matches(shown: str, printed: str) -> bool:
     return re.fullmatch(rf"\s*{pattern}\s*".replace(r".*", r"\s*.*"), masked(printed), re.DOTALL) is not None
 
 
+def refilled(shown: str, printed: str) -> str | None:
+    """What is printed, with `...` where the page has it; None where a part no longer begins or ends as on the page."""
+    lines, at = printed.splitlines(keepends=True), 0
+    taken: list[str] = []
+    parts = [part.splitlines() for part in re.split(r"^\.\.\.\n", shown, flags=re.MULTILINE)]
+    for number, part in enumerate(parts):
+        taken += ["...\n"] * (number > 0)
+        if not part:
+            continue
+        told = [line for line in part if not line.startswith("  ")] or part[:1]
+        first = 0 if number == 0 else _find(lines, told[0], at)
+        last = len(lines) - 1 if number == len(parts) - 1 else None
+        if last is None and first is not None:
+            alike = sum(_beginning(line) == _beginning(told[-1]) for line in told)
+            last = _find(lines, told[-1], first, alike)
+            while last is not None and last + 1 < len(lines) and lines[last + 1].startswith("  "):
+                last += 1
+        if first is None or last is None:
+            return None
+        taken += lines[first : last + 1]
+        at = last + 1
+    return "".join(taken)
+
+
+def _find(lines: list[str], wanted: str, start: int, count: int = 1) -> int | None:
+    """The line from `start` on that is the so many-th to begin alike."""
+    found = [at for at in range(start, len(lines)) if _beginning(lines[at]) == _beginning(wanted)]
+    return found[count - 1] if len(found) >= count else None
+
+
+def _beginning(line: str) -> str:
+    """What tells a line from others: the first words of its first column."""
+    return " ".join(masked(re.split(r"\s{2,}", line.strip())[0]).split()[:3])
+
+
 def rewrite(page: Path, figures: str | None = None) -> list[str]:
     """Run a page and put what it prints in the place of what has changed; what could not be done is said."""
     text = page.read_text("utf-8")
@@ -176,18 +211,14 @@ def rewrite(page: Path, figures: str | None = None) -> list[str]:
         for step, found in play(page, Path(folder)):
             print(f"{page.name}:{step.line} {found.seconds:6.1f} s  {step.command[:90]}")
             told = complaints(step, found)
+            printed = refilled(step.shown, found.both if _ASIDE.search(step.shown) else found.out)
             new_figures = figures is not None and figures in step.command and step.shown.strip()
             if not told and (not new_figures or step.hidden or step.not_compared):
                 continue
-            if (
-                found.problems
-                or step.hidden
-                or "\n...\n" in "\n" + step.shown
-                or "exit code" in "".join(told)
-            ):
+            if found.problems or step.hidden or printed is None or "exit code" in "".join(told):
                 left += told
             else:
-                changed.append((step, found.both if _ASIDE.search(step.shown) else found.out))
+                changed.append((step, printed))
     for step, printed in sorted(changed, key=lambda one: -one[0].start):
         text = text[: step.start] + printed + text[step.start + len(step.shown) :]
     page.write_text(text, "utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import console_blocks
 import pytest
-from console_blocks import ROOT, Outcome, Step, complaints, masked, play
+from console_blocks import ROOT, Outcome, Step, complaints, masked, play, refilled
 from effort import THOROUGH
 
 PAGES = [
@@ -95,6 +95,14 @@ def test_an_exit_code_that_the_page_does_not_show_is_told() -> None:
         Step(command="meshwright plan", shown="error: no\n"), Outcome(code=2, both="error: no\n")
     )
     assert complaints(Step(command="python x.py"), Outcome(problems=["is not run here"]))
+
+
+def test_lines_left_out_stay_left_out() -> None:
+    shown = "step   1 s\n...\nspeed   3\n  per GPU\n...\n"
+    printed = "a head\nstep   2 s\nmemory   4\nspeed   5 of\n  6 per GPU\n  in all\nproof   7\n"
+    assert refilled(shown, printed) == "a head\nstep   2 s\n...\nspeed   5 of\n  6 per GPU\n  in all\n...\n"
+    assert refilled("...\nspeed   3\n", printed) == "...\nspeed   5 of\n  6 per GPU\n  in all\nproof   7\n"
+    assert refilled("...\ngone\n...\n", printed) is None
 
 
 def test_masking_keeps_words() -> None:
