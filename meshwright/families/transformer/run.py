@@ -198,16 +198,16 @@ def _reasons(report: EmulationReport, plan: Plan) -> Iterator[str]:
     if report.runs_otherwise:
         here = report.device if report.on_a_device else "a CPU"
         yield (
-            f"The plan is for stack {plan.stack.name} on {plan.question.cluster.gpu.name}. What was followed are the"
-            f" executor's own operators as they are on {here}, which keep other tensors: `as run` is the model's"
-            " price of these, and the error is against it."
+            f"The plan is for stack {plan.stack.name} on {plan.question.cluster.gpu.name}. The executor's own"
+            f" operators ran, on {here}, and keep other tensors: `as run` is the prediction for these, and the error"
+            " is against it."
         )
     if not report.on_a_device:
-        yield "Without a device nothing is seen of what kernels and libraries allocate inside themselves."
+        yield "Without a device, memory that kernels and libraries allocate for themselves is not counted."
         if report.layout.tp > 1:
             yield (
-                "Under tp, gathered activations that are on their way count differently than with values: 3 to 13 % of"
-                " the peak where it was tried."
+                "Under tp, activations being gathered count differently than on a device: 3 to 13 % of the peak where"
+                " it was tried."
             )
     elif not report.on_planned_device:
         yield "Compute on another kind of device than the plan's says nothing of it, so none is shown."

@@ -230,18 +230,20 @@ def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -
 def _saves(seen: OperationsReport) -> str:
     save = seen.mean_save
     words = (
-        f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}: training waits"
+        f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}: each stops training for"
         f" {format_seconds(save.blocked)}"
     )
     return words + (
-        f", readable {format_seconds(save.flush)} later ({format_bytes(save.size)})" if save.size else ""
+        f" and is readable {format_seconds(save.flush)} later ({format_bytes(save.size)})"
+        if save.size
+        else ""
     )
 
 
 def _restarts(seen: OperationsReport) -> str:
     mean, lost = seen.mean_restart, fmean(one.steps_lost for one in seen.restarts)
     return (
-        f"{counted(seen.failures, 'failure')}: {format_seconds(mean.detection)} until ranks were started again,"
-        f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps lost"
-        " (means); the forecast is of these means, failures at random"
+        f"{counted(seen.failures, 'failure')}, on average {format_seconds(mean.detection)} until the restart,"
+        f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps done"
+        " again; the forecast assumes these averages, and failures at random"
     )

@@ -81,7 +81,11 @@ def test_parts_stand_beside_those_of_a_forecast() -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
     assert [row["part"] for row in operations_rows(seen)] == list(seen.parts)
     text = "\n".join(str(part) for part in operations_text(seen, operations_rows(seen)))
-    for words in ("work done again", "training waits 500.0 ms", "1 failure: 1.00 s until"):
+    for words in (
+        "work done again",
+        "each stops training for 500.0 ms",
+        "1 failure, on average 1.00 s until",
+    ):
         assert words in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
