@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 import meshwright
 from cost_models.base import Spec
 from cost_models.files.parsing import KINDS
+from cost_models.files.schema import field_docstrings
 from cost_models.specs.transformer_shape import DERIVED_FIELDS
 from meshwright.cli.frame import command_line as typer_app
 
@@ -66,15 +67,16 @@ def files() -> Iterator[str]:
 
 def _spec(spec: type[Spec], inside: dict[str, type[Spec]]) -> Iterator[str]:
     yield _docstring(spec) + "\n"
-    rows = []
+    rows, docstrings = [], field_docstrings(spec)
     for name, field in spec.model_fields.items():
         inside |= {one.__name__: one for one in _specs_in(field.annotation)}
-        rows.append((name, f"{field.description or ''} {_default(name, field)}"))
+        told = docstrings.get(name, field.description or "")
+        rows.append((name, f"{told} {'' if 'Default: ' in told else _default(name, field)}"))
     yield from _table("field", rows)
 
 
 def _default(name: str, field: FieldInfo) -> str:
-    if name in DERIVED_FIELDS or "Default: " in (field.description or ""):
+    if name in DERIVED_FIELDS:
         return ""
     if field.is_required():
         return "Required."

@@ -25,7 +25,7 @@ from meshwright.render.expected import expected_record, expected_sentence, neare
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
-from meshwright.render.tables import Table
+from meshwright.render.tables import Table, in_notebook
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explaining.completing import Meant, meant
 from planner.explaining.explain import explain
@@ -136,6 +136,9 @@ class Estimated:
         )
         told = estimate_text(self.estimate, chosen=self.split_chosen)
         return "\n".join(filter(None, [filled, told, *trusted, far]))
+
+    def _repr_html_(self) -> str:
+        return in_notebook(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
