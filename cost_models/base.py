@@ -50,12 +50,29 @@ else:
         """The base of specs; type checkers see pydantic's."""
 
 
+class _LateSignature:
+    """What `inspect.signature` of a spec finds before its validators are built, which replaces this by the fields."""
+
+    def __get__(self, value: Any, spec: type[Any]) -> Any:
+        if value is not None:
+            raise AttributeError("a value has no signature; its class has")
+        spec.model_rebuild()
+        return spec.__signature__
+
+
 class Spec(_Model):
     """A value the user writes: immutable, strict (no silent conversion), every field known.
 
     Raises:
         InputError: made of values that a field does not take; all problems at once.
     """
+
+    if not TYPE_CHECKING:
+
+        @classmethod
+        def __pydantic_init_subclass__(cls, **_: Any) -> None:
+            if not cls.__pydantic_complete__:
+                cls.__signature__ = _LateSignature()
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     """Validators are built when a first value is made, docstrings read where a schema shows them

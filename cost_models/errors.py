@@ -164,11 +164,17 @@ def _and_more(number: int) -> tuple[Problem, ...]:
     return (Problem("", f"and {number:,} more"),) if number > 0 else ()
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean `x`?` with the closest known name, or nothing."""
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most alike; None where none is."""
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
-    return f"; did you mean `{spellings[close[0]]}`?" if close else ""
+    return spellings[close[0]] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean `x`?` with the closest known name, or nothing."""
+    found = closest(name, known)
+    return "" if found is None else f"; did you mean `{found}`?"
 
 
 def require_installed(what: str, **requirements: str) -> None:

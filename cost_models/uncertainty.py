@@ -40,6 +40,11 @@ def deviation_on(axes: int, pair_error: float) -> float:
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
+def error_between(one: Layout, other: Layout, question: Question) -> float:
+    """Median error of the ratio of two layouts' times: a smaller difference on paper decides nothing."""
+    return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(one, other))))
+
+
 def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
     """Chance that the ratio of two layouts' times, predicted as exp(`log_ratio`), is above one."""
     return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))

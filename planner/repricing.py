@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from cost_models.axes.layout import Layout
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from planner.plan import Plan
 
 
-def priced_again(plan: Plan) -> Estimate:
-    """The estimate of the plan's layout for its question, under the memory limit that was asked for."""
-    priced, limit = estimate(plan.question, plan.layout), plan.asked.max_memory
+def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
+    """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
+    priced, limit = estimate(plan.question, layout or plan.layout), plan.asked.max_memory
     return priced if limit is None else priced.within(limit)
 
 

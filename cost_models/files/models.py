@@ -15,7 +15,7 @@ from cost_models.files import catalog
 from cost_models.files.names import (
     is_hub_id,
     known_model,
-    known_recommender,
+    means_recommender,
     names_a_file,
     unknown_model,
 )
@@ -76,8 +76,8 @@ def read_once(model: M) -> M | Document:
 
 
 def family_of_model(model: str | Spec | Document) -> Family:
-    """The family of a model given by name, file, document or spec; the transformers' where it is no known model, so
-    that their reader reports the error."""
+    """The family of a model given by name, file, document or spec. Of what is no known model it is that of the most
+    similar name, else the transformers': their reader reports the error."""
     kind = getattr(model, "kind", None)
     if isinstance(model, str):
         kind = _kind_of(model)
@@ -87,11 +87,11 @@ def family_of_model(model: str | Spec | Document) -> Family:
 
 
 def _kind_of(text: str) -> object:
-    """The kind of model in a file, or of a catalogue name; None where unknown."""
+    """The kind of model in a file, or of a name; None where unknown."""
     if is_file(text):
         with suppress(InputError):
             return _kind_in(read_document(text))
-    return RECOMMENDER if known_recommender(text) and not known_model(text) else None
+    return RECOMMENDER if means_recommender(text) else None
 
 
 def _kind_in(document: Document) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.errors import InputError, UnknownNameError, closest
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.files.reading import is_file
@@ -43,6 +43,17 @@ def known_model(text: str) -> str | None:
 def known_recommender(text: str) -> str | None:
     """The catalogue's recommender of this name in any spelling; None where there is none."""
     return _same(text, "recommenders")
+
+
+def means_recommender(text: str) -> bool:
+    """Whether a name is a recommender's, or, being nobody's, is spelled most like one."""
+    if known_model(text) or names_a_file(text):
+        return False
+    recommenders = catalog.names("recommenders")
+    return (
+        bool(known_recommender(text))
+        or closest(text, (*catalog.names("models"), *recommenders)) in recommenders
+    )
 
 
 def known_cluster(text: str) -> str | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cost_models.flags import argument, flag
+from cost_models.flags import Panel, argument, flag
 
 if TYPE_CHECKING:
+    from datetime import date
     from pathlib import Path
 
     from cost_models.documents import Document
@@ -28,6 +29,11 @@ TIME_LIMIT = 60.0
 
 AUTO = "auto"
 """Of `--every`: as often as is best."""
+
+
+def tokens_flag(panel: Panel = "job") -> Any:
+    """A field for the tokens of a job; None: those of its question."""
+    return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel)
 
 
 @dataclass(frozen=True)
@@ -149,36 +155,51 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
+class Failures:
+    """Failures that the time of training counts."""
+
+    operations: str | OperationsSpec | None = flag(
+        "NAME",
+        "Failures, storage: catalogue name or file.",
+        panel="objective",
+        offers="operations",
+        after="deadline",
+    )
+    """None: where only an end is asked for, the usual ones, else none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending(Failures):
+    """What is said of the end of a training job: when it starts, and what its GPUs cost."""
+
+    price: str | float | None = flag("MONEY", "Of one GPU-hour, e.g. 2.50.", panel="objective")
+    start: str | date | None = flag("DATE", "Day on which it starts, e.g. 2027-01-04.", panel="objective")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operations(Failures):
+    """The operations of a cluster, and flags that change them."""
+
+    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
+    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="objective")
+    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="objective")
+    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="objective")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal(Failures):
     """What the answer should be best at, with what that takes."""
 
     objective: str | None = flag(
         "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="objective"
     )
     """None: the cost where there is a price, else time."""
-    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="objective")
+    tokens: str | float | None = tokens_flag("objective")
     price: str | float | Sequence[float] | None = flag(
         "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective"
     )
     """Of one GPU-hour; of several clusters one for each, in their order."""
     deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="objective")
-    operations: str | OperationsSpec | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", panel="objective", offers="operations"
-    )
-    """Failures that the time of training counts; None: none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operations:
-    """The operations of a cluster, and flags that change them."""
-
-    operations: str | OperationsSpec | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", panel="objective", offers="operations"
-    )
-    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
-    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="objective")
-    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="objective")
-    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="objective")
 
 
 @dataclass(frozen=True, kw_only=True)

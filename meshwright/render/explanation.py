@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown, Estimate
+from cost_models.risk import FITTING
 from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.render.estimates import (
+    chance_text,
     host_lines,
     memory_sentence,
     time_sentence,
@@ -68,9 +70,11 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
-    """ "Bottleneck: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
+    """ "Bottleneck: memory. mbs2 would take 120.1 s but needs 82.5 GiB on pipeline rank 0." Of what is within the limit
+    it says how probably that fits."""
     if bound.faster is None and bound.resource == "memory":
-        return "Bottleneck: memory, as it does not fit."
+        chance = f"fits with probability {chance_text(estimate.fits_probability)} only"
+        return f"Bottleneck: memory, as it {chance if estimate.fits else 'does not fit'}."
     if bound.faster is None:
         if bound.resource == "compute":
             return "Bottleneck: compute; every other part is below 5 % of the step."
@@ -78,9 +82,15 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
         return f"Bottleneck: {part_label(bound.resource)}, {share} of the step."
     faster = bound.faster
     what = bound.change or "the same with less recomputed"
+    fits = ""
+    if faster.fits:
+        fits = (
+            f", which fits with probability {chance_text(faster.fits_probability)};"
+            f" a recommended layout fits with {100 * FITTING:.0f} %"
+        )
     return (
         f"Bottleneck: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
-        f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}."
+        f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}{fits}."
     )
 
 

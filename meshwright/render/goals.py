@@ -11,12 +11,12 @@ from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.changes import changes_of, without
-from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, money, percent, sentence_list, size_unit, wrapped
 from planner.answers.optimum import PROVEN, Optimum
-from planner.objectives import Measure, Unit, training_steps
+from planner.objectives import Measure, Unit
 
 _FEW = 6
 """Numbers of GPUs that are all named; of more only the ends."""
@@ -41,26 +41,6 @@ def measured_words(measure: Measure, value: float) -> str:
     """ "cost $1.27 M", "8 GPUs": a value of an objective with its name."""
     text = value_text(value, measure.unit)
     return counted(round(value), "GPU") if measure.unit == "GPUs" else f"{measure.label} {text}"
-
-
-def training_words(optimum: Optimum) -> str:
-    """ "300 B tokens in 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours"; or nothing."""
-    question, objective = optimum.question, optimum.objective
-    tokens = question.training.tokens
-    if tokens is None:
-        return ""
-    step = optimum.result.best.step_seconds
-    seconds, hours = objective.training_seconds(question, step), objective.gpu_hours(question, step)
-    words = (
-        f"{format_count(tokens)} tokens in {grouped(training_steps(question))} steps: {format_days(seconds)} on "
-        f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
-    )
-    if objective.operations is not None:
-        share = training_steps(question) * step / seconds
-        words += f" with the failures of {objective.operations.name} (goodput {percent(share)})"
-    if objective.price is not None:
-        words += f", {money(hours * objective.price)} at {money(objective.price)} each"
-    return words
 
 
 def optimum_proof_words(optimum: Optimum) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import first_same
@@ -17,7 +17,7 @@ from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
-from planner.repricing import priced_as_held
+from planner.repricing import priced_again, priced_as_held
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import search
@@ -65,7 +65,8 @@ class BindingConstraint:
     resource: str
     """`memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`, ...)."""
     faster: Estimate | None = None
-    """Where memory binds: the fastest neighbour, which does not fit. None where the plan itself does not fit."""
+    """Where memory binds: the fastest neighbour, which does not fit, or not as surely as the plan must. None where the
+    plan itself does not."""
     change: str = ""
     """How that neighbour differs, in words of the notation: "mbs2"."""
 
@@ -99,10 +100,13 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     rivals: tuple[Estimate, ...] = ()
     with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
         rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+    binding = binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions)
+    if binding.faster is not None:
+        binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
         estimate=estimate,
         origin=origin,
-        binding=binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions),
+        binding=binding,
         ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
         sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),

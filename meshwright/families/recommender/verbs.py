@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
 from meshwright.verbs.contract.family import Running, Verbs
@@ -91,6 +91,12 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
 
     def notes(self, plan: RecommenderPlan) -> tuple[str, ...]:
         return ()
+
+    def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
+        from cost_models.recommender.estimating import estimate
+        from meshwright.families.recommender.records import estimate_record
+
+        return {"estimate": estimate_record(estimate(plan.question, plan.sharding))}
 
     def drift(self, plan: RecommenderPlan, name: object) -> str:
         from cost_models.recommender.estimating import estimate

@@ -17,7 +17,6 @@ from meshwright.pages.chapters import Block, Chapter
 from meshwright.render.estimates import host_sentences
 from meshwright.render.expected import nearest_sentence
 from meshwright.render.explanation import explanation_text, layout_planned_again
-from meshwright.render.facts import Fact
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.tables import Table, table
@@ -43,7 +42,7 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     explained = explain(plan)
     estimate = explained.explanation.estimate
     request.notes.extend(explained.notes)
-    ends = [(Fact(name="training ends", value=request.ends.removeprefix("Ends ")),)] if request.ends else []
+    ends = [request.ends] if request.ends else []
     yield Chapter(title="The answer", blocks=[*ends, *answer_blocks(plan, estimate)])
     yield from reasons(plan, explained)
     if explained.explanation.sensitivities:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.question import Question
+from cost_models.uncertainty import chance_of_gain, error_between, pair_error_of
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, meant_record, question_record
+from meshwright.render.estimates import chance_text, step_words
+from meshwright.render.expected import expected_record
 from meshwright.render.explanation import filled_sentence
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change_words, part_label, percent, wrapped
+from meshwright.render.words import NEGLIGIBLE_SHARE, change, change_words, part_label, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.any_plan import AnyPlan
 from planner.explaining.compare import Line
@@ -29,11 +34,8 @@ from planner.plan import Plan
 from planner.repricing import priced_again
 from planner.rules.legality import require_legal
 
-if TYPE_CHECKING:
-    pass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PricedPlan:
     """A question and the price of one layout for it."""
 
@@ -41,6 +43,55 @@ class PricedPlan:
     estimate: Estimate
     meant: Meant | None = None
     """How a layout was read; None of a plan."""
+
+    @cached_property
+    def expected(self) -> ExpectedStep | None:
+        """What its step should take."""
+        return expected_step(self.question, self.estimate)
+
+    def record(self) -> dict[str, Any]:
+        """Its price and its expected step, and how its layout was read."""
+        expected = expected_record(self.question, self.estimate.layout, self.expected)
+        read = {} if self.meant is None else meant_record(self.meant)
+        return estimate_record(self.estimate, self.question) | {"expected": expected} | read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A plan beside the first: what the model can tell of their difference."""
+
+    number: int
+    """Its place among the plans, from 1."""
+    ratio: float
+    """Its step on paper / that of the first."""
+    error: float | None
+    """Median error of that ratio; None where the questions differ."""
+    chance: float | None
+    """That its step is the longer one, where that is so on paper, or the shorter one."""
+    overlap: bool | None
+    """Whether the 90 % intervals of both expected steps overlap; None where one has none."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the difference is more than the model's error."""
+        return abs(self.ratio - 1) > self.error if self.error is not None else self.overlap is False
+
+    @property
+    def words(self) -> str:
+        """What can be told, in a sentence."""
+        share = abs(self.ratio - 1)
+        if share < NEGLIGIBLE_SHARE:
+            return f"{self.number} is as fast as 1 on paper."
+        slower = "slower" if self.ratio > 1 else "faster"
+        said = f"{self.number} is {slower} than 1 ({change(1.0, self.ratio)} on paper)"
+        if self.error is None or self.chance is None:
+            if self.overlap is None:
+                return f"{said}."
+            told = "overlap, so it may be otherwise" if self.overlap else "do not overlap"
+            return f"{said}; their 90 % intervals {told}."
+        least = f"{'more' if self.is_clear else 'less'} than the model's error of {percent(self.error)}"
+        chance = chance_text(self.chance)
+        return f"{said}, {least} between two such layouts: with a chance of {chance} it is {slower}."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,6 +116,14 @@ class Compared(AnswerBase):
         return tuple(differences(self.questions))
 
     @property
+    def against(self) -> tuple[Against, ...]:
+        """The others beside the first; nothing where steps do different work."""
+        first, *others = self.plans
+        if not same_work(self.questions):
+            return ()
+        return tuple(_against(first, other, number) for number, other in enumerate(others, start=2))
+
+    @property
     def lines(self) -> tuple[Line, ...]:
         """Every quantity, with a value for each plan."""
         return tuple(lines_of(self.estimates, self.questions))
@@ -84,23 +143,23 @@ class Compared(AnswerBase):
             "differs": [{"what": one.what, "values": list(one.values)} for one in self.differs],
             "same_work": same_work(self.questions),
             "questions": [question_record(question) for question in self.questions],
-            "plans": [
-                estimate_record(one.estimate) | ({} if one.meant is None else meant_record(one.meant))
-                for one in self.plans
-            ],
+            "plans": [one.record() for one in self.plans],
+            "against_first": [asdict(one) | {"clear": one.is_clear} for one in self.against],
         }
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        named = [
-            wrapped(
-                f"{number}: {estimate.layout.brief}{'' if estimate.fits else ', does not fit'}", indent="   "
-            )
-            for number, estimate in enumerate(self.estimates, start=1)
-        ]
+        named = []
+        for number, one in enumerate(self.plans, start=1):
+            fits = "" if one.estimate.fits else ", does not fit"
+            named.append(wrapped(f"{number}: {one.estimate.layout.brief}{fits}", indent="   "))
+            step = step_words(one.estimate.step_seconds, one.expected)
+            named.append(wrapped(f"   step {step}", indent="   "))
         filled = [filled_sentence(one.meant) if one.meant else "" for one in self.plans]
         read = [f"{number}: {words}" for number, words in enumerate(filled, start=1) if words]
-        return *named, *read, *self._differences(), "", comparison_table(self.lines)
+        told = [wrapped(one.words) for one in self.against]
+        beside = ["", *told] if told else []
+        return *named, *read, *self._differences(), *beside, "", comparison_table(self.lines)
 
     def _differences(self) -> tuple[str | Table, ...]:
         """What differs in the questions, said before anything is compared."""
@@ -113,6 +172,20 @@ class Compared(AnswerBase):
                 " own step."
             )
         return "", wrapped(said), differences_table(self.differs)
+
+
+def _against(first: PricedPlan, other: PricedPlan, number: int) -> Against:
+    """What the model can tell of two plans whose steps do the same work."""
+    one, two = first.estimate, other.estimate
+    ratio = two.step_seconds / one.step_seconds
+    error = chance = overlap = None
+    if not differences([first.question, other.question]):
+        error = error_between(one.layout, two.layout, first.question)
+        chance = chance_of_gain(abs(math.log(ratio)), one.layout, two.layout, pair_error_of(first.question))
+    if first.expected is not None and other.expected is not None:
+        (low, high), (least, most) = first.expected.interval, other.expected.interval
+        overlap = low <= most and least <= high
+    return Against(number=number, ratio=ratio, error=error, chance=chance, overlap=overlap)
 
 
 def compare(first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:

@@ -60,10 +60,9 @@ class Explained(AnswerBase):
         return {
             "schema": JSON_SCHEMA,
             "question": question_record(self.question),
-            "plan": estimate_record(self.explanation.estimate, self.question),
+            **figures_of(self.question, self.explanation.estimate, self.expected),
             "searched": self.explanation.origin.searched,
             "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
-            "expected": expected_record(self.question, self.explanation.estimate.layout, self.expected),
             "recommendation": None if told is None else told.model_dump(mode="json"),
             "binds": {
                 "resource": bound.resource,
@@ -155,6 +154,14 @@ class NotChosen(AnswerBase):
 
 DRIFT = 1e-6
 """Relative difference between a plan's prediction and its price today that is not rounding."""
+
+
+def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
+    """A plan's price and its expected step, as JSON has them."""
+    return {
+        "plan": estimate_record(estimate, question),
+        "expected": expected_record(question, estimate.layout, expected),
+    }
 
 
 def explain(plan: Plan) -> Explained:

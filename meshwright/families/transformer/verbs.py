@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.verbs.contract.family import Verbs
 from planner.any_plan import AnyPlan
@@ -45,7 +45,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
-    "report": frozenset({"tokens", "operations"}),
+    "report": frozenset({"tokens", "operations", "price", "start"}),
     "explore": (_JOB - {"dropout", "optimizer"})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
@@ -101,6 +101,14 @@ class TransformerVerbs(Verbs[Plan]):
         from planner.space.notes import notes_of
 
         return notes_of(plan.question, plan.restrictions.read)
+
+    def figures(self, plan: Plan) -> dict[str, Any]:
+        from cost_models.expected.steps import expected_step
+        from meshwright.families.transformer.explain import figures_of
+        from planner.repricing import priced_again
+
+        priced = priced_again(plan)
+        return figures_of(plan.question, priced, expected_step(plan.question, priced))
 
     def drift(self, plan: Plan, name: object) -> str:
         from meshwright.families.transformer.explain import drift_of

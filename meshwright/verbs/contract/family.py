@@ -151,6 +151,9 @@ class Verbs(Protocol[P]):
     def notes(self, plan: P) -> Sequence[str]:
         """What a plan's prediction leaves out."""
 
+    def figures(self, plan: P) -> Mapping[str, Any]:
+        """A plan's price as JSON has it, by the names that `explain` gives."""
+
     def drift(self, plan: P, name: object) -> str:
         """A note where the plan in a file is priced otherwise today; else nothing."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
-from meshwright.inputs.options import Operations
+from meshwright.inputs.options import Ending, Operations, tokens_flag
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -19,16 +18,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ForecastOptions(Operations):
+class ForecastOptions(Ending, Operations):
     """What `forecast` takes; operations may also be the report of a run that saved."""
 
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
-    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.", panel="job")
-    """None: those of the plan's question."""
+    tokens: str | float | None = tokens_flag()
     _: KW_ONLY
     every: int | None = flag("STEPS", "Between checkpoints; default the best.", kind=int, least=1)
-    price: str | float | None = flag("MONEY", "Of one GPU-hour, e.g. 2.50.", panel="objective")
-    start: str | date | None = flag("DATE", "Day on which it starts, e.g. 2027-01-04.", panel="objective")
 
 
 @as_keywords(ForecastOptions)

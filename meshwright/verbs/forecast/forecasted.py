@@ -20,6 +20,7 @@ from meshwright.plots.drawing import draw_forecast
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.expected import expected_record
+from meshwright.render.facts import Fact
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
 from meshwright.render.words import money, percent, wrapped
@@ -30,7 +31,8 @@ _SHARES = (0.05, 0.5, 0.95)
 """Both ends of a 90 % interval around the median."""
 _STEPS = 40
 """Steps that ends are drawn with."""
-_NAMES = ("p5", "p50", "p95")
+NAMES = ("p5", "p50", "p95")
+"""What they are called in JSON."""
 _DAY = 86400.0
 _UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _WORTH = 2.0
@@ -79,7 +81,7 @@ class Forecasted(AnswerBase):
         ]
 
     def record(self) -> dict[str, Any]:
-        found, one = self.found, self.found.segment
+        found, one, expected = self.found, self.found.segment, self.expected
         return {
             "schema": JSON_SCHEMA,
             "assumptions": list(self.assumptions),
@@ -89,15 +91,16 @@ class Forecasted(AnswerBase):
                 "gpus": found.job.gpus,
                 "steps": found.job.steps,
                 "step_seconds": found.job.step_seconds,
+                "step_seconds_on_paper": found.job.step_seconds if expected is None else expected.on_paper,
                 "checkpoint_bytes": found.job.checkpoint_bytes,
             },
-            "expected_step": expected_record(self.question, None, self.expected),
+            "expected_step": expected_record(self.question, None, expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
-            "ends": dict(zip(_NAMES, self.ends.values(), strict=True)),
-            "dates": None if self.start is None else dict(zip(_NAMES, map(str, self._dates), strict=True)),
+            "ends": dict(zip(NAMES, self.ends.values(), strict=True)),
+            "dates": None if self.start is None else dict(zip(NAMES, map(str, self._dates), strict=True)),
             "price": self.price,
-            "costs": None if self.price is None else dict(zip(_NAMES, self._costs, strict=True)),
+            "costs": None if self.price is None else dict(zip(NAMES, self._costs, strict=True)),
             "goodput": found.goodput,
             "parts": found.parts.as_dict(),
             "failures": found.failures,
@@ -149,16 +152,23 @@ class Forecasted(AnswerBase):
         low, high = map(format_seconds, self.expected.interval)
         return f" (90 % interval {low} to {high}; {format_seconds(self.expected.on_paper)} on paper)"
 
-    @property
-    def _end(self) -> str:
+    @cached_property
+    def facts(self) -> tuple[Fact, ...]:
+        """When training ends and, where a GPU-hour has a price, what it costs."""
         early, middle, late = (_time(self.ends[share]) for share in _SHARES)
-        words = f"Ends after {middle}, 90 % interval {early} to {late}"
+        ends = f"after {middle}, 90 % interval {early} to {late}"
         if self.start is not None:
             first, day, last = self._dates
-            words = f"Ends on {day}, 90 % interval {first} to {last} ({middle} from {self.start})"
-        if self.price is not None:
-            low, cost, high = map(money, self._costs)
-            words += f". Costs {cost}, 90 % interval {low} to {high}, at {money(self.price)} a GPU-hour"
+            ends = f"on {day}, 90 % interval {first} to {last} ({middle} from {self.start})"
+        if self.price is None:
+            return (Fact(name="ends", value=ends),)
+        low, cost, high = map(money, self._costs)
+        costs = f"{cost}, 90 % interval {low} to {high}, at {money(self.price)} a GPU-hour"
+        return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
+
+    @property
+    def _end(self) -> str:
+        words = ". ".join(f"{fact.name.capitalize()} {fact.value}" for fact in self.facts)
         energy = self.found.kilowatt_hours
         words += f". Goodput {percent(self.found.goodput)}, {format_count(self.found.gpu_hours)} GPU-hours"
         return words if energy is None else f"{words}, {energy / 1e6:,.2f} GWh at the GPUs' power limit"

@@ -25,6 +25,7 @@ from meshwright.verbs.contract.any_run import operations_spec
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import Forecasted
 from planner.any_plan import AnyPlan
+from planner.objectives import Objective
 from planner.plan import Plan
 from planner.repricing import priced_again
 
@@ -64,16 +65,19 @@ class ForecastQuestion:
 
 
 def ask(options: ForecastOptions) -> ForecastQuestion:
-    """Read everything that `forecast` is given.
+    """Read everything that `forecast` is given; operations and price are the plan's where they are not said.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
     plan = plan_of(options.plan)
-    problems = Problems()
+    asked, problems = plan.objective or Objective(), Problems()
+    if options.operations is None and asked.operations is not None:
+        options = replace(options, operations=asked.operations)
     question = problems.read(lambda: _to_train_on(plan.question, options.tokens))
     operations = problems.read(lambda: operations_of(_read(options)))
     price = problems.read(lambda: _said("--price", options.price, read_price))
+    price = asked.price if options.price is None else price
     start = problems.read(lambda: _said("--start", options.start, _date))
     problems.require()
     assert question is not None
@@ -130,7 +134,7 @@ def steps_between_checkpoints(
     """
     if not isinstance(plan, Plan):
         raise InputError("--every auto forecasts transformers only", hint="say how many steps")
-    counted = None if plan.objective is None else plan.objective.operations
+    counted = (plan.objective or Objective()).operations
     known = operations_of(_read(Operations(operations=operations or counted)))
     if known.spares == 0 and restarts == 0:
         raise InputError(

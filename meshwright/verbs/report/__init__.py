@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import argument, as_keywords, flag, out, plan_file
+from meshwright.inputs.options import Ending, tokens_flag
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ PAGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(Ending):
     """What `report` takes."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
@@ -30,9 +31,7 @@ class ReportOptions:
     )
     """Set beside what was predicted."""
     _: KW_ONLY
-    tokens: str | float | None = flag("N", "Tokens to train on, e.g. 1.4T.")
-    """For the day it ends; None: those of the plan's question."""
-    operations: str | None = flag("NAME", "Failures, storage: catalogue name or file.", offers="operations")
+    tokens: str | float | None = tokens_flag()
     budget: Budget | None = None
     """For the searches of rivals and frontiers."""
 
@@ -40,6 +39,9 @@ class ReportOptions:
 @as_keywords(ReportOptions)
 def report(options: ReportOptions) -> Reported:
     """A plan as one page of HTML that needs no other file, no script and no network.
+
+    With `tokens`, its own or the plan's, it opens with the end of training; with `start` that is a date, and with a
+    `price` of a GPU-hour its cost stands beside it.
 
     Raises:
         InputError: a file or an option that is wrong; the run is of another plan.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, RunError
 from meshwright.pages.chapters import Chapter, Picture
 from meshwright.plots.drawn import Drawing
+from meshwright.render.facts import Fact
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.any_plan import AnyPlan
@@ -26,8 +28,10 @@ class PageRequest:
     """The plan's file, as commands on the page name it."""
     budget: Budget = field(default_factory=Budget)
     """For the searches of the page."""
-    ends: str = ""
-    """When training ends and what it costs, in a sentence; empty where the tokens are not known."""
+    ends: tuple[Fact, ...] = ()
+    """When training ends and what it costs; empty where the tokens are not known."""
+    forecast: Mapping[str, Any] = field(default_factory=dict)
+    """The same as the document of `forecast`, under that name."""
     notes: list[str] = field(default_factory=list)
     """What the page passes over."""
 
@@ -52,7 +56,7 @@ def pictures(
         )
         try:
             drawing = drawers[kind](asked)
-        except InfeasibleError as error:
+        except (InfeasibleError, RunError) as error:
             yield Chapter(title=title, blocks=[f"Not drawn: {error}"])
         else:
             command = f"meshwright plot {kind} {request.name}"

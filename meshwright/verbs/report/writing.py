@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.whole import write_whole
+from cost_models.flags import part_of, said
 from executor.measure.any_report import AnyReport
 from meshwright.inputs.plans import any_plan_of
-from meshwright.pages.chapters import Block, Chapter, Listing, Picture
+from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import lines_of_any_length
 from meshwright.verbs.contract.family import require_options, verbs_of_plan
-from meshwright.verbs.forecast import forecast
+from meshwright.verbs.forecast import ForecastOptions
+from meshwright.verbs.forecast.reading import ask
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
 from planner.any_plan import AnyPlan, own_version
@@ -28,19 +30,17 @@ from planner.search.budget import Budget
 
 def write_page(options: ReportOptions) -> Reported:
     """Write the page. Raises InputError."""
-    plan, tokens, operations = options.plan, options.tokens, options.operations
+    plan = options.plan
     loaded = any_plan_of(plan)
     verbs = verbs_of_plan(loaded)
-    given = {"tokens": tokens, "operations": operations}
-    require_options(verbs, "report", [name for name, value in given.items() if value is not None])
+    require_options(verbs, "report", said(options))
     measured = None if options.run is None else _report_of(loaded, Path(options.run))
     request = PageRequest(
         name=str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME,
         budget=options.budget or Budget(time_limit=PAGE_SECONDS, keep_on_interrupt=True),
     )
     with lines_of_any_length():
-        end = [*_end(loaded, tokens, operations, request)]  # first, as it may be asked wrongly
-        request.ends = next((block for one in end for block in one.blocks if _is_end(block)), "")
+        end = [*_end(loaded, options, request)]  # first, as it may be asked wrongly
         answer, *rest = verbs.chapters(loaded, request)
         chapters = [answer, *end, *rest]
         if measured is not None:
@@ -51,12 +51,9 @@ def write_page(options: ReportOptions) -> Reported:
         chapters.append(Chapter(title="What it passes over", blocks=notes))
     chapters.append(Chapter(title="The plan itself", blocks=[Listing(text=plan_text(loaded))]))
     html = page(title, chapters, foot=f"Written by Meshwright {own_version()}.")
-    return Reported(title=title, chapters=tuple(one.title for one in chapters), html=html, notes=tuple(notes))
-
-
-def _is_end(block: Block) -> TypeGuard[str]:
-    """Whether it is the sentence that says when training ends."""
-    return isinstance(block, str) and block.startswith("Ends ")
+    titles = tuple(one.title for one in chapters)
+    figures = {**verbs.figures(loaded), **request.forecast}
+    return Reported(title=title, chapters=titles, html=html, figures=figures, notes=tuple(notes))
 
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
@@ -74,20 +71,20 @@ def _beside(plan: AnyPlan, measured: AnyReport) -> Chapter:
     return Chapter(title="Predicted beside measured", blocks=[*answer.text])
 
 
-def _end(
-    plan: AnyPlan, tokens: str | float | None, operations: str | None, request: PageRequest
-) -> Iterator[Chapter]:
-    """The day training ends, where the tokens are known."""
-    if not isinstance(plan, Plan) or (tokens is None and plan.training.tokens is None):
+def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterator[Chapter]:
+    """The day training ends, where it is asked for or the tokens are known. Raises InputError."""
+    if not isinstance(plan, Plan) or not (said(options) or plan.training.tokens is not None):
         return
     title = "When it ends"
     request.tell("forecasting")
     try:
-        found = forecast(plan, tokens, operations=operations)
+        found = ask(part_of(replace(options, plan=plan), ForecastOptions)).answer()
     except InfeasibleError as error:
         yield Chapter(title=title, blocks=[str(error)])
         return
-    asked = {"--tokens": tokens, "--operations": operations}
+    request.ends = found.facts
+    request.forecast = {"forecast": found.record()}
+    asked = {"--tokens": options.tokens, "--operations": options.operations}
     words = "".join(f" {flag} {value}" for flag, value in asked.items() if value is not None)
     picture = Picture(drawing=found.plot(), command=f"meshwright plot forecast {request.name}{words}")
     assumed = [f"Assumed: {one}." for one in found.assumptions]
@@ -102,6 +99,8 @@ class Reported:
     chapters: tuple[str, ...]
     """Titles of its chapters."""
     html: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The plan's, and those of its forecast, as other verbs write them in JSON."""
     notes: tuple[str, ...] = ()
     """What the page passes over."""
     file: Path | None = None
@@ -120,6 +119,7 @@ class Reported:
             "title": self.title,
             "chapters": list(self.chapters),
             "bytes": len(self.html.encode()),
+            **self.figures,
             "notes": list(self.notes),
         }
 

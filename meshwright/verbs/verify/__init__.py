@@ -71,7 +71,8 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
         _prove_as_asked(budget, verbs, options)
         checks = tuple(verbs.verify(loaded, budget))
     about = verbs.about(loaded)
-    answer = Verified(path=path, about=about, searched=loaded.searched, checks=checks)
+    figures = {} if loaded.problems() else verbs.figures(loaded)
+    answer = Verified(path=path, about=about, searched=loaded.searched, checks=checks, figures=figures)
     output.show(answer)
     if not answer.passed:
         output.end_with_no()

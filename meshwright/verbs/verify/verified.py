@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class Verified(AnswerBase):
     searched: bool
     """Whether the plan was searched for, and claims an optimum."""
     checks: tuple[Check, ...]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The plan's price, as `explain` writes it."""
 
     @property
     def passed(self) -> bool:
@@ -45,6 +48,7 @@ class Verified(AnswerBase):
             "plan": str(self.path),
             "verified": self.passed,
             "proof": self.searched,
+            **self.figures,
             "checks": [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks],
         }
 

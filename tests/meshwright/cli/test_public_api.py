@@ -33,6 +33,20 @@ def test_importing_costs_nothing() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_specs_tell_what_they_are_made_of_before_any_value_is_made() -> None:
+    """Editors and notebooks ask for the signature; importing builds no validator for it."""
+    lines = (
+        "import inspect, meshwright as mw; from cost_models.base import Spec",
+        "specs = [mw.TrainingSpec, mw.ClusterSpec, mw.TransformerSpec]",
+        "print(*(spec.__pydantic_complete__ for spec in specs))",
+        "print(*(len(inspect.signature(spec).parameters) == len(spec.model_fields) for spec in specs))",
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == ["False"] * 3 + ["True"] * 3
+
+
 def test_plan_answers(tmp_path: Path) -> None:
     answer = mw.plan("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), top=3, time_limit=20)
     frame = answer.to_frame()

@@ -15,6 +15,7 @@ from cost_models.errors import InputError
 from meshwright.pages.chapters import Block, Chapter, Fact, Listing, paragraphs
 from meshwright.pages.html import page
 from meshwright.render.tables import table
+from meshwright.render.words import money
 from meshwright.verbs.report import report
 
 HOSTILE = "</pre><script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
@@ -61,6 +62,24 @@ def test_chapters_tell_the_answer_its_reasons_and_its_end() -> None:
     assert "Proved optimal" in said
     assert said.count('role="img"') + said.count("<img") >= 5
     assert f"layout: {planned().plan.layout}" in said  # the plan, to copy
+
+
+def test_a_page_opens_with_the_end_and_the_money() -> None:
+    page = report(planned(), tokens="20B", price="2.5/gpu-hour", start="2027-01-04")
+    said = page.html.replace("\N{NO-BREAK SPACE}", " ")
+    told = page.record()["forecast"]
+    dates, costs = told["dates"], told["costs"]
+    ends = f"<dt>ends</dt><dd>on {dates['p50']}, 90 % interval {dates['p5']} to {dates['p95']}"
+    assert said.index(ends) < said.index("<dt>costs</dt>") < said.index("<dt>train with</dt>")
+    assert f"{money(costs['p50'])}, 90 % interval {money(costs['p5'])} to {money(costs['p95'])}" in said
+    assert costs["p50"] == pytest.approx(2.5 * 2 * told["ends"]["p50"] / 3600)
+
+
+def test_money_and_dates_of_no_tokens_are_refused() -> None:
+    plan = planned().plan
+    nothing = plan.model_copy(update={"training": plan.training.model_copy(update={"tokens": None})})
+    with pytest.raises(InputError, match="nobody says for how long"):
+        report(nothing, price=2.5)
 
 
 def test_a_page_needs_no_script_and_no_other_file() -> None:

@@ -13,6 +13,14 @@ ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 SERVED = ("dgx-h100", "--gpus", "2", "--serve", "--cache", "1GiB")
 
 
+@pytest.mark.parametrize("more", [(), ("--together", "user,item")])
+def test_an_unknown_recommender_is_all_that_is_said(meshwright, more: tuple[str, ...]) -> None:
+    told = meshwright("plan", "dlrm-dcnv3", *ASKED, *more)
+    assert told.code == 2
+    assert told.err.splitlines()[0] == "error: unknown model `dlrm-dcnv3`; did you mean `dlrm-dcnv2`?"
+    assert "--" not in told.err
+
+
 def written(folder: Path, *changes: tuple[str, str]) -> str:
     text = SHOP
     for old, new in changes:

@@ -17,7 +17,8 @@ from meshwright.families.transformer.compare import comparison_table
 from meshwright.families.transformer.planning.ranking import answer_cells, frontier_words
 from meshwright.records.estimates import estimate_record
 from meshwright.records.runs import ComparedQuantity
-from meshwright.render.estimates import estimate_text, memory_sentence, mfu_words, time_sentence
+from meshwright.render.estimates import chance_text, estimate_text, memory_sentence, mfu_words, time_sentence
+from meshwright.render.explanation import binding_sentence
 from meshwright.render.goals import sizes_text
 from meshwright.render.measured import comparison_table as run_table
 from meshwright.render.measured import on_other_devices, step_line
@@ -36,6 +37,7 @@ from meshwright.render.words import (
 from meshwright.terminal.formats import as_csv, as_json
 from planner.certificate import Certificate, Settled
 from planner.explaining.compare import compare
+from planner.explaining.explain import BindingConstraint
 from planner.plan import make_plan
 
 GIB = 2.0**30
@@ -111,6 +113,20 @@ def test_more_than_the_hardware_can_do_is_said_aloud(
     assert warned == "; ".join(estimate_record(estimate, question)["warnings"])
     assert warned.startswith(said)
     assert bool(warned) == bool(said)
+
+
+def test_what_memory_keeps_out_says_how_likely_it_fits_within_the_limit(
+    make_estimate: Callable[..., Estimate],
+) -> None:
+    own, full = make_estimate(), make_estimate(scale=0.9, activations=48 * GIB)
+    large = make_estimate(scale=0.9, activations=60 * GIB)
+    told = {
+        one: binding_sentence(own, BindingConstraint(resource="memory", faster=one, change="mbs2"))
+        for one in (full, large)
+    }
+    assert f", which fits with probability {chance_text(full.fits_probability)}; a recommended" in told[full]
+    assert "probability" not in told[large]
+    assert "needs 83.9 GiB on pipeline rank 0." in told[large]
 
 
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
@@ -294,7 +310,7 @@ def test_days_of_a_ranking_have_a_thousands_separator() -> None:
     )
     answer = SimpleNamespace(offer=SimpleNamespace(name="a"), optimum=optimum, days=2509.5, cost=1e6)
     ranking: Any = SimpleNamespace(
-        answers=(answer, answer), frontier=(answer, answer), objective=SimpleNamespace(name="time")
+        answers=(answer, answer), best=None, frontier=(answer, answer), objective=SimpleNamespace(name="time")
     )
     headers, rows = answer_cells(ranking, 2)
     assert rows[0][headers.index("days")] == "2,509.5"

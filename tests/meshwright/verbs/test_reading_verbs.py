@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import ASKED, BIG
 
+from cost_models.units import format_seconds
+from meshwright.render.words import percent
+
 
 def test_estimate(meshwright) -> None:
     answer = meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero1")
@@ -49,6 +52,21 @@ def test_compare_names_what_was_asked_differently(meshwright, plan_file: Path, t
     assert document["same_work"] is False
 
 
+def test_compare_says_the_expected_step_and_what_the_model_can_tell(meshwright, plan_file: Path) -> None:
+    choices = ("compare", str(plan_file), "dp8 mbs8 zero1 shard4", "tp4 dp2 mbs1")
+    text = " ".join(meshwright(*choices).out.split())
+    document = json.loads(meshwright(*choices, "--json").out)
+    for plan in document["plans"]:
+        low, high = plan["expected"]["step_seconds_90"]
+        assert f"90 % interval {format_seconds(low)} to {format_seconds(high)}" in text
+    for number, told in enumerate(document["against_first"], start=2):
+        assert told["clear"] == (abs(told["ratio"] - 1) > told["error"])
+        assert f"{number} is " in text
+    far = document["against_first"][1]
+    assert far["clear"]
+    assert f"on paper), more than the model's error of {percent(far['error'])}" in text
+
+
 def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> None:
     assert "different" not in meshwright("compare", str(plan_file), str(plan_file)).out
     document = json.loads(meshwright("compare", str(plan_file), "tp4", "--json").out)
@@ -69,7 +87,7 @@ def test_explain(meshwright, plan_file: Path) -> None:
         "plan",
         "searched",
         "flops_per_token",
-        "tried",
+        "expected",
         "recommendation",
         "binds",
         "ties",

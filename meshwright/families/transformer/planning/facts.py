@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from cost_models.axes.layout import Layout, axes_that_differ
+from cost_models.axes.layout import Layout
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import expected_step
 from cost_models.risk import FITTING, Risk
-from cost_models.uncertainty import pair_error_of
+from cost_models.uncertainty import error_between
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.families.transformer.planning.recommendation import FASTEST
+from meshwright.families.transformer.planning.training import training_run
 from meshwright.render.estimates import chance_text, estimate_facts, host_facts
 from meshwright.render.explanation import saves_and_pays
 from meshwright.render.facts import Fact
-from meshwright.render.goals import measured_words, optimum_proof_words, training_words
+from meshwright.render.goals import measured_words, optimum_proof_words
 from meshwright.render.ranked import proof_words
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
@@ -38,8 +38,8 @@ def plan_facts(
     expected = expected_step(question, picked) if told is None else told.expected
     yield from estimate_facts(picked, expected, more=_memory_words(told))
     yield from host_facts(picked)
-    if training := training_words(optimum):
-        yield Fact(name="training", value=training)
+    if (training := training_run(optimum, picked, expected)) is not None:
+        yield Fact(name="training", value=training.words)
     yield Fact(name="proof", value=proof or _proof(optimum, told))
 
 
@@ -47,7 +47,8 @@ def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact
     """The runner-up with what speaks against it, and the classical layout."""
     if told is not None and not told.is_fastest:
         beside = _beside(told.estimate, told.fastest.estimate)
-        against = _against(told.risk, told.fastest.chance, told.pair_error, len(told.fastest.axes))
+        error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)
+        against = _against(told.risk, told.fastest.chance, error)
         yield Fact(name="runner-up", value=f"{beside}; {against}")
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))
@@ -70,8 +71,7 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
     gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
     yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain)} layouts")
     beside = _beside_words(own.step_seconds, told.fastest, told.fastest_seconds, told.fastest_bytes)
-    apart = len(axes_that_differ(estimate.layout, told.fastest))
-    against = _against(told.risk, told.chance, pair_error_of(question), apart)
+    against = _against(told.risk, told.chance, error_between(estimate.layout, told.fastest, question))
     yield Fact(name="runner-up", value=f"{beside}; {against}")
 
 
@@ -94,11 +94,11 @@ def _kind(why: str, certificate: Certificate, gain: float) -> str:
     return f"fastest of the {counted(certificate.layouts, 'layout')} that {why}; {behind} the fastest of all"
 
 
-def _against(risk: Risk, chance: float, pair_error: float, axes: int) -> str:
+def _against(risk: Risk, chance: float, error: float) -> str:
     """Why the fastest on paper is not the recommended layout."""
     return (
         f"{FASTEST[risk]}, but with a chance of {100 * chance:.0f} % that it is faster at all: the model's error"
-        f" between two such layouts is {percent(pair_error * math.sqrt(max(1, axes)))}"
+        f" between two such layouts is {percent(error)}"
     )
 
 

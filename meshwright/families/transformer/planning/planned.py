@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
@@ -18,6 +19,7 @@ from meshwright.families.transformer.planning.recommendation import (
     near_sentence,
     recommendation_record,
 )
+from meshwright.families.transformer.planning.training import training_run
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
 from meshwright.plots.curves.drawing import draw
@@ -25,7 +27,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import warning_lines
-from meshwright.render.expected import nearest_sentence
+from meshwright.render.expected import expected_record, nearest_sentence
 from meshwright.render.explanation import why_not_text
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
@@ -181,7 +183,12 @@ class Planned(AnswerBase):
     def record(self) -> dict[str, Any]:
         """The JSON document."""
         record = optimum_record(self.optimum, self.assumptions, self.notes)
-        told = self.recommendation
+        told, expected = self.recommendation, self.expected
+        training = training_run(self.optimum, self.picked, expected)
+        record |= {
+            "expected": expected_record(self.question, self.picked.layout, expected),
+            "training": None if training is None else training.record(),
+        }
         if worth := changes_worth(self.question, self.picked):
             record |= {"step_seconds_without": worth}
         return record | (
@@ -263,6 +270,12 @@ class Planned(AnswerBase):
         if isinstance(self.question, MixedQuestion) and not self.best.replicas:
             return f"meshwright explain {path}"
         return f"meshwright explain {path}, {running_command(self.plan, path)}"
+
+    @cached_property
+    def expected(self) -> ExpectedStep | None:
+        """What the step of the layout that is saved should take."""
+        told = self.recommendation
+        return expected_step(self.question, self.picked) if told is None else told.expected
 
     @property
     def picked(self) -> Estimate:

@@ -15,7 +15,7 @@ from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.objectives import DAY
 
-_POINTS = 3
+_POINTS = 2
 """Points of the frontier of cost and time that are named."""
 _FEW = 6
 """Clusters and numbers of GPUs without an answer that are all named."""
@@ -26,11 +26,10 @@ def offers_header(ranking: Ranking) -> str:
     question = ranking.best.optimum.question
     training = question.training
     names = sentence_list([offer.name for offer in ranking.offers])
-    tokens = f" of {format_count(training.tokens)} tokens" if training.tokens else ""
     lines = [
         wrapped(
             f"{question.model.name} on {names}, {format_count(training.tokens_per_step)} tokens/step"
-            f" ({grouped(training.global_batch)} x {grouped(training.sequence_length)}, {training.precision}){tokens}"
+            f" ({grouped(training.global_batch)} x {grouped(training.sequence_length)}, {training.precision})"
         ),
         *filter(None, [changes_sentence(question)]),
     ]
@@ -107,9 +106,9 @@ def _days(answer: OfferAnswer) -> str:
 
 
 def frontier_words(ranking: Ranking) -> str:
-    """What each step to an earlier end costs, the cheapest first; nothing where there is no choice."""
-    points = ranking.frontier[::-1]
-    if len(points) < 2:
+    """What the other ends cost that nothing cheaper beats, the cheapest first; nothing where there is no choice."""
+    points = [point for point in ranking.frontier[::-1] if point is not ranking.best]
+    if not points:
         return ""
     words = [
         f"{money(one.cost or 0.0)} in {_days(one)} on {counted(one.optimum.question.cluster.num_gpus, 'GPU')} of"

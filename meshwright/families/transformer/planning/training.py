@@ -1,0 +1,106 @@
+"""The whole training run of a plan: how long it takes and what it costs, on paper and with the expected step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep
+from cost_models.question import Question
+from cost_models.reliability.forecast import forecast, job_of
+from cost_models.units import counted, format_count, format_days, grouped
+from meshwright.render.goals import value_text
+from meshwright.render.words import money, percent
+from meshwright.verbs.forecast.forecasted import NAMES, Forecasted
+from planner.answers.optimum import Optimum
+from planner.objectives import Objective, training_steps
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """Training on all tokens with one layout; seconds."""
+
+    question: Question
+    objective: Objective
+    step_seconds: float
+    """On paper."""
+    ends: tuple[float, ...]
+    """5, 50 and 95 %, of the expected step and, where the objective counts them, of failures; empty where nothing is
+    expected."""
+
+    @property
+    def on_paper(self) -> float:
+        """With steps as the model predicts them, which search and proof compare."""
+        return self.objective.training_seconds(self.question, self.step_seconds)
+
+    def cost(self, seconds: float) -> float:
+        """Dollars of the GPUs' time."""
+        assert self.objective.price is not None
+        return self.objective.price * self.question.cluster.num_gpus * seconds / _HOUR
+
+    @property
+    def words(self) -> str:
+        """ "300 B tokens in 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours, $1.27 M at $2.50 each on paper;
+        expected 21.5 days and $1.32 M (90 % interval $1.23 M to $1.47 M), without failures"."""
+        question, price, operations = self.question, self.objective.price, self.objective.operations
+        steps, gpus = training_steps(question), question.cluster.num_gpus
+        words = (
+            f"{format_count(question.training.tokens or 0)} tokens in {grouped(steps)} steps:"
+            f" {format_days(self.on_paper)} on {counted(gpus, 'GPU')},"
+            f" {value_text(gpus * self.on_paper / _HOUR, 'GPU-hours')} GPU-hours"
+        )
+        if price is not None:
+            words += f", {money(self.cost(self.on_paper))} at {money(price)} each"
+        if self.ends:
+            low, middle, high = map(format_days, self.ends)
+            words += f" on paper; expected {middle}"
+            if price is not None:
+                low, middle, high = (money(self.cost(end)) for end in self.ends)
+                words += f" and {middle}"
+            words += f" (90 % interval {low} to {high})"
+        if operations is None:
+            return f"{words}, without failures"
+        goodput = steps * self.step_seconds / self.on_paper
+        return f"{words}, with the failures of {operations.name} (goodput {percent(goodput)})"
+
+    def record(self) -> dict[str, Any]:
+        """Seconds and dollars; `ends` and `costs` as `forecast` has them."""
+        priced = self.objective.price is not None
+        costs = [self.cost(end) for end in self.ends] if priced else []
+        return {
+            "steps": training_steps(self.question),
+            "seconds_on_paper": self.on_paper,
+            "cost_on_paper": self.cost(self.on_paper) if priced else None,
+            "operations": None if self.objective.operations is None else self.objective.operations.name,
+            "ends": dict(zip(NAMES, self.ends, strict=False)) or None,
+            "costs": dict(zip(NAMES, costs, strict=False)) or None,
+        }
+
+
+def training_run(optimum: Optimum, picked: Estimate, expected: ExpectedStep | None) -> TrainingRun | None:
+    """The training run of a layout; None where nobody says on how many tokens."""
+    question, objective = optimum.question, optimum.objective
+    if question.training.tokens is None:
+        return None
+    return TrainingRun(
+        question=question,
+        objective=objective,
+        step_seconds=picked.step_seconds,
+        ends=() if expected is None else _ends(question, objective, expected),
+    )
+
+
+def _ends(question: Question, objective: Objective, expected: ExpectedStep) -> tuple[float, ...]:
+    """Without failures the ends are those of the step; nothing where failures leave no time for such steps."""
+    if objective.operations is None:
+        steps = training_steps(question)
+        return steps * expected.low, steps * expected.seconds, steps * expected.high
+    with suppress(InfeasibleError):
+        found = forecast(job_of(question, expected.seconds), objective.operations)
+        return tuple(Forecasted(question=question, found=found, expected=expected).ends.values())
+    return ()
