@@ -84,14 +84,19 @@ class Kernel:
         found: Array = self.amplitude * _USUAL * spread**self.power * np.exp(logarithm)
         return found
 
-    def covariance(self, one: Rows, other: Rows) -> Array:
-        """(N, M) covariances of what rows share, without their own noise."""
+    def likeness(self, one: Rows, other: Rows) -> Array:
+        """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
         gpu, die, stack, family = (one.alike(other, name) for name in ("gpu", "die", "stack", "family"))
         left = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
         left = left * np.where(
             stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
         )
         left = left * np.where(one.alike(other, "experts"), 1.0, self.other_kind)
+        found: Array = left * np.exp(-self.distance(one, other))
+        return found
+
+    def covariance(self, one: Rows, other: Rows) -> Array:
+        """(N, M) covariances of what rows share, without their own noise."""
         source = one.alike(other, "source") & (one.names["source"] != "")[:, None]
         scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
         away = self.distance(one, other)
@@ -99,7 +104,7 @@ class Kernel:
             x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
         )
         beyond = shared * np.exp(-self.sharpness * away) + own * source
-        near = scale * left * np.exp(-away) * beyond
+        near = scale * self.likeness(one, other) * beyond
         found: Array = near + self.publisher**2 * source
         return found
 

@@ -115,9 +115,13 @@ def spread_of(under_scenarios: Array, seconds: float) -> float:
 
 
 def nearest_first(kernel: Kernel, asked: Rows, known: Rows) -> Ints:
-    """(N,) places of known rows, those most like the asked one first."""
-    alike = kernel.covariance(asked, known)[0] / kernel.amplitudes(known)
-    return np.argsort(-alike, kind="stable")
+    """(N,) places of known rows, those most like the asked one first.
+
+    Rows that share as much are ordered by their likeness: where the asked one is surer than publishers agree, none
+    shares anything.
+    """
+    shared = kernel.covariance(asked, known)[0] / kernel.amplitudes(known)
+    return np.lexsort((-kernel.likeness(asked, known)[0], -shared))
 
 
 def stratum_of(asked: Rows, known: Rows) -> str:

@@ -114,3 +114,14 @@ def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
     assert rows.spread[place] == pytest.approx(spread_of(under, seconds), rel=0.02)
     assert rows.features[place] == pytest.approx([features[name] for name in FEATURES], abs=1e-4)
     assert {name: rows.names[name][place] for name in names_of(case.question)} == names_of(case.question)
+
+
+def test_the_nearest_of_a_sure_question_is_like_it() -> None:
+    """Where the model is surer than publishers agree no run shares anything, and the first of the table was nearest."""
+    training = TrainingSpec(global_batch=1536, sequence_length=2048)
+    cluster = resolve_cluster("dgx-a100-80gb", 1024)
+    asked = complete_question(catalog.load_model("gpt3-175b"), cluster, training)
+    found = expected_step(asked, estimate(asked, parse_layout("tp8 pp8 vpp12 dp16 mbs3 zero1 sp")))
+    assert found is not None
+    assert found.nearest is not None
+    assert (found.nearest.gpu, "175B" in found.nearest.model) == ("a100-sxm-80gb", True)
