@@ -52,7 +52,12 @@ def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Pa
     assert answer.code == 0, answer.err
     assert max(map(len, answer.out.splitlines())) <= 80
     told = " ".join(answer.out.split())
-    for said in ("+ item: ", "Each change fits and gains, alone", "Proved optimal", "twice the bandwidth of"):
+    for said in (
+        "+ item: ",
+        "Every change fits in memory and gains, alone",
+        "Proved optimal",
+        "twice the bandwidth of",
+    ):
         assert said in told
     document = json.loads(meshwright("advise", str(today), "--json").out)
     assert document["layout"] == TODAY
