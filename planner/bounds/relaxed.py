@@ -10,6 +10,7 @@ They are parts of the very same terms that price a layout. Both are used to leav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -56,8 +57,31 @@ class Passes:
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """(N,) seconds that no layout of a core can undercut."""
-    return _weighed(space, lambda one: _ideal_seconds(one, allowed))
+    """(N,) seconds that no layout of a core can undercut; the space remembers them."""
+    key = ("ideal", allowed.tobytes())
+    if key not in space.remembered:
+        space.remembered[key] = _weighed(space, lambda one: _ideal_seconds(one, allowed))
+    return space.remembered[key]
+
+
+def _seconds_alone(space: Space, allowed: Bools) -> Array:
+    """(N,) relaxed seconds of the cores for which the space remembers them; NaN for the others."""
+    key = ("alone", allowed.tobytes())
+    return space.remembered.setdefault(key, np.full(len(space.cores), np.nan))
+
+
+def known_seconds(space: Space, allowed: Bools) -> Array:
+    """(N,) the best bounds of cores that are known, whatever memory there is."""
+    return np.fmax(ideal_seconds(space, allowed), _seconds_alone(space, allowed))
+
+
+def known_not_to_fit(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
+    """(N,) cores that did not fit under this limit or a higher one."""
+    found, most = np.zeros(len(space.cores), dtype=np.bool_), math.inf if max_memory is None else max_memory
+    for (policies, limit), too_large in space.too_large.items():
+        if policies == allowed.tobytes() and limit >= most:
+            found |= too_large
+    return found
 
 
 def _weighed(space: Space, bound: Callable[[Space], Array]) -> Array:
@@ -117,9 +141,16 @@ def _inside_node(term: Term) -> Array:
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
     """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
     bound = np.full(len(cores), np.inf)
-    some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
-    if len(some):
-        bound[fitting] = _weighed(space, lambda one: shortest_steps(one, some, _alone(one, some, allowed)))
+    key = (allowed.tobytes(), math.inf if max_memory is None else max_memory)
+    too_large = known_not_to_fit(space, allowed, max_memory)
+    if len(unknown := cores[~too_large[cores]]):
+        too_large[unknown] = ~_may_fit(space, unknown, allowed, max_memory)
+    space.too_large[key] = too_large
+    some = cores[fitting := np.flatnonzero(~too_large[cores])]
+    known = _seconds_alone(space, allowed)
+    if len(new := some[np.isnan(known[some])]):
+        known[new] = _weighed(space, lambda one: shortest_steps(one, new, _alone(one, new, allowed)))
+    bound[fitting] = known[some]
     return bound
 
 

@@ -22,6 +22,7 @@ from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, keeps_to
+from planner.space.shared import shared_spaces
 
 UNLIMITED = 1e6
 """Factor on device memory in a question where nothing fails to fit."""
@@ -98,8 +99,12 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     """Explain a plan that was priced again: search for its rivals, and price what would change it."""
     question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
     rivals: tuple[Estimate, ...] = ()
-    with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
-        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+    with shared_spaces().shared():
+        with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
+            rivals = search(
+                question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS
+            ).estimates
+        changed = sensitivities(question, estimate, restrictions, replan=origin.is_fastest)
     binding = binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
@@ -109,7 +114,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         binding=binding,
         ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
-        sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),
+        sensitivities=changed,
     )
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.question import Question, each_pool
-from planner.explaining.whatif import QUANTITIES, scaled
+from cost_models.question import Question
+from planner.explaining.whatif import (
+    QUANTITIES,
+    Change,
+    faster_under,
+    scaled,
+    searched_space,
+    seconds_to_beat,
+)
 from planner.search.budget import Budget
 from planner.space.restrictions import Restrictions
 
@@ -17,8 +23,6 @@ if TYPE_CHECKING:
 
 FACTORS = (0.75, 1.25)
 """Alike for every quantity, so that its bars can be held beside one another."""
-SEARCH_SECONDS = 10.0
-"""Time limit of one changed question, seconds; its answer is then the best found."""
 
 
 def tornado_frame(
@@ -36,17 +40,20 @@ def tornado_frame(
     import pandas as pd
 
     spending, limits, rows = budget or Budget(), restrictions or Restrictions(), []
-    for name, by in QUANTITIES.items():
+    with spending.spaces.shared():
+        space = searched_space(question, limits)
+    for name in QUANTITIES:
         for factor in FACTORS:
-            changed = each_pool(question, by(factor))
-            if changed is None:
+            change = Change(name, factor)
+            if (changed := change.of(question)) is None:
                 continue
             if spending.on_status is not None:
                 spending.on_status(f"{factor:.0%} of {name}")
             within = scaled(limits, question, changed)
             held = price(changed, estimate.layout)
             held = held if within.max_memory is None else held.within(within.max_memory)
-            best = _best(changed, within, held, spending)
+            found = faster_under(change, (question, changed), limits, seconds_to_beat(held), space, spending)
+            best = found or (held if held.fits else None)
             rows.append(
                 {
                     "quantity": name,
@@ -67,13 +74,3 @@ def tornado_frame(
         .drop(columns="order")
         .reset_index(drop=True)
     )
-
-
-def _best(question: Question, limits: Restrictions, held: Estimate, budget: Budget) -> Estimate | None:
-    """The best plan: the held one where the search knows none that is faster; None where nothing fits."""
-    try:
-        found = budget.search(question, limits, seconds=SEARCH_SECONDS)
-    except InfeasibleError:
-        found = None
-    known = [one for one in (held, None if found is None else found.best) if one is not None and one.fits]
-    return min(known, key=lambda one: one.step_seconds, default=None)

@@ -6,13 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
-from planner.search.search import faster_than
+from planner.bounds.relaxed import ideal_seconds, known_not_to_fit, known_seconds
+from planner.search.budget import Budget
 from planner.space.layouts import Restrictions, Space, legal_space
 
 NEXT_TO_NOTHING = 1e-4
@@ -47,16 +52,14 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, a new search."""
     answers = []
-    space = None if isinstance(question, MixedQuestion) or not replan else legal_space(question, restrictions)
-    changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
-    if isinstance(question, MixedQuestion):
-        changes["double bandwidth between pools"] = _between(question, 2.0)
-    for words, changed in changes.items():
-        if changed is not None:
+    space = searched_space(question, restrictions) if replan else None
+    for words, change in CHANGES.items():
+        if (changed := change.of(question)) is not None:
             limits = scaled(restrictions, question, changed)
             held = price(changed, estimate.layout)
             held = held if limits.max_memory is None else held.within(limits.max_memory)
-            best = _faster(changed, limits, held, space) if replan else None
+            below = seconds_to_beat(held) * (1 - NEXT_TO_NOTHING)
+            best = faster_under(change, (question, changed), restrictions, below, space) if replan else None
             answers.append(Sensitivity(change=words, held=held, replanned=best))
     return tuple(answers)
 
@@ -79,22 +82,41 @@ def with_memory(question: Question, factor: float) -> Question:
     return changed
 
 
-def _faster(
-    question: Question, restrictions: Restrictions, held: Estimate, space: Space | None
+def faster_under(
+    change: Change,
+    questions: tuple[Question, Question],
+    restrictions: Restrictions,
+    below: float,
+    space: Space | None,
+    budget: Budget | None = None,
 ) -> Estimate | None:
-    """The best plan that is worth a change from the one that is held; None where there is none."""
-    question = restrictions.held(question)
-    below = held.compared_seconds * (1 - NEXT_TO_NOTHING) if held.fits else math.inf
+    """The fastest plan after a change, of those that take less than `below` seconds; None where there is none, or none
+    was found in time.
+
+    `questions` are that before the change and that after it; `space` the layouts of the first. Cores that the change
+    cannot make fast enough are left out: the bounds that are known of them say so.
+    """
+    before, after = questions
+    limits = scaled(restrictions, before, after)
+    question = limits.held(after)
+    if space is not None:
+        space = space.asked_of(question).of_cores(change.least_seconds(space, restrictions) < below)
     try:
-        return faster_than(
-            below,
-            question,
-            restrictions,
-            time_limit=SEARCH_SECONDS,
-            space=None if space is None else space.asked_of(question),
-        )
+        return (budget or Budget()).faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=space)
     except InfeasibleError:
         return None
+
+
+def seconds_to_beat(held: Estimate) -> float:
+    """Seconds of a step of the plan that is held; infinite where it does not fit."""
+    return held.compared_seconds if held.fits else math.inf
+
+
+def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
+    """The layouts that a search within some restrictions tries; None where there is no one space."""
+    if isinstance(question, MixedQuestion):
+        return None
+    return legal_space(restrictions.held(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
@@ -138,9 +160,14 @@ def _between_buildings(factor: float) -> Callable[[Question], Question | None]:
     return change
 
 
-def _between(question: MixedQuestion, factor: float) -> Question:
-    link = question.mixed.link.faster(factor)
-    return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
+def _between_pools(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        if not isinstance(question, MixedQuestion):
+            return None
+        link = question.mixed.link.faster(factor)
+        return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
+
+    return change
 
 
 def _compute(factor: float) -> Callable[[Question], Question | None]:
@@ -167,17 +194,6 @@ def _faster_attention(curve: AttentionCurve, factor: float) -> AttentionCurve:
     return curve.model_copy(update={"forward": faster(curve.forward), "backward": faster(curve.backward)})
 
 
-CHANGES: dict[str, Callable[[Question], Question | None]] = {
-    "+10 % intra-node bandwidth": _intra_node(1.1),
-    "half inter-node bandwidth": _inter_node(0.5),
-    "double inter-node bandwidth": _inter_node(2.0),
-    "half bandwidth between buildings": _between_buildings(0.5),
-    "double bandwidth between buildings": _between_buildings(2.0),
-    "+25 % device memory": _memory(1.25),
-    "+10 % compute efficiency": _compute(1.1),
-}
-"""Changes that users ask about first: links, memory, kernels."""
-
 QUANTITIES: dict[str, Callable[[float], Callable[[Question], Question | None]]] = {
     "compute efficiency": _compute,
     "device memory": _memory,
@@ -186,3 +202,57 @@ QUANTITIES: dict[str, Callable[[float], Callable[[Question], Question | None]]] 
     "bandwidth between buildings": _between_buildings,
 }
 """What there can be more or less of, by a factor."""
+_INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
+"""Those that ideal bounds of cores (`planner.bounds.relaxed`) depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """More or less of one thing."""
+
+    quantity: str
+    """A key of `QUANTITIES`, or what pools are linked by."""
+    factor: float
+
+    def of(self, question: Question) -> Question | None:
+        """The question with so much of it; None where it has none."""
+        if self.quantity == BETWEEN_POOLS:
+            return _between_pools(self.factor)(question)
+        return each_pool(question, QUANTITIES[self.quantity](self.factor))
+
+    def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
+        """(N,) bounds of cores after the change, from those that are known of the space before it.
+
+        Bounds of cores are sums of seconds and maxima of such sums, and know no memory. Where nothing gets faster none
+        falls. What gets faster by a factor makes no sum smaller by more than that, and none of which it is no part; of
+        links that holds for ideal bounds alone, as more than one transfer may hide behind the same compute. Backward
+        passes that are split are left out: their bounds subtract what hides transfers.
+        """
+        policies = restrictions.recompute(space.question.training)
+        allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+        of_memory = self.quantity == "device memory"
+        if self.quantity in _INSIDE_NODES and space.splits_backward:
+            known = np.zeros(len(space.cores))
+        elif of_memory or self.factor <= 1:
+            known = known_seconds(space, allowed)
+        elif self.quantity == "compute efficiency":
+            known = known_seconds(space, allowed) / self.factor
+        else:
+            known = ideal_seconds(space, allowed) / (self.factor if self.quantity in _INSIDE_NODES else 1.0)
+        if of_memory and self.factor > 1:
+            return known
+        return np.where(known_not_to_fit(space, allowed, restrictions.max_memory), np.inf, known)
+
+
+BETWEEN_POOLS = "bandwidth between pools"
+CHANGES = {
+    "+10 % intra-node bandwidth": Change("intra-node bandwidth", 1.1),
+    "half inter-node bandwidth": Change("inter-node bandwidth", 0.5),
+    "double inter-node bandwidth": Change("inter-node bandwidth", 2.0),
+    "half bandwidth between buildings": Change("bandwidth between buildings", 0.5),
+    "double bandwidth between buildings": Change("bandwidth between buildings", 2.0),
+    "+25 % device memory": Change("device memory", 1.25),
+    "+10 % compute efficiency": Change("compute efficiency", 1.1),
+    "double bandwidth between pools": Change(BETWEEN_POOLS, 2.0),
+}
+"""Changes that users ask about first: links, memory, kernels."""

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cost_models.errors import NothingPlacedError, RunError
+from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.result import SearchResult, out_of_own_time, out_of_time
-from planner.search.search import search
+from planner.search.search import faster_than, search
+from planner.space.layouts import Space
 from planner.space.restrictions import Restrictions
+from planner.space.shared import Spaces
 
 OnStatus = Callable[[str], None]
 """Called with what is being searched now, in a few words."""
@@ -33,6 +36,8 @@ class Budget:
     """Which solver settles the answers; None: the usual one."""
     proof: Proof = "search"
     """What proves them: the search, or one integer program over all layouts."""
+    spaces: Spaces = field(default_factory=Spaces, repr=False, compare=False)
+    """Spaces that the searches share."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
     """True once time ran out or the user interrupted."""
@@ -79,16 +84,17 @@ class Budget:
         self.searches += 1
         found: SearchResult | None = None
         try:
-            found = search(
-                question,
-                top=top,
-                restrictions=restrictions,
-                time_limit=None if math.isinf(limit) else limit,
-                on_progress=self.on_progress,
-                keep_on_interrupt=self.keep_on_interrupt,
-                solver=self.solver,
-                proof=self.proof,
-            )
+            with self.spaces.shared():
+                found = search(
+                    question,
+                    top=top,
+                    restrictions=restrictions,
+                    time_limit=None if math.isinf(limit) else limit,
+                    on_progress=self.on_progress,
+                    keep_on_interrupt=self.keep_on_interrupt,
+                    solver=self.solver,
+                    proof=self.proof,
+                )
         except RunError as error:
             self.failure = error
         except KeyboardInterrupt:
@@ -102,6 +108,36 @@ class Budget:
         if by_choice and isinstance(self.failure, NothingPlacedError) and found is None:
             self.failure = out_of_own_time(seconds)
         return found
+
+    def faster_than(
+        self,
+        below: float,
+        question: Question,
+        restrictions: Restrictions,
+        *,
+        seconds: float,
+        space: Space | None,
+    ) -> Estimate | None:
+        """The fastest layout that takes less than `below` seconds (`planner.search.search.faster_than`), searched for
+        no longer than `seconds`; None where none was found.
+
+        Raises:
+            InfeasibleError: nothing fits, which is proven.
+            KeyboardInterrupt: unless interrupts are kept.
+        """
+        limit = min(self.seconds_left, seconds)
+        if self.ended or limit <= 0:
+            self.ended = True
+            return None
+        self.searches += 1
+        try:
+            with self.spaces.shared():
+                return faster_than(below, question, restrictions, time_limit=limit, space=space)
+        except KeyboardInterrupt:
+            if not self.keep_on_interrupt:
+                raise
+            self.interrupted = self.ended = True
+            return None
 
     @property
     def why_ended(self) -> str:

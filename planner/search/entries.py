@@ -38,7 +38,7 @@ class Cores:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all)
+        self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all).copy()
         self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
         self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
         self._together = FIRST_RELAXED

@@ -102,13 +102,16 @@ def faster_than(
     """The fastest layout of a question, of those that take less than so many seconds; None where there is none, or none
     was found in time.
 
-    What is known to take that long spares most of the search. `space` are the question's layouts where they are known.
+    What is known to take that long spares most of the search. `space` are the question's layouts where they are known,
+    or those of them that may take less.
     """
     question = restrictions.held(question)
     split = isinstance(question, MixedQuestion) or restrictions.by_recompute(question.training)
     if split or any(axis.beside and axis.beside(question, restrictions) for axis in searched().values()):
         found = search(question, top=1, restrictions=restrictions, time_limit=time_limit).best
         return found if found.compared_seconds < seconds else None
+    if space is not None and not len(space.cores):
+        return None
     candidates = UniformCandidates(question, restrictions, space)
     found_below = BranchAndBound(candidates, 1, time.monotonic(), time_limit, None, seconds)
     found_below.run()

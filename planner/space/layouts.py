@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models import schedules
-from cost_models.arrays import Bools, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
@@ -29,6 +29,7 @@ from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
 from planner.space.counts import Boxes, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
+from planner.space.shared import shared
 from planner.space.variants import families_of, legal_at_any_stage, needless_rows, shapes_of, variants_of
 
 
@@ -83,11 +84,24 @@ class Space:
         )
         return same
 
-    def _without_empty_cores(self) -> Space:
-        kept = np.flatnonzero(self.sizes)
-        if len(kept) == len(self.cores):
-            return self
+    @cached_property
+    def remembered(self) -> dict[tuple[str, bytes], Array]:
+        """(name, what it was computed for) → (N,) bounds of the cores that are known by now (`planner.bounds`)."""
+        return {}
+
+    @cached_property
+    def too_large(self) -> dict[tuple[bytes, float], Bools]:
+        """(recompute policies, memory limit) → (N,) cores that are known by now not to fit (`planner.bounds`)."""
+        return {}
+
+    def of_cores(self, some: Bools) -> Space:
+        """The layouts of some cores."""
+        kept = np.flatnonzero(some)
         return self._with_cores(self.cores.rows(kept), kept, self.counts.rows(kept))
+
+    def _without_empty_cores(self) -> Space:
+        filled = self.sizes > 0
+        return self if filled.all() else self.of_cores(filled)
 
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
         """The same with cores that have the families and pipelines of others."""
@@ -204,6 +218,10 @@ class Space:
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
     """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions; rules that price
     what they ask are left to its price."""
+    return shared(question, restrictions, _legal_space)
+
+
+def _legal_space(question: Question, restrictions: Restrictions) -> Space:
     wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, restrictions)
     counts = Boxes.beside(question, cores)
