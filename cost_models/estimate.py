@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.axes.layout import Layout
-from cost_models.risk import EVEN, SURE, confident_share, fits_probability
+from cost_models.risk import EVEN, confident_share, fits_probability
 from cost_models.units import counted
 
 Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does not fit: drive"]
@@ -176,34 +176,40 @@ class Estimate:
     @property
     def fits_probability(self) -> float:
         """Chance that the step fits, from the error that peaks predicted for its stack have shown."""
-        error = self.trust.memory_error
-        whole = self.memory_limit / confident_share(self.confidence, error)
-        return fits_probability(self.peak_bytes, whole, error)
+        return fits_probability(self.peak_bytes, self._whole_limit, self.trust.memory_error)
+
+    @property
+    def _whole_limit(self) -> float:
+        """Bytes that can be allocated; `memory_limit` is the part of them that the confidence asked for leaves."""
+        return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the step fits, or is so close to the limit that the error of peaks leaves it open."""
-        chance = self.fits_probability
-        if not self.host_holds and chance > 1 - SURE:
+        """Whether the step fits, or is so close to the limit that the stack's error of peaks leaves it open."""
+        if self.peak_bytes >= self._whole_limit * self._missed_by:
+            return "does not fit"
+        if not self.host_holds:
             return "does not fit: host"
-        if not self.drive_holds and chance > 1 - SURE:
+        if not self.drive_holds:
             return "does not fit: drive"
-        if self.device_is_tight or (self.host_is_tight and chance > 1 - SURE):
-            return "tight"
-        return "fits" if chance >= SURE else "does not fit"
+        return "tight" if self.device_is_tight or self.host_is_tight else "fits"
+
+    @property
+    def _missed_by(self) -> float:
+        """Factor by which nine in ten peaks of the stack are missed at most."""
+        return 1 + self.trust.memory_error
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the error of peaks leaves open that devices hold the step."""
-        return 1 - SURE < self.fits_probability < SURE
+        """Whether the limit of devices is within the error of the predicted peak."""
+        return self._whole_limit / self._missed_by < self.peak_bytes < self._whole_limit * self._missed_by
 
     @property
     def host_is_tight(self) -> bool:
         """Whether hosts hold what is offloaded with no more to spare than peaks have been missed by."""
         if self.host_limit is None or not self.host_bytes:
             return False
-        held = fits_probability(self.host_bytes, self.host_limit, self.trust.memory_error)
-        return self.host_holds and held < SURE
+        return self.host_limit / self._missed_by < self.host_bytes <= self.host_limit
 
     @property
     def fits(self) -> bool:

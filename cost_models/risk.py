@@ -34,8 +34,8 @@ EVEN = 0.5
 """Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
 MOST_CONFIDENT = 0.99
 """The highest confidence that may be requested: one run in fifty is an outlier that no room explains."""
-SURE = 0.95
-"""Probability from which a step is said to fit; below 1 − SURE it does not; between the two it is tight."""
+WITHIN = 0.95
+"""Share of measured peaks below 1 + a stack's error times the predicted ones."""
 FITTING = 0.9
 """Least probability with which a recommended layout fits, and one whose open axes were searched."""
 _NORMAL = NormalDist()
@@ -97,7 +97,7 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 
 def _sigma(error: float) -> float:
     """Standard deviation of ln(measured / predicted)."""
-    return max(log1p(error), 1e-9) / _NORMAL.inv_cdf(SURE)
+    return max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)
 
 
 Risk = Literal["none", "neutral", "averse"]

@@ -106,6 +106,6 @@ def test_plans(question: tuple[str, ...], seconds: str) -> None:
     assert verified.code == (0 if seconds == "20" else verified.code)
     assert not [check for check in verified.document["checks"] if check["passed"] is False]
     if seconds == "20":
-        shown = call(*asked, "--quiet")
+        shown = call(*asked, "--top", "5", "--quiet")
         for record in plans:
             _shown(shown, record)

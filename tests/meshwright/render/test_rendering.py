@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -82,9 +83,7 @@ def test_memory_sentence_says_when_it_does_not_fit(make_estimate: Callable[..., 
     assert "does not fit: 19.90 GiB too many" in " ".join(too_large.split())
 
 
-@pytest.mark.parametrize(
-    ("activations", "chance"), [(20, "> 99 %"), (45, "89 %"), (55, "13 %"), (70, "< 1 %")]
-)
+@pytest.mark.parametrize(("activations", "chance"), [(20, "99 %"), (45, "93 %"), (55, "17 %"), (70, "9 %")])
 def test_memory_sentence_says_how_likely_it_fits(
     make_estimate: Callable[..., Estimate], activations: float, chance: str
 ) -> None:
@@ -150,10 +149,15 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
     said = "a100 (profile, median error 3 % over 132 runs"
     at_home = trust_of(replace(question, hardware=own))
     assert (at_home.unseen_error, str(at_home)) == (None, f"{said})")
-    for differs, of in (({"stack": "any"}, ""), ({"gpu": "h100-sxm"}, " of h100-sxm")):
-        abroad = trust_of(replace(question, hardware=own.model_copy(update=differs)))
-        assert str(abroad) == f"{said}{of}; 8 % on held-out sources)"
-        assert max(map(len, question_header(question, abroad).splitlines())) <= 80
+    abroad = trust_of(replace(question, hardware=own.model_copy(update={"stack": "any"})))
+    assert str(abroad) == f"{said}; 8 % on held-out sources)"
+    borrowed = trust_of(replace(question, hardware=own.model_copy(update={"gpu": "h100-sxm"})))
+    assert re.fullmatch(
+        r"a100 \(borrowed from h100-sxm; median error \d+ % where [\d,]+ runs were predicted so\)",
+        str(borrowed),
+    )
+    for trust in (abroad, borrowed):
+        assert max(map(len, question_header(question, trust).splitlines())) <= 80
     untried = own.model_copy(update={"stack": "any", "unseen_error": None})
     assert str(trust_of(replace(question, hardware=untried))) == f"{said})"
 

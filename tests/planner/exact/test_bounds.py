@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -124,7 +124,7 @@ def test_a_layout_without_memory_has_no_finite_bound() -> None:
         costs=type(costs)(
             **{
                 name: (np.array([1e-3]) if name == "memory_limit" else getattr(costs, name))
-                for name in costs.__slots__
+                for name in (one.name for one in fields(costs))
             }
         ),
         pp=leaf.pp,
