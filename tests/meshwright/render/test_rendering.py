@@ -223,7 +223,7 @@ def test_a_run_on_other_devices_says_that_its_errors_mean_nothing(
     question: Question, make_estimate: Callable[..., Estimate]
 ) -> None:
     plan = make_plan(question, make_estimate(), None)
-    assert "for a100-80gb-sxm and ran on cpu: errors" in on_other_devices(plan, "cpu")
+    assert "for a100-80gb-sxm but ran on cpu: its times" in on_other_devices(plan, "cpu")
     assert on_other_devices(plan, "NVIDIA A100-SXM4-80GB") == ""
 
 
