@@ -7,10 +7,12 @@ has an owner among these; the others may be on another node, in the place of a l
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import torch
@@ -119,7 +121,7 @@ def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[nam
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     port = int(os.environ["MASTER_PORT"])
-    listening = None if rank else socket.create_server((LOOPBACK, port))
+    listening = None if rank else _listening(port)
     return dist.TCPStore(  # type: ignore[attr-defined]
         LOOPBACK,
         port,
@@ -129,3 +131,15 @@ def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[nam
         multi_tenant=True,
         master_listen_fd=None if listening is None else listening.detach(),
     )
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket that listens at the port that torchrun found free; waits while another process briefly holds it."""
+    until = time.monotonic() + 5.0
+    while True:
+        try:
+            return socket.create_server((LOOPBACK, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
