@@ -15,15 +15,13 @@ from __future__ import annotations
 from math import comb
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.traffic import Traffic
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
-
-Array = npt.NDArray[np.float64]
 
 _FP32 = 4.0
 _ROUTER_PASSES = 4.0
@@ -83,7 +81,7 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
     return 5 * _FP32 + 4 * element, 7 * _FP32 + 6 * element
 
 
-def destinations(model: TransformerSpec, parts: npt.NDArray[np.int64]) -> Array:
+def destinations(model: TransformerSpec, parts: Ints) -> Array:
     """(N,) parts that a token goes to, of so many into which the experts are cut in order: ranks, or nodes.
 
     Every choice of k experts is as likely as any other, where a token chooses groups first within those groups: with 8

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Array, Ints
 from cost_models.errors import InfeasibleError
 from cost_models.reliability.forecast import Forecast, forecast, with_every
 from cost_models.reliability.segments import truncated
 from cost_models.specs.operations import OperationsSpec
-
-Array = npt.NDArray[np.float64]
 
 RUNS = 10_000
 SEED = 2024
@@ -70,7 +68,7 @@ def draw_ends_of(found: Forecast, steps: Array, runs: int = RUNS) -> Ends:
     return Ends(np.sort(np.concatenate([one.seconds for one in each])))
 
 
-def _sum_of(rng: np.random.Generator, counts: npt.NDArray[np.int64], mean: float, below: float) -> Array:
+def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, below: float) -> Array:
     """(N,) sums of `counts` exponential times each, all conditioned to be shorter than `below`."""
     if counts.sum() > _MOST_DRAWS:
         first, square = truncated(mean, below)
