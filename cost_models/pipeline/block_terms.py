@@ -33,8 +33,8 @@ def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
     """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide: the stack's
     share, unless an axis of the layout says otherwise."""
     stack = pieces.question.stack
-    hides = pieces.question.training.precision in stack.overlaps_tensor_parallel_in
-    shown = (1.0 - stack.overlap_tensor_parallel if hides else 1.0) * sent
+    hides = pieces.hides_tensor_parallel.reshape(-1, *[1] * (sent.ndim - 1))
+    shown = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * sent
     for price in prices():
         shown = price.shown(pieces, "tp", sent, window, shown) if price.shown else shown
     return shown

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
@@ -129,6 +129,13 @@ class Pieces:
         hidden = np.minimum(stack.overlap_expert_exchange * self.experts, window)
         lent = min(1.0, stack.expert_exchange_processors / gpu.sm_count)
         return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
+
+    @property
+    def hides_tensor_parallel(self) -> Bools:
+        """(N,): the stack has kernels that send while they multiply, and memory that all of a tensor group reach: user
+        buffers and symmetric memory are of one node."""
+        hides = self.question.training.precision in self.question.stack.overlaps_tensor_parallel_in
+        return hides & ~self.links.groups.tp.crosses_nodes
 
     @property
     def regather(self) -> Array:

@@ -36,7 +36,7 @@ def heatmap_frame(
     `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`, or
     `time` where the search did not come to it; `why` says it in words, every rule between slashes. `chosen` marks the
     pair of a plan. What the restrictions say of both degrees is left aside, all else holds. Degrees are those that
-    divide the GPUs (and `tp` a node), up to the first that a rule of the node or the model refuses.
+    divide the GPUs: `tp` those that divide a node and the first over nodes, `pp` up to the first beyond the blocks.
     """
     import pandas as pd
 
@@ -84,7 +84,7 @@ def _cell(question: Question, tp: int, pp: int, limits: Restrictions, budget: Bu
 
 
 def _degrees(whole: Sequence[int], most: int, own: int | None) -> Sequence[int]:
-    """Those up to a number, the plan's own, and the first beyond, which a rule refuses."""
+    """Those up to a number, the plan's own, and the first beyond."""
     beyond = [one for one in whole if one > most][:1]
     within = [one for one in whole if one <= most]
     if len(within) > MOST_DEGREES:

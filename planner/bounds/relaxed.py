@@ -1,7 +1,7 @@
 """Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
 
-    ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group lies in one
-              node, wherever the rest of the layout does
+    ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group is at best
+              where the first one lies, wherever the rest of the layout does
     relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
               ZeRO stage best for each coefficient
 

@@ -68,7 +68,6 @@ def _schedule_runs(question: Question, layout: Layout) -> Words:
 
 _EVERY_GPU = _uses_every_gpu
 _FIRST_TOLD = (
-    "tensor group lies in one node",
     "tp divides the heads",
     "tp divides the key/value heads",
     "tp divides the MLP",

@@ -12,6 +12,7 @@ from cost_models.arrays import Ints
 from cost_models.axes.axis import Mesh, divisors
 from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.layout import AXES
+from cost_models.axes.tensor import tensor_degrees
 from cost_models.axes.words import Switch
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
@@ -64,7 +65,7 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
     options = _Options(question, restrictions)
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
-    for mesh in _meshes(question, options):
+    for mesh in _meshes(question, restrictions, options):
         rows = product([mesh], *(options.inside(name, mesh) for name in _INSIDE))
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
@@ -84,10 +85,10 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     return replace(cores, **following)
 
 
-def _meshes(question: Question, options: _Options) -> Iterator[Mesh]:
+def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
     """Degrees that are permitted, and that the batch, the sequence and the blocks have room for."""
     cluster = question.cluster
-    for tp in options.permitted("tp", divisors(cluster.gpus_per_node)):
+    for tp in options.permitted("tp", sorted({*tensor_degrees(cluster), *restrictions.only.get("tp", ())})):
         if cluster.num_gpus % tp:
             continue
         for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):

@@ -17,6 +17,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, either, refuses, rule_when
+from cost_models.axes.tensor import tensor_degrees
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
@@ -210,7 +211,7 @@ def _meshes(
 ) -> list[tuple[int, int, int]]:
     """Degrees tp, cp and pp whose product divides the GPUs, or where none does, what was asked for and otherwise 1."""
     gpus = question.cluster.num_gpus
-    tp = values("tp", divisors(question.cluster.gpus_per_node))
+    tp = values("tp", tensor_degrees(question.cluster))
     every = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
     dividing = [mesh for mesh in every if gpus % math.prod(mesh) == 0]
     return dividing or list(product(tp, values("cp", [1]), values("pp", [1])))

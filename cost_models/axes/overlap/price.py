@@ -22,12 +22,11 @@ def tensor_shown(pieces: Pieces, mesh_axis: str, sent: Array, window: Array, alw
     question, columns = pieces.question, pieces.columns
     if mesh_axis != "tp" or not said(columns).any():
         return always
-    hides = question.training.precision in question.stack.overlaps_tensor_parallel_in
     unsaid, named, tp = (
         one.reshape(-1, *[1] * (sent.ndim - 1))
-        for one in (~said(columns), columns.overlap_tp == 1, columns.tp)
+        for one in (~said(columns), (columns.overlap_tp == 1) & pieces.hides_tensor_parallel, columns.tp)
     )
-    chunked = np.maximum(exposed(sent, window, question.hardware, overlapped=hides), sent / tp)
+    chunked = np.maximum(exposed(sent, window, question.hardware, overlapped=True), sent / tp)
     return np.where(unsaid, always, np.where(named, chunked, sent))
 
 

@@ -54,7 +54,7 @@ def test_cells_are_the_best_of_their_pair() -> None:
 def test_holes_say_why() -> None:
     frame = drawn("heatmap").frame.set_index(["tp", "pp"])
     assert set(frame.loc[16]["reason"]) == {"rule"}
-    assert "does not divide a node of 8 GPUs" in frame.loc[(16, 1), "why"]
+    assert "`tp16` splits 8 key/value heads" in frame.loc[(16, 1), "why"]
     assert "do not divide 16 GPUs" in frame.loc[(8, 8), "why"]
     assert frame.loc[(1, 1), "reason"] in ("", "memory")
     holes = frame[frame["reason"] != ""]

@@ -155,8 +155,7 @@ def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:
     assert answer.err == (
         f"{PADDED}error: no layout of gpt2-small on 8 GPUs is legal with global batch 64 under"
         " --fix tp=3 --forbid zero=3\n"
-        "  `tp3` does not divide 8 GPUs\n"
-        "  `tp3` does not divide a node of 8 GPUs\n\n"
+        "  `tp3` does not divide 8 GPUs\n\n"
         "hint: tp2 or tp4 would\n"
     )
     assert answer.code == 1

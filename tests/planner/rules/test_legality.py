@@ -165,7 +165,7 @@ def test_all_broken_rules_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         require_legal(question(8), parse_layout("tp3 dp1 zero2 sp"))
     told = [problem.what for problem in caught.value.problems]
-    assert len(told) == 7
+    assert len(told) == 6
     assert "`zero2` shards over dp, which is 1 here" in told
     assert "`sp` splits a sequence of 256 tokens over tp3" in told
 
