@@ -16,9 +16,13 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import NOWHERE
+from cost_models.axes.offload.channels import channel_seconds
 from cost_models.errors import RunError
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import rank_seconds
+from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.emulate.alone import (
     NO_DEVICE,
     AnyEmulation,
@@ -37,6 +41,7 @@ from executor.measure.memory import (
     OutOfMemoryError,
     allocator_peak,
     measure_memory,
+    measure_tiers,
     out_of_memory_by_part,
     predicted_parts,
 )
@@ -57,6 +62,8 @@ _FIRST = (
     *("memory", "predicted_memory", "memory_as_run", "allocator_peak"),
 )
 """Fields of a report in the order of its file."""
+_OFFLOADED = ("host", "drive")
+"""Fields that only a layout that offloads has."""
 
 
 class EmulationReport(AnyEmulation):
@@ -66,13 +73,19 @@ class EmulationReport(AnyEmulation):
     pipeline_rank: int
     allocator_peak: AllocatorPeak | None = None
     """On a GPU."""
+    host: HostReport | None = None
+    """Host memory, and the copies and updates there, which a thread beside the training thread makes; None where all
+    is on the device, or without one."""
+    drive: DriveReport | None = None
+    """None where nothing is on a drive."""
     predicted: Prediction
 
     @model_serializer(mode="wrap")
     def _in_order(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The fields of a report, the layout behind the model and the pipeline rank behind the rank."""
         fields: dict[str, Any] = write(self)
-        return {name: fields[name] for name in (*_FIRST, *fields) if name in fields}
+        order = [name for name in (*_FIRST, *fields) if name in fields]
+        return {name: fields[name] for name in order if fields[name] is not None or name not in _OFFLOADED}
 
     @property
     def peak_bytes(self) -> int:
@@ -86,7 +99,8 @@ class EmulationReport(AnyEmulation):
 
     @property
     def step_seconds(self) -> float | None:
-        """A step with this rank's compute as measured and communication and waiting as predicted.
+        """A step with this rank's compute as measured and communication and waiting as predicted, also for updates on
+        the host.
 
         None without a device, or on a CPU in the place of a GPU.
         """
@@ -123,12 +137,13 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
     try:
         with alone(rank, ranks), out_of_memory_by_part(device) as held:
             if fake:
-                memory, seconds = _sizes(plan, device), {}
+                memory, seconds, offloaded = _sizes(plan, device), {}, {}
             else:
                 engine = Engine(plan, device, EngineOptions(compile=plan.stack.compiled))
                 held.append(engine)
                 seconds = _timed(engine, steps)
-                memory = measure_memory(engine, *tokens_of(engine))
+                memory, on_host = measure_tiers(engine, *tokens_of(engine))
+                offloaded = engine.report(on_host)
     except OutOfMemoryError as error:
         of_rank = TransformerTraining().of_rank(plan, rank)
         raise memory_failure({"rank": rank, "allocated": error.parts, **of_rank}) from error
@@ -136,7 +151,6 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
         raise RunError(f"rank {rank} cannot be emulated: {error}") from error
     finally:
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it remembers meshes whose groups are gone
-    parts = rank_seconds(plan.question, plan.layout)[stage]
     return EmulationReport(
         model=plan.model.name,
         layout=plan.layout,
@@ -150,9 +164,30 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
         allocator_peak=allocator_peak(device),
         seconds=seconds,
         on_planned_device=not fake and as_planned(device, plan.gpu),
-        predicted_seconds={phase: sum(parts[name] for name in names) for phase, names in _WORK.items()},
+        predicted_seconds=_predicted(plan, stage, device),
         predicted=plan.prediction,
+        **offloaded,
     )
+
+
+def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
+    """Phase → seconds of what is measured of it, as the model has them.
+
+    Beside its compute that is what it does for offloaded blocks: on a CPU the training thread makes the copies, on a
+    GPU the update waits for what outlasts the passes.
+    """
+    parts = rank_seconds(plan.question, plan.layout)[stage]
+    seconds = {phase: sum(parts[name] for name in names) for phase, names in _WORK.items()}
+    if plan.layout.offload == NOWHERE:
+        return seconds
+    if device.type != "cpu":
+        return seconds | {"update": seconds["update"] + parts["offload"]}
+    channels = channel_seconds(plan.question, LayoutColumns.of([plan.layout]))
+    in_passes, afterwards = channels.down + channels.up, channels.back + channels.park
+    return {
+        "forward_backward": seconds["forward_backward"] + float(in_passes[0]),
+        "update": seconds["update"] + float(afterwards[0]),
+    }
 
 
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
@@ -169,7 +204,9 @@ def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
     for step in range(1 + steps):
         if step == 1:
             clock.forget()
+            engine.forget()
         clock.time(lambda: engine.forward_backward(*tokens), engine.update)
+        engine.end_step()
     on_cpu = engine.device.type == "cpu"
     laps = [[lap.thread if on_cpu else lap.wall for lap in phases] for phases in clock.steps]
     return dict(zip(_WORK, map(tuple, zip(*laps, strict=True)), strict=True))

@@ -1,4 +1,8 @@
-"""The environment of worker processes: one thread each, an allocator that keeps its pages, loopback; and their end.
+"""The environment of worker processes: where they import from, one thread each, an allocator that keeps its pages,
+loopback; and their end.
+
+Workers are started with `python -m`, which would import from the current directory first: a `yaml.py` that lies there
+would run in every rank. They import from where this process's packages lie, and never from the current directory.
 
 By default glibc hands large freed blocks back to the kernel, so activations are faulted in page by page again on every
 step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one. Keeping freed memory
@@ -18,12 +22,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
 LOOPBACK = "127.0.0.1"
 _NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_INSTALLED = ("site-packages", "dist-packages")
 _KEEP_PAGES = {
     "glibc.malloc.mmap_max": "0",
     "glibc.malloc.trim_threshold": str(1 << 40),
@@ -37,6 +44,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     It must be set before the process starts: the C library reads it once, at start-up.
     """
     environment = dict(os.environ if base is None else base)
+    environment |= _imports(environment)
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment[PARENT] = str(os.getpid())
     chosen = environment.get("GLIBC_TUNABLES", "")
@@ -44,6 +52,32 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]
     environment["GLIBC_TUNABLES"] = ":".join(filter(None, [chosen, *added]))
     return environment
+
+
+def _imports(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that keep a new Python from importing out of the current directory, and lead it to our packages.
+
+    An empty entry of PYTHONPATH is the current directory. What is installed is found without PYTHONPATH, before which
+    Python's own modules would lose their place.
+    """
+    home = Path(__file__).resolve().parents[2]
+    ours = [] if home.name in _INSTALLED else [str(home)]
+    others = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one not in ("", *ours)]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([*ours, *others])}
+
+
+@contextmanager
+def imports_of_workers() -> Iterator[None]:
+    """Inside the block `multiprocessing`, which hands on this process's environment, starts processes that are safe."""
+    ours = _imports(os.environ)
+    before = {name: os.environ[name] for name in ours if name in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING
 
 from cost_models.errors import RunError
+from executor.launch.environment import imports_of_workers
 
 if TYPE_CHECKING:
     from meshwright.explorer.answers import Message
@@ -96,7 +97,8 @@ class _Worker:
     def _begin(self) -> None:
         self._pipe, theirs = self._context.Pipe()
         self._process = self._context.Process(target=_serve, args=(theirs, self._start), daemon=True)  # type: ignore[attr-defined]
-        self._process.start()
+        with imports_of_workers():
+            self._process.start()
         theirs.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import validate
 from cost_models.files.reading import parse_json, read_text
 from cost_models.units import MB
+from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport
 from executor.measure.report import RankReport, RunReport
 
@@ -79,8 +81,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
         *_peaks(report),
         *parts,
         *_of_the_allocator(report),
-        *_of_host_memory(report),
-        *_of_drives(report),
+        *_of_host_memory([rank.host for rank in report.ranks]),
+        *_of_drives([rank.drive for rank in report.ranks]),
     )
 
 
@@ -102,7 +104,8 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     ]
     step = report.step_seconds
     whole = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
-    return (peak, *memory, *compute, *whole)
+    offloaded = [*_of_host_memory([report.host]), *_of_drives([report.drive])]
+    return (peak, *memory, *compute, *whole, *offloaded)
 
 
 def planned_memory(report: EmulationReport) -> dict[str, float]:
@@ -148,9 +151,9 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
     ]
 
 
-def _of_host_memory(report: RunReport) -> list[ComparedQuantity]:
+def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity]:
     """What the fullest rank had in host memory, and a step's copies and updates there; nothing without offload."""
-    seen = [rank.host for rank in report.ranks if rank.host is not None]
+    seen = [host for host in ranks if host is not None]
     if not seen:
         return []
     host = max(seen, key=lambda one: one.peak_bytes)
@@ -166,9 +169,9 @@ def _of_host_memory(report: RunReport) -> list[ComparedQuantity]:
     return [one for one in compared if one.measured > 0]
 
 
-def _of_drives(report: RunReport) -> list[ComparedQuantity]:
+def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
     """What the fullest rank had on a drive, and what a step read and wrote there; nothing where nothing was."""
-    seen = [rank.drive for rank in report.ranks if rank.drive is not None]
+    seen = [drive for drive in ranks if drive is not None]
     if not seen:
         return []
     drive = max(seen, key=lambda one: one.held_bytes)

@@ -57,6 +57,7 @@ def _torchrun(job: Job, plan_file: str) -> str:
             f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
         ),
         *torchrun_words(job),
+        "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory",
         f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(_command(job, plan_file))} "$@"',
     ]
     return "\n".join(lines) + "\n"

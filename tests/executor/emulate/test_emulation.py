@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.emulate import one_rank as emulation
 from executor.emulate.one_rank import emulate
 from meshwright.families.transformer.run import emulation_text
+from meshwright.records.runs import emulated
 from planner.plan import Plan, make_plan
 from planner.search.given_layout import place_layout
 
@@ -144,3 +146,18 @@ def test_a_rank_that_cannot_be_built_leaves_no_process_group() -> None:
     with pytest.raises(RunError, match=r"rank 0 cannot be emulated: .*microbatches"):
         emulate(plan.model_copy(update={"training": odd}), 0, fake=True)
     assert not dist.is_initialized()
+
+
+def test_updates_on_the_host_are_told() -> None:
+    """A thread of their own makes them, whose seconds no phase has; the copies are of the training thread's phases."""
+    plan = plan_for("mbs2 offload=streamed")
+    report = emulate(plan, 0, steps=2)
+    assert report.host is not None
+    assert len(report.host.update_seconds) == 2
+    rows = {line.quantity: line for line in emulated(report)}
+    assert rows["host_update_seconds"].predicted == report.host.predicted_update_seconds > 0
+    assert rows["host_update_seconds"].measured == statistics.median(report.host.update_seconds) > 0
+    work = sum(plan.prediction.time[part] for part in ("compute", "recompute", "host", "optimizer"))
+    copies = report.host.predicted_copy_seconds
+    assert sum(report.predicted_seconds.values()) == pytest.approx(work + copies)
+    assert "host" not in emulate(plan_for("mbs2"), 0, fake=True).model_dump()
