@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from executor.embeddings.bags import Bags
+from executor.embeddings.bags import Bags, carried_to
 
 _STRENGTH = 3.0
 """Standard deviation of a sample's worth, in units of log odds."""
@@ -36,7 +36,8 @@ class Clicks:
 
     def to(self, device: torch.device) -> Clicks:
         """The same on a device."""
-        return Clicks(self.dense.to(device), [one.to(device) for one in self.ids], self.labels.to(device))
+        dense, labels = carried_to(device, self.dense), carried_to(device, self.labels)
+        return Clicks(dense, [one.to(device) for one in self.ids], labels)
 
 
 class MadeUpClicks:

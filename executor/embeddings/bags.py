@@ -35,7 +35,7 @@ class Bags:
 
     def to(self, device: torch.device) -> Bags:
         """The same on a device."""
-        return Bags(self.values.to(device), self.lengths.to(device))
+        return Bags(carried_to(device, self.values), carried_to(device, self.lengths))
 
     def split(self, ways: int) -> list[Bags]:
         """Value v goes to part v mod `ways` as v div `ways`; every part has all bags, in their order."""
@@ -114,3 +114,9 @@ def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
     rows, counts = values.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
     users = Bags(bags.bag_of_value()[order], counts)
     return RowGradients(rows, pooled(gradients, users))
+
+
+def carried_to(device: torch.device, tensor: Tensor) -> Tensor:
+    """The same on a device; to a GPU from pinned memory, so that the host need not wait for the copy."""
+    pinned = device.type == "cuda" and tensor.device.type == "cpu"
+    return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)

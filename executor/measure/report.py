@@ -52,9 +52,12 @@ class RankReport(Spec):
     pipeline_rank: int
     wall_seconds: tuple[float, ...]
     thread_seconds: tuple[float, ...]
-    """CPU time of the thread that trains: what a busy machine does not disturb. It does not pass while waiting."""
+    """CPU time of the thread that trains, once it has its batch: what a busy machine does not disturb. It does not pass
+    while waiting."""
     process_seconds: tuple[float, ...]
     """CPU time of all threads: communication and, on several threads, the backward pass too."""
+    data_seconds: tuple[float, ...] = ()
+    """Wall seconds at the start of each measured step until its batch was there; empty in older reports."""
     forward_backward: PhaseReport
     """Every microbatch, with the communication inside."""
     update: PhaseReport

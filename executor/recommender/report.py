@@ -16,6 +16,8 @@ class SharedRank(Spec):
     rank: int
     wall_seconds: tuple[float, ...]
     """Of each measured step."""
+    data_seconds: tuple[float, ...] = ()
+    """At the start of each, until its batch was there; empty in older reports."""
     stage_seconds: dict[str, float]
     """Of steps apart, in which ranks begin each stage together: medians. Empty: not measured."""
     sent_bytes: dict[str, int]

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.recommender.priced import STAGES
+from executor.data.ahead import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks
 from executor.data.criteo import RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
@@ -51,6 +52,10 @@ class _Run(Trained):
     engine: RecommenderEngine
     clicks: MadeUpClicks | RecordedClicks
     config: RunConfig
+    ahead: Ahead[Clicks] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ahead = Ahead(self.batch, self.device, self.config.warm_up + self.config.steps)
 
     @property
     def device(self) -> torch.device:
@@ -60,19 +65,23 @@ class _Run(Trained):
         """Nothing is counted beside the clock."""
 
     def batch(self, step: int) -> Clicks:
+        """The samples of this rank in a step, on the device."""
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         heart.beat(step, "data")
         self.engine.set_rate(self.config.rate.at(step - 1))
-        batch = self.batch(step)
+        batch: list[Clicks] = []
+
+        def data() -> None:
+            batch.append(self.ahead.take(step))
 
         def train() -> float:
             heart.beat(step, "step")
-            loss, self.norm = self.engine.step(batch)
+            loss, self.norm = self.engine.step(*batch)
             return loss
 
-        (loss,) = curve.clock.time(train)
+        _, loss = curve.clock.time(data, train)
         total = torch.tensor([loss], device=self.device)
         curve.losses.append(float(self.engine.embeddings.peers.sum_in_order(total)))
         curve.norms.append(self.norm)
@@ -125,6 +134,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     mine = SharedRank(
         rank=rank,
         wall_seconds=tuple(curve.clock.wall_seconds),
+        data_seconds=tuple(step[0].wall for step in curve.clock.steps),
         stage_seconds=stages,
         sent_bytes={name: sent.get(name, 0) // steps for name in STAGES} if stages else {},
         formula_bytes={name: size // steps for name, size in formula.items()},

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from executor.axes.expert import routers
+from executor.data.ahead import SharedBatches
 from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
@@ -45,7 +46,7 @@ class TrainedTransformer(Trained):
     """An engine and what it trains on."""
 
     engine: Engine
-    batches: Batches
+    batches: SharedBatches
 
     @property
     def device(self) -> torch.device:
@@ -59,7 +60,10 @@ class TrainedTransformer(Trained):
         engine = self.engine
         heart.beat(step, "data")
         engine.optimizer.set_rate(engine.options.rate.at(step - 1))
-        batch = self.batches.between(step - 1, engine.share.first, engine.share.last)
+        batch: list[Tensor] = []
+
+        def data() -> None:
+            batch.extend(self.batches.take(step - 1))
 
         def forward_backward() -> float:
             heart.beat(step, "forward and backward")
@@ -69,7 +73,7 @@ class TrainedTransformer(Trained):
             heart.beat(step, "update")
             return engine.update()
 
-        value, norm = curve.clock.time(forward_backward, update)
+        _, value, norm = curve.clock.time(data, forward_backward, update)
         curve.losses.append(mean_over_data(value, engine))
         curve.norms.append(norm)
         engine.end_step()
@@ -99,7 +103,9 @@ def train(
         engine = Engine(plan, device, config.engine)
         held.append(engine)
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
-        trained = TrainedTransformer(engine, batches)
+        last = config.warm_up + config.steps - 1
+        shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
+        trained = TrainedTransformer(engine, shared)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
         if isinstance(curve, Stopped):
             return curve
@@ -133,8 +139,9 @@ def _report(
         rank=dist.get_rank(),
         pipeline_rank=pipeline_rank,
         wall_seconds=tuple(clock.wall_seconds),
-        thread_seconds=tuple(sum(lap.thread for lap in step) for step in clock.steps),
+        thread_seconds=tuple(sum(lap.thread for lap in step[1:]) for step in clock.steps),
         process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
+        data_seconds=tuple(step[0].wall for step in clock.steps),
         forward_backward=_phase(clock, steps, update=False),
         update=_phase(clock, steps, update=True),
         parts=dict(diagnosis.parts),
@@ -155,7 +162,7 @@ def _report(
 
 
 def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
-    laps = [step[int(update)] for step in clock.steps]
+    laps = [step[1 + int(update)] for step in clock.steps]
     return PhaseReport(
         wall_seconds=tuple(lap.wall for lap in laps),
         thread_seconds=tuple(lap.thread for lap in laps),

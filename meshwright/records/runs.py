@@ -34,11 +34,14 @@ _PARTS = {
     "bubble": ("bubble",),
     "optimizer": ("optimizer",),
     "other": ("jitter",),
+    "data": (),
 }
 """What a run tells apart (`executor.measure.parts`) → the parts of a prediction it is made of."""
 
 _LEAST_SHARE = 1e-6
 """Of the step: below it a part is rounding."""
+_LEAST_WAIT = 1e-3
+"""Of the step: below it a batch was there when it was needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +125,11 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
     """
     if not all(rank.parts for rank in report.ranks):
         return ()
-    watched = max(
-        (rank.parts for rank in report.ranks),
-        key=lambda parts: parts.get("compute", 0.0) + parts.get("host", 0.0),
-    )
-    unit = report.step_seconds / sum(watched.values())
-    measured = {part: unit * watched.get(part, 0.0) for part in _PARTS}
+    busiest = max(report.ranks, key=lambda rank: rank.parts.get("compute", 0.0) + rank.parts.get("host", 0.0))
+    data = statistics.median(busiest.data_seconds) if busiest.data_seconds else 0.0
+    data = data if data > _LEAST_WAIT * report.step_seconds else 0.0
+    unit = (report.step_seconds - data) / sum(busiest.parts.values())
+    measured = {part: unit * busiest.parts.get(part, 0.0) for part in _PARTS} | {"data": data}
     predicted = {
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }
