@@ -7,30 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, divisors
+from cost_models.axes.axis import Axis
 from cost_models.axes.rule import Rule, Words, dividing, multiplied, refuses, rule_when
 from cost_models.axes.words import Number, Switch
-from cost_models.communication.levels import levels_of
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.transformer import TransformerSpec
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
-
-
-NEARLY_AS_FAST = 0.5
-"""Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
-it their messages take over twice as long, which no published run thought worth it."""
-
-
-def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
-    inside, between = (
-        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
-    )
-    near = not between or min(between) < NEARLY_AS_FAST * min(inside)
-    return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
 
 
 def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:

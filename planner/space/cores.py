@@ -12,10 +12,11 @@ from cost_models.arrays import Ints
 from cost_models.axes.axis import Mesh, divisors
 from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.layout import AXES
-from cost_models.axes.tensor import tensor_degrees
 from cost_models.axes.words import Switch
+from cost_models.communication.levels import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
+from cost_models.specs.cluster import ClusterSpec
 from planner.space.restrictions import Restrictions
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
@@ -59,6 +60,20 @@ class _Options:
         numbers = {value for value in values if not isinstance(value, tuple)}
         asked = self._restrictions.only.get(name, frozenset())
         return [(value,) for value in self.permitted(name, sorted(numbers | asked))]
+
+
+NEARLY_AS_FAST = 0.5
+"""Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
+it their messages take over twice as long, which no published run thought worth it."""
+
+
+def tensor_degrees(cluster: ClusterSpec) -> list[int]:
+    """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
+    inside, between = (
+        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
+    )
+    near = not between or min(between) < NEARLY_AS_FAST * min(inside)
+    return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
 
 
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:

@@ -17,7 +17,6 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, either, refuses, rule_when
-from cost_models.axes.tensor import tensor_degrees
 from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
@@ -26,6 +25,7 @@ from planner.formats.trainers import trainer_named
 from planner.placement.chunks import covers
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
+from planner.space.cores import tensor_degrees
 from planner.space.restrictions import Restrictions, settled
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")

@@ -10,7 +10,6 @@ from small import MODEL
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.tensor import tensor_degrees
 from cost_models.communication.collectives import all_reduce_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
@@ -21,6 +20,7 @@ from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.search.search import search
+from planner.space.cores import tensor_degrees
 from planner.space.restriction_words import parse_restrictions
 
 GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_heads=128, vocab_size=51200)
