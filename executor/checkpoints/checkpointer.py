@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -31,12 +32,12 @@ from executor.checkpoints.manifest import (
     Manifest,
     Progress,
     RecommenderProgress,
-    broken_files,
     changes,
     differences,
     read_manifest,
 )
 from executor.checkpoints.storage import PieceReader, PieceWriter
+from executor.checkpoints.verifying import lacking, problems_of
 from executor.messages import gather_json, json_from_first
 from executor.run_config import Saving
 
@@ -206,13 +207,14 @@ class Checkpointer:
         """The error of a save that failed on some ranks; deletes the partial checkpoint."""
         if dist.get_rank() == 0:
             self.folder.abandon(step)
-        problems = [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
         kept = (
             f"the checkpoint of step {self.saved} is whole"
             if self.saved
             else "there is no earlier checkpoint"
         )
-        return RunError(f"the checkpoint of step {step} could not be written; {kept}", problems=problems)
+        return RunError(
+            f"the checkpoint of step {step} could not be written; {kept}", problems=_of_ranks(error)
+        )
 
     def _random(self) -> Contents:
         """The states of this rank's random generators."""
@@ -226,16 +228,31 @@ class Checkpointer:
         return self.state.progress(step, self.data)
 
     def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
-        """(everything that is wrong with a checkpoint, its manifest); files are dealt out over the ranks."""
+        """(what is wrong with a checkpoint, its manifest); tensors and files are dealt out over the ranks."""
         manifest, problems = None, []
         path = self.folder.at(step)
         try:
             manifest = read_manifest(path)
-            problems = broken_files(manifest, path, dist.get_rank(), dist.get_world_size())
+            problems = problems_of(manifest, path, dist.get_rank(), dist.get_world_size())
         except BrokenError as error:
             problems = [str(error)]
-        everyone = gather_json(problems, self.group)
-        return sorted({problem for found in everyone for problem in found}), manifest
+        found = self._of_all_ranks(problems)
+        if not found:
+            assert manifest is not None
+            found = self._of_all_ranks(islice(self._lacking(step, manifest), 1))  # of many that lack the same
+        return found, manifest
+
+    def _of_all_ranks(self, problems: Iterable[str]) -> list[str]:
+        everyone = gather_json(list(problems), self.group)
+        return sorted({problem for found in everyone for problem in found})
+
+    def _lacking(self, step: int, manifest: Manifest) -> Iterator[str]:
+        """What this rank needs and a checkpoint of this run has not; that of another run is refused later."""
+        if any(differences(manifest.progress, self._progress(step))):
+            return iter(())
+        contents = self.state.contents()
+        rows = getattr(manifest.progress.model, "vocab_size", None)
+        return lacking(manifest, contents, self.state.substitutes(contents), rows)
 
     def _load(self, step: int, manifest: Manifest) -> None:
         """Fill weights, optimizer and, on the same layout, generators."""
@@ -250,13 +267,18 @@ class Checkpointer:
         if manifest.progress.split == mine.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
         reader = PieceReader(self.folder.at(step), manifest)
-        with torch.no_grad():
-            load(
-                {**contents, **generators},
-                storage_reader=reader,
-                planner=LoadPieces(self.state.substitutes(contents)),
-                process_group=self.group,
-            )
+        try:
+            with torch.no_grad():
+                load(
+                    {**contents, **generators},
+                    storage_reader=reader,
+                    planner=LoadPieces(self.state.substitutes(contents)),
+                    process_group=self.group,
+                )
+        except CheckpointException as error:
+            raise RunError(
+                f"the checkpoint of step {step} could not be read", problems=_of_ranks(error)
+            ) from error
         self.state.spread()
         self._restore_random(generators, step)
 
@@ -285,6 +307,10 @@ class Checkpointer:
     def _from_first_rank(self, what: Callable[[], Any]) -> Any:
         """Call a function on rank 0 only; every rank gets its answer."""
         return json_from_first(what() if dist.get_rank() == 0 else None, self.group)
+
+
+def _of_ranks(error: CheckpointException) -> list[Problem]:
+    return [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
 
 
 def _worded(error: BaseException) -> str:

@@ -199,15 +199,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise BrokenError(f"{MANIFEST}: {printable(error.errors()[0]['msg'])}") from None
 
 
-def broken_files(manifest: Manifest, folder: Path, share: int, shares: int) -> list[str]:
-    """A sentence for each file that changed since it was written; `shares` readers divide the files."""
-    return [
-        problem
-        for index, file in enumerate(manifest.files)
-        if index % shares == share and (problem := _problem(file, folder / file.name))
-    ]
-
-
 def dtype_name(dtype: object) -> DtypeName:
     """`torch.float32` → "float32"; states are of few types."""
     for name in get_args(DtypeName):
@@ -271,18 +262,6 @@ def _clipped(norm: float | None) -> str:
 
 def _compiled(compiled: bool) -> str:
     return "compiled" if compiled else "not compiled"
-
-
-def _problem(file: SavedFile, path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size != file.size_bytes:
-            return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
-        if digest_of(path) != file.sha256:
-            return f"{file.name}: its bytes are not what was written (its digest differs)"
-    except OSError as error:
-        return f"{file.name}: {(error.strerror or str(error)).lower()}"
-    return ""
 
 
 def _digest(content: Any) -> str:

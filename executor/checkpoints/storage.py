@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,9 +206,13 @@ class PieceReader(StorageReader):
         return False
 
 
+def key_of(name: str, offsets: Iterable[int]) -> str:
+    """`weights.head.weight@0,64`: a piece's name in its file."""
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
 def _key(index: MetadataIndex) -> str:
-    """`weights.head.weight@0,64`: a tensor's name in its file."""
-    return f"{index.fqn}@{','.join(map(str, index.offset or ()))}"
+    return key_of(index.fqn, index.offset or ())
 
 
 def _slices(item: ReadItem) -> tuple[slice, ...]:

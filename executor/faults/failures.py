@@ -17,18 +17,18 @@ from typing import Any
 
 from cost_models.errors import HostError, InputError, MeshwrightError, Problem, RunError
 from cost_models.units import format_bytes
-from executor.checkpoints.folder import Folder
-from executor.faults.heartbeat import LAUNCH, PHASES, Sign, read_signs
+from executor.faults.full_disk import ON, ON_WITHOUT, last_checkpoint, no_room
+from executor.faults.heartbeat import LAUNCH, PHASES, Sign, read_signs, write_into_sign
 
 _FAILURE = "failure-{rank}.json"
+_FAILED = "failed"
+"""Of a sign: the failure of its rank, which had no other place."""
 _LAST_LINES = 5
 _PEER_LOST = re.compile(
     r"connection (closed|reset|refused|timed)|broken pipe|remote process|socket|NCCL", re.IGNORECASE
 )
 """Matches errors of ranks that failed because another one was gone."""
 _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (InputError, HostError, RunError)}
-_ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"
-_ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
 
 _UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
 _writing = threading.RLock()
@@ -38,7 +38,7 @@ Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
-    """Write why this rank failed; does nothing where it cannot be written, as on a full disk."""
+    """Write why this rank failed; on a full disk into its sign, and where that fails too, nowhere."""
     partial = folder / f".failure-{rank}"
     word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
     word["launch"] = os.environ.get(LAUNCH, "")
@@ -47,6 +47,8 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: 
         try:
             partial.write_text(json.dumps(word), "utf-8")
             os.replace(partial, folder / _FAILURE.format(rank=rank))
+        except OSError:
+            write_into_sign(folder, rank, {_FAILED: word})
         finally:
             partial.unlink(missing_ok=True)
 
@@ -74,7 +76,7 @@ def error_of_fields(failure: Failure) -> MeshwrightError:
 
 def read_failures(folder: Path) -> list[Failure]:
     """Failures that ranks wrote, by rank; ranks that start again may be deleting them meanwhile."""
-    found: list[Failure] = []
+    found: list[Failure] = [sign[_FAILED] for sign in read_signs(folder).values() if _FAILED in sign]  # type: ignore[misc]
     for path in folder.glob(_FAILURE.format(rank="*")):
         with suppress(OSError, ValueError):
             found.append(json.loads(path.read_text("utf-8")))
@@ -156,28 +158,19 @@ def failure_error(
             Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
             for failure in hung
         ]
-        problems += [] if saved is None else [_last_checkpoint(saved)]
+        problems += [] if saved is None else [last_checkpoint(saved)]
         return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
     if failed is None and headline != _UNKNOWN:
-        return RunError(
-            headline, problems=[_last_checkpoint(saved)], hint=_ON_WITHOUT if saved is None else _ON
-        )
+        return RunError(headline, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
     if failed is None:
+        if (full := no_room(folder, saved)) is not None:
+            return full
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
     elif launch is None or failed["launch"] == launch:
         lines = last_lines(logs.rglob(f"{failed['local']}/stderr.log"))
     else:
         lines = []  # they lie where that rank ran
     return RunError(headline, problems=[Problem("", line) for line in lines])
-
-
-def _last_checkpoint(saved: Path | None) -> Problem:
-    if saved is None:
-        return Problem("last checkpoint", "none is kept")
-    newest = Folder(saved).complete()[:1]
-    return Problem(
-        "last checkpoint", f"of step {newest[0]}, in {saved}" if newest else f"none yet, in {saved}"
-    )
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:

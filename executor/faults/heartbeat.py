@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +26,8 @@ _OF_ANY_LENGTH = ("start", "end")
 SIGN = "alive-{rank}.json"
 LAUNCH = "MESHWRIGHT_LAUNCH"
 """Environment variable: the token of the launcher that started this rank."""
-_WIDTH = 320
+_WIDTH = 2048
+"""Bytes of a sign: their room is taken when the rank starts, so that it can say later that the disk is full."""
 _LONGEST_HOST = 64
 _LAST_FRAMES = 4
 
@@ -45,8 +47,8 @@ class Heartbeat:
         }
         self._file: int | None = None
         if folder is not None:
-            path = folder / SIGN.format(rank=rank)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._path = folder / SIGN.format(rank=rank)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self.beat(0, PHASES[0])
 
     def beat(self, step: int, phase: str) -> None:
@@ -55,7 +57,8 @@ class Heartbeat:
         self._at = math.inf if phase in _OF_ANY_LENGTH else time.monotonic()
         if self._file is not None:
             sign = {"rank": self._rank, "pid": os.getpid(), "step": step, "phase": phase, "at": time.time()}
-            os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
+            with naming(self._path):
+                os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 
     def alive(self) -> None:
         """Say that this phase goes on, as it should: the time without progress starts over."""
@@ -74,6 +77,27 @@ class Heartbeat:
 
 
 Sign = dict[str, object]
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of system calls that know it by a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_into_sign(folder: Path, rank: int, more: Sign) -> None:
+    """Put this into the sign of a rank, in the room that it has, where that is enough."""
+    path = folder / SIGN.format(rank=rank)
+    text = json.dumps(_read(path) | more).encode()
+    if len(text) <= _WIDTH:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, text.ljust(_WIDTH), 0)
+        finally:
+            os.close(descriptor)
 
 
 def read_signs(folder: Path) -> dict[int, Sign]:

@@ -30,6 +30,11 @@ class Nodes:
     rendezvous: str | None = None
     """`host:port` on one of them, free; the run ends where that one is lost."""
 
+    @property
+    def here(self) -> bool:
+        """Whether all are on this machine: one node, or several that meet on loopback."""
+        return self.count == 1 or (self.rendezvous or "").rpartition(":")[0] in (LOOPBACK, "localhost")
+
     def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
         """The rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
 
@@ -46,8 +51,10 @@ class Nodes:
             return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
         assert self.rendezvous is not None
         name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.rendezvous]
+        place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", place]
         meeting += ["--rdzv-id", f"meshwright-{name}"]
+        meeting += ["--local-addr", LOOPBACK] if self.here else []
         wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
         return ["--nnodes", str(self.count), *meeting, *wait, *share]
 

@@ -26,6 +26,7 @@ from executor.faults.failures import (
     what_happened,
     write_failure,
 )
+from executor.faults.full_disk import error_of_full_disk
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
 from executor.launch.environment import PARENT, end_with_parent
@@ -70,6 +71,12 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
             raise
         except MeshwrightError as error:
             write_failure(out_dir, rank, error.headline, final=True, **error_fields(error))
+            raise
+        except OSError as error:
+            if (full := error_of_full_disk(error, out_dir, config.checkpoint)) is not None:
+                write_failure(out_dir, rank, full.headline, final=True, **error_fields(full))
+                raise full from error
+            write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
             raise
         except BaseException as error:
             write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)

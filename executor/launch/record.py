@@ -5,6 +5,7 @@ What times mean, and what is made of them: `executor.measure.operations`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from executor.faults.heartbeat import last_sign
+from executor.faults.heartbeat import last_sign, naming
 from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.measure.operations import operations_of_record
 from executor.run_config import PROGRESS, REPORT
@@ -95,10 +96,15 @@ class FileWatcher(Watcher):
         return [line["loss"] for line in told], [line["gradient_norm"] for line in told]
 
     def _append(self, line: dict[str, Any]) -> None:
-        """Append a line in one write, so that a rank that is killed leaves no half of it."""
+        """Append a line in one write, so that a rank that is killed leaves no half of it, nor does a full disk."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        text = (json.dumps(line) + "\n").encode()
         try:
-            os.write(descriptor, (json.dumps(line) + "\n").encode())
+            before = os.fstat(descriptor).st_size
+            with naming(self._path):
+                if os.write(descriptor, text) < len(text):
+                    os.ftruncate(descriptor, before)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
 

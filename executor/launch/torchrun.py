@@ -145,6 +145,7 @@ def _start(
     environment = worker_environment() | {LAUNCH: launch.token}
     if nodes.count == 1:
         rendezvous_file(logs).touch()
+    if nodes.here:
         environment = on_this_machine(environment)
     environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
     # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).

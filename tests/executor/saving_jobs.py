@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +77,11 @@ def edit_manifest(path: Path) -> None:
     document = json.loads(path.read_text("utf-8"))
     document["checkpoint"]["progress"]["step"] += 1
     path.write_text(json.dumps(document), "utf-8")
+
+
+def change_manifest(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a manifest and sign it again, as one would be that was written wrong."""
+    document = json.loads(path.read_text("utf-8"))
+    change(document["checkpoint"])
+    text = json.dumps(document["checkpoint"], sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps(document | {"sha256": hashlib.sha256(text.encode()).hexdigest()}), "utf-8")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.checkpoints.contents import Box, boxes_of_range
+from executor.checkpoints.verifying import uncovered
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 5), max_size=4).map(tuple))
@@ -27,3 +28,26 @@ def test_boxes_are_the_range(data: st.DataObject, shape: tuple[int, ...]) -> Non
 
 def test_a_box_is_moved_to_where_its_tensor_lies() -> None:
     assert boxes_of_range((4, 8), 8, 24)[0].moved((4, 0)) == Box((5, 0), (2, 8))
+
+
+@given(data=st.data(), shape=st.lists(st.integers(1, 4), max_size=3).map(tuple))
+def test_what_boxes_leave_is_found(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """A box that none of them holds, the first element that is missing at its begin; None where nothing is."""
+    covered, boxes = np.zeros(shape, dtype=bool), []
+    for _ in range(data.draw(st.integers(0, 6))):
+        offsets = tuple(data.draw(st.integers(0, size - 1)) for size in shape)
+        sizes = tuple(data.draw(st.integers(0, size - at)) for size, at in zip(shape, offsets, strict=True))
+        boxes.append(Box(offsets, sizes))
+        covered[_slices(boxes[-1])] = True
+    missing = uncovered(shape, boxes)
+    if covered.all():
+        assert missing is None
+    else:
+        assert missing is not None
+        assert not covered[_slices(missing)].any()
+        assert missing.elements > 0
+        assert missing.offsets == tuple(np.argwhere(~covered)[0])
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from effort import first_of
 from processes import Processes
-from saving_jobs import SAVED_AT, STEPS, change_byte, edit_manifest, fill_the_disk, refused, train_and_save
+from saving_jobs import (
+    SAVED_AT,
+    STEPS,
+    change_byte,
+    change_manifest,
+    edit_manifest,
+    fill_the_disk,
+    refused,
+    train_and_save,
+)
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
 from executor.checkpoints.folder import Folder
@@ -156,6 +165,18 @@ def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path
     assert manifest.tensors["weights.head.weight"].shape[0] == 258
 
 
+ROWS = "weights.embedding.tokens.weight"
+
+
+def moved(tensor: dict[str, Any]) -> None:
+    tensor["pieces"][-1]["offsets"][0] += 1
+
+
+def swapped(tensor: dict[str, Any]) -> None:
+    for piece in tensor["pieces"]:
+        piece["file"] = 1 - piece["file"]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -172,8 +193,27 @@ def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path
             lambda at: (at / "manifest.json").write_bytes(pickle.dumps({"checkpoint": 1})),
             "manifest.json: it is",
         ),
+        (
+            lambda at: change_manifest(at / "manifest.json", lambda it: it["tensors"][ROWS]["pieces"].pop()),
+            f"manifest.json: no piece of `{ROWS}` holds [",
+        ),
+        (
+            lambda at: change_manifest(at / "manifest.json", lambda it: moved(it["tensors"][ROWS])),
+            f"manifest.json: a piece of `{ROWS}` lies outside it, at [",
+        ),
+        (
+            lambda at: change_manifest(at / "manifest.json", lambda it: it["tensors"].pop(ROWS)),
+            f"manifest.json: it has no `{ROWS}`",
+        ),
+        (
+            lambda at: change_manifest(at / "manifest.json", lambda it: swapped(it["tensors"][ROWS])),
+            f"rank-00001.safetensors: it has no `{ROWS}@",
+        ),
     ],
-    ids=["flipped", "cut off", "missing", "no manifest", "manifest cut off", "manifest edited", "a pickle"],
+    ids=[
+        *("flipped", "cut off", "missing", "no manifest", "manifest cut off", "manifest edited", "a pickle"),
+        *("a piece gone", "a piece outside", "a tensor gone", "pieces in other files"),
+    ],
 )
 def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
     damage,
