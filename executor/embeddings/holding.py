@@ -24,6 +24,7 @@ from executor.embeddings.bags import Bags, RowGradients, pooled
 from executor.embeddings.keys import KeyTable
 from executor.embeddings.places import Slice
 from executor.embeddings.updating import RowOptimizer
+from executor.pinned import pinned_zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,9 @@ def host_of(device: torch.device) -> torch.device:
 
 def on_host(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros in host memory: pinned where a GPU copies from it."""
-    return torch.zeros(rows, width, dtype=dtype, device=host_of(device), pin_memory=device.type == "cuda")
+    if device.type == "cuda":
+        return pinned_zeros(rows * width, dtype).view(rows, width)
+    return torch.zeros(rows, width, dtype=dtype, device=host_of(device))
 
 
 _AT_ONCE = 1 << 22

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
+from executor.pinned import pinned_zeros
 from executor.timing import Carried, Mark, mark_on
 
 _Told = TypeVar("_Told")
@@ -116,7 +117,11 @@ class HostLink:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
         pinned = pinned and self._pinned
         try:
-            made = torch.zeros(elements, dtype=dtype, device=self.memory, pin_memory=pinned)
+            made = (
+                pinned_zeros(elements, dtype)
+                if pinned
+                else torch.zeros(elements, dtype=dtype, device=self.memory)
+            )
         except (RuntimeError, MemoryError) as error:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.held.append(made)

@@ -1,0 +1,30 @@
+"""Page-locked host memory of exactly the size that is asked for, which a GPU copies from and to by itself.
+
+Torch's own allocator of pinned memory rounds every block up to a power of two (c10/cuda/CachingHostAllocator), so that
+21 blocks of Llama 2 13B take 137 GiB in place of 112. Here ordinary memory is registered with the driver.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
+    """(elements,) zeros in page-locked memory, released with the last tensor that uses it.
+
+    Raises:
+        RuntimeError: the driver locks no more memory.
+        MemoryError: there is none.
+    """
+    memory = np.zeros(max(1, elements * dtype.itemsize), dtype=np.uint8)
+    address = memory.ctypes.data
+    driver = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    if (status := int(driver.cudaHostRegister(address, memory.nbytes, 0))) != 0:
+        raise RuntimeError(f"the driver does not lock {memory.nbytes} bytes of memory (error {status})")
+    # the tensor keeps the array, not the other way round; an array's finalizers run before its memory is freed
+    weakref.finalize(memory, driver.cudaHostUnregister, address).atexit = False
+    return torch.from_numpy(memory)[: elements * dtype.itemsize].view(dtype)
