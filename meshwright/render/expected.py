@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models.axes.layout import Layout
+from cost_models.expected.rows import SPLIT
 from cost_models.expected.steps import ExpectedStep, NearRuns
 from cost_models.question import Question
 from cost_models.uncertainty import untried
@@ -15,6 +16,8 @@ from meshwright.render.words import percent, sentence_list, wrapped
 _TIMES = {1: "once", 2: "twice"}
 _FEW = 3
 """Differences up to which times can be compared."""
+_LAYOUT = {*SPLIT, "zero", "recompute"}
+"""Differences of another layout for the same question, whose times can always be compared."""
 
 
 def expected_sentence(expected: ExpectedStep | None) -> str:
@@ -33,14 +36,19 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
     span = format_seconds(runs.least_seconds)
     if format_seconds(runs.most_seconds) != span:
         span += f" to {format_seconds(runs.most_seconds)}"
+    times = _TIMES.get(runs.runs, f"{runs.runs} times")
     if not runs.differs:
-        times = _TIMES.get(runs.runs, f"{runs.runs} times")
         return wrapped(f"Timed {times}: {span} ({_whose(runs)})")
+    if runs.differs == ("vpp",):
+        return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
     said = (
         f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off;"
         f" differs in {sentence_list(list(runs.differs))}"
     )
-    if len(runs.differs) > _FEW:
+    of_layout = _LAYOUT.issuperset(runs.differs)
+    if of_layout and runs.most_seconds < expected.seconds:
+        said += "; that ran faster than this layout is expected to: try both"
+    if len(runs.differs) > _FEW and not of_layout:
         said = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if expected.borrowed:
         said = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby, zip_longest
 
@@ -11,8 +12,9 @@ from meshwright.render.words import line_width, lines_of
 
 _GAPS = (3, 2, 1)
 """Blanks between columns: as many as a line has room for."""
-_NARROW = 19
-"""Characters below which no column of words is squeezed: those of `recompute=selective`."""
+_NARROW, _WORD = 19, 24
+"""Characters below which no column of words is squeezed: those of `recompute=selective`; and up to which a word stays
+whole where that pushes no column below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Column:
     wraps: bool
     """Words; numbers stay whole."""
     left: bool
+    narrow: int = _NARROW
+    """Characters below which it is not squeezed."""
 
     @property
     def need(self) -> int:
@@ -33,7 +37,13 @@ class Column:
     @property
     def least(self) -> int:
         """Characters it cannot do without."""
-        return min(self.need, max(_NARROW, len(self.header))) if self.wraps else self.need
+        return min(self.need, max(self.narrow, len(self.header))) if self.wraps else self.need
+
+    @property
+    def with_words_whole(self) -> Column:
+        """The same, not squeezed below its longest word; one behind a sign as in "+ tp8" is no word of its own."""
+        words = (word for cell in self.cells for word in re.split(r"(?<=,)|(?<!\+) ", cell))
+        return replace(self, narrow=min(_WORD, max([_NARROW, *map(len, words)])))
 
     def drawn(self, width: int) -> list[list[str]]:
         """Every cell, the header's first, as lines of so many characters."""
@@ -72,7 +82,10 @@ class Table:
 
         Only a number that fills more than a line goes beyond it.
         """
-        blocks = [_block(columns, width) for columns in _side_by_side(self.columns, width)]
+        whole = _side_by_side([column.with_words_whole for column in self.columns], width)
+        squeezed = _side_by_side(self.columns, width)
+        fits = len(whole) == len(squeezed) and all(_gap(columns, width) is not None for columns in whole)
+        blocks = [_block(columns, width) for columns in (whole if fits else squeezed)]
         return [line for block in blocks for line in ("", *block)][1:]
 
 

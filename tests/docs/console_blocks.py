@@ -8,8 +8,8 @@ A page is one session: its commands run from the first to the last in one folder
     <!-- not compared: WHY -->            it is run, and what it prints is not what the page shows
     <!-- not run: WHY -->                 neither
 
-`python tests/docs/console_blocks.py [--figures WORDS] PAGE ...` runs pages and puts what is printed in the place of
-what has changed; of commands that have these words, also where nothing but figures has.
+`python tests/docs/console_blocks.py [--measured] PAGE ...` runs pages and puts what is printed in the place of what has
+changed; with `--measured` also where nothing is compared.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _ASIDE = re.compile(r"^(?:error|warning|note|hint|more|assumed|Wrote|Next)\b", r
 """How lines of stderr begin."""
 _FIGURE = re.compile(rf"(?<![\w@*=.,:-])[-+±]?\d[\d,.]*{_UNITS}")
 """A number with its unit that stands for itself; those of a layout (`tp8`, `layers=2*7`) are words."""
+_TOOK = re.compile(r"(?<= in )\d[\d.,]* (?:us|ms|s|min)\b(?! a)|(?<=, highs, )\d[\d.,]* m?s")
+"""How long a search itself took: no two machines agree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,19 +155,19 @@ def complaints(step: Step, found: Outcome) -> list[str]:
         return []
     if any(_matches(step.shown, printed) for printed in (found.out, found.both)):
         return []
-    return [f"{where}\nthe page says\n{masked(step.shown)}\nand it prints\n{masked(found.both)}"]
+    return [f"{where}\nthe page says\n{_words(step.shown)}\nand it prints\n{_words(found.both)}"]
 
 
-def masked(text: str) -> str:
-    """Words in their order: figures, which differ from machine to machine, are one sign, and so is what parts words."""
-    return " ".join(_FIGURE.sub("#", text).split())
+def _words(text: str) -> str:
+    """Words and figures in their order, however they are parted; how long a search took is one sign."""
+    return _TOOK.sub("#", " ".join(text.split()))
 
 
 def _matches(shown: str, printed: str) -> bool:
     """Whether all is there, but for what lines of `...` leave out."""
-    parts = [masked(part) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
+    parts = [_words(part) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
     pattern = r".*".join(re.escape(part) if part else "" for part in parts)
-    return re.fullmatch(rf"\s*{pattern}\s*".replace(r".*", r"\s*.*"), masked(printed), re.DOTALL) is not None
+    return re.fullmatch(rf"\s*{pattern}\s*".replace(r".*", r"\s*.*"), _words(printed), re.DOTALL) is not None
 
 
 def refilled(shown: str, printed: str) -> str | None:
@@ -200,10 +202,10 @@ def _find(lines: list[str], wanted: str, start: int, count: int = 1) -> int | No
 
 def _beginning(line: str) -> str:
     """What tells a line from others: the first words of its first column."""
-    return " ".join(masked(re.split(r"\s{2,}", line.strip())[0]).split()[:3])
+    return " ".join(_FIGURE.sub("#", re.split(r"\s{2,}", line.strip())[0]).split()[:3])
 
 
-def rewrite(page: Path, figures: str | None = None) -> list[str]:
+def rewrite(page: Path, *, measured: bool) -> list[str]:
     """Run a page and put what it prints in the place of what has changed; what could not be done is said."""
     text = page.read_text("utf-8")
     changed, left = [], []
@@ -212,8 +214,8 @@ def rewrite(page: Path, figures: str | None = None) -> list[str]:
             print(f"{page.name}:{step.line} {found.seconds:6.1f} s  {step.command[:90]}")
             told = complaints(step, found)
             printed = refilled(step.shown, found.both if _ASIDE.search(step.shown) else found.out)
-            new_figures = figures is not None and figures in step.command and step.shown.strip()
-            if not told and (not new_figures or step.hidden or step.not_compared):
+            anew = measured and step.not_compared and step.shown.strip() and not step.hidden
+            if not told and not anew:
                 continue
             if found.problems or step.hidden or printed is None or "exit code" in "".join(told):
                 left += told
@@ -230,9 +232,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--figures", metavar="WORDS")
+    parser.add_argument("--measured", action="store_true")
     parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
     asked = parser.parse_args()
     for one in asked.pages:
-        for complaint in rewrite(one.resolve(), asked.figures):
+        for complaint in rewrite(one.resolve(), measured=asked.measured):
             print(complaint, file=sys.stderr)

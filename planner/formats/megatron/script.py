@@ -59,7 +59,7 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
 
 
 def _in_a_line(settings: Settings) -> str:
-    return " ".join("=".join(words) if len(words) == 2 else shlex.join(words) for words in written(settings))
+    return " ".join(map(shlex.join, written(settings)))
 
 
 TARGET = Target(

@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Breakdown, Estimate
+from cost_models.expected.steps import ExpectedStep, NearRuns
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.families.transformer.compare import comparison_table
+from meshwright.families.transformer.planning import ranking as ranking_words
 from meshwright.families.transformer.planning.ranking import answer_cells, frontier_words
 from meshwright.records.estimates import estimate_record
 from meshwright.records.runs import ComparedQuantity
 from meshwright.render.estimates import chance_text, estimate_text, memory_sentence, mfu_words, time_sentence
+from meshwright.render.expected import nearest_sentence
 from meshwright.render.explanation import binding_sentence
 from meshwright.render.goals import sizes_text
 from meshwright.render.measured import comparison_table as run_table
@@ -306,7 +310,36 @@ def test_lines_end_at_spaces_and_long_placements_after_commas() -> None:
     assert wrapped("  x " + "y" * 79, indent="    ").splitlines() == ["  x", "    " + "y" * 79]
 
 
-def test_days_of_a_ranking_have_a_thousands_separator() -> None:
+def test_runs_that_differ_in_virtual_stages_alone_are_told_as_timed(question: Question) -> None:
+    near = NearRuns(
+        source="dgxc",
+        model="Llama3.1-70B",
+        gpu="h100-sxm",
+        stack="nemo",
+        gpus=64,
+        layout="tp4 pp4 vpp5",
+        runs=3,
+        least_seconds=14.61,
+        most_seconds=14.72,
+        off=0.01,
+        differs=("vpp",),
+    )
+    expected = ExpectedStep(on_paper=14.8, seconds=14.7, low=14.0, high=16.0, nearest=near)
+    layout = parse_layout("tp1 pp1 dp1 mbs1 zero0")
+    whose = "(dgxc: Llama3.1-70B, nemo on 64 h100-sxm)"
+    told = " ".join(nearest_sentence(question, layout, expected).split())
+    assert told == f"Timed 3 times with another vpp: 14.61 s to 14.72 s for tp4 pp4 vpp5 {whose}"
+    same = replace(expected, nearest=replace(near, differs=()))
+    assert nearest_sentence(question, layout, same).startswith("Timed 3 times: 14.61 s to 14.72 s (dgxc: ")
+    other = replace(expected, nearest=replace(near, differs=("vpp", "cp")))
+    assert nearest_sentence(question, layout, other).startswith("Nearest timed: ")
+    slower = replace(other, seconds=15.0)
+    told = nearest_sentence(question, layout, slower), nearest_sentence(question, layout, other)
+    assert ["try both" in one for one in told] == [True, False]
+
+
+def test_days_of_a_ranking_have_a_thousands_separator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking_words, "training_of", lambda _: None)
     cluster = SimpleNamespace(num_gpus=8)
     estimate = SimpleNamespace(layout="tp8", step_seconds=1.0, mfu=0.5)
     optimum = SimpleNamespace(

@@ -54,6 +54,14 @@ def test_columns_without_room_follow_below_with_their_rank() -> None:
     assert [line.split()[0] for line in below[1:]] == ["1", "10"]
 
 
+def test_a_word_stays_whole_where_no_column_goes_below_for_it() -> None:
+    cells = [("+ --attention-backend auto", "re-sharding", "955.7 ms", "-50.2 %", "39.1 GiB")]
+    headers = ("change", "trouble", "together", "in all", "peak mem")
+    for width in (47, 60, 80):
+        lines = table(headers, cells, words=("change", "trouble")).lines(width)
+        assert any("+ --attention-backend " in line for line in lines), lines
+
+
 @given(
     rows=st.lists(
         st.tuples(st.text("ab,:/= ", max_size=60), st.integers(0, 10**6), st.integers(0, 10**6)),

@@ -46,6 +46,9 @@ def test_one_table_ranks_clusters_and_sizes(meshwright) -> None:
     assert "dgx-h100, $2.50 a GPU-hour: stack megatron-core; " in answer.out
     assert "\ntrade-off    $" in answer.out
     assert " is proved the lowest, in " in answer.out
+    words = " ".join(answer.out.split())
+    assert words.count("on paper; expected ") == 3  # step, training and runner-up
+    assert words.count(" (expected ") == 2  # the named ends of the trade-off
 
 
 def test_the_document_has_a_certificate_for_each_cluster_and_size(meshwright) -> None:
@@ -55,6 +58,7 @@ def test_the_document_has_a_certificate_for_each_cluster_and_size(meshwright) ->
     assert all(one["certificate"]["gap"] == 0 for one in told["plans"])
     assert [one["cost"] for one in told["plans"]] == sorted(one["cost"] for one in told["plans"])
     assert any(one["frontier"] for one in told["plans"])
+    assert all(one["training"]["costs"]["p50"] > 0 for one in told["plans"])
     assert told["objective"]["name"] == "cost"
 
 

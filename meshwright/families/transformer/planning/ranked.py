@@ -13,6 +13,7 @@ from meshwright.families.transformer.planning.ranking import (
     offers_header,
     ranking_facts,
     ranking_table,
+    training_of,
 )
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
@@ -152,6 +153,7 @@ class Ranked(AnswerBase):
                     "gpus": one.optimum.question.cluster.num_gpus,
                     "days": one.days,
                     "cost": one.cost,
+                    "training": None if (training := training_of(one)) is None else training.record(),
                     "frontier": one in frontier,
                     **estimate_record(one.optimum.result.best),
                     "value": one.optimum.value,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from cost_models.expected.steps import expected_step
 from cost_models.pipeline.estimating import trust_of
 from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.families.transformer.planning.facts import plan_facts
+from meshwright.families.transformer.planning.training import TrainingRun, training_run
 from meshwright.render.facts import Fact
 from meshwright.render.goals import changes_sentence, value_text
 from meshwright.render.tables import Table, table
@@ -90,19 +93,31 @@ def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
 
 
 def _runner_up(ranking: Ranking, other: OfferAnswer) -> str:
-    """ "512 GPUs of b, tp8 pp4 …: cost $1.4 M (+8.1 %), 10.4 days"."""
+    """ "512 GPUs of b, tp8 pp4 …: cost $1.4 M (+8.1 %), 10.4 days on paper; expected 10.9 days and $1.5 M"."""
     measure, own = ranking.measure, ranking.best.optimum.value
     value = other.optimum.value
     words = (
         f"{counted(other.optimum.question.cluster.num_gpus, 'GPU')} of {other.offer.name},"
         f" {_degrees(other)}: {measure.label} {value_text(value, measure.unit)} ({change(own, value)})"
     )
-    return words if other.days is None else f"{words}, {_days(other)}"
+    return words if other.days is None else f"{words}, {_days(other)}{_expected(other)}"
 
 
 def _days(answer: OfferAnswer) -> str:
     assert answer.days is not None
     return format_days(answer.days * DAY)
+
+
+def _expected(answer: OfferAnswer) -> str:
+    training = training_of(answer)
+    return "" if training is None else training.expected_words
+
+
+def training_of(answer: OfferAnswer) -> TrainingRun | None:
+    """The training run of the best plan of one cluster, at its price; None where nobody says on how many tokens."""
+    optimum, best = answer.optimum, answer.optimum.result.best
+    priced = replace(optimum, objective=replace(optimum.objective, price=answer.offer.price))
+    return training_run(priced, best, expected_step(optimum.question, best))
 
 
 def frontier_words(ranking: Ranking) -> str:
@@ -112,7 +127,7 @@ def frontier_words(ranking: Ranking) -> str:
         return ""
     words = [
         f"{money(one.cost or 0.0)} in {_days(one)} on {counted(one.optimum.question.cluster.num_gpus, 'GPU')} of"
-        f" {one.offer.name}"
+        f" {one.offer.name}{f' ({told})' if (told := _expected(one).partition('; ')[2]) else ''}"
         for one in points[:_POINTS]
     ]
     left = len(points) - _POINTS

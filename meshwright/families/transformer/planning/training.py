@@ -57,16 +57,21 @@ class TrainingRun:
         if price is not None:
             words += f", {money(self.cost(self.on_paper))} at {money(price)} each"
         if self.ends:
-            low, middle, high = map(format_days, self.ends)
-            words += f" on paper; expected {middle}"
-            if price is not None:
-                low, middle, high = (money(self.cost(end)) for end in self.ends)
-                words += f" and {middle}"
-            words += f" (90 % interval {low} to {high})"
+            low, _, high = (format_days(end) if price is None else money(self.cost(end)) for end in self.ends)
+            words += f"{self.expected_words} (90 % interval {low} to {high})"
         if operations is None:
             return f"{words}, without failures"
         goodput = steps * self.step_seconds / self.on_paper
         return f"{words}, with the failures of {operations.name} (goodput {percent(goodput)})"
+
+    @property
+    def expected_words(self) -> str:
+        """ " on paper; expected 21.5 days and $1.32 M", said behind what is on paper; empty where nothing is."""
+        if not self.ends:
+            return ""
+        middle = self.ends[1]
+        cost = "" if self.objective.price is None else f" and {money(self.cost(middle))}"
+        return f" on paper; expected {format_days(middle)}{cost}"
 
     def record(self) -> dict[str, Any]:
         """Seconds and dollars; `ends` and `costs` as `forecast` has them."""
