@@ -47,7 +47,7 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
     )
     of_layout = _LAYOUT.issuperset(runs.differs)
     if of_layout and runs.most_seconds < expected.seconds:
-        said += "; that ran faster than this layout is expected to: try both"
+        said += "; it ran faster than this layout is expected to"
     if len(runs.differs) > _FEW and not of_layout:
         said = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if expected.borrowed:

@@ -100,17 +100,13 @@ def _runner_up(ranking: Ranking, other: OfferAnswer) -> str:
         f"{counted(other.optimum.question.cluster.num_gpus, 'GPU')} of {other.offer.name},"
         f" {_degrees(other)}: {measure.label} {value_text(value, measure.unit)} ({change(own, value)})"
     )
-    return words if other.days is None else f"{words}, {_days(other)}{_expected(other)}"
+    training = training_of(other)
+    return words if training is None else f"{words}, {_days(other)}{training.expected_words}"
 
 
 def _days(answer: OfferAnswer) -> str:
     assert answer.days is not None
     return format_days(answer.days * DAY)
-
-
-def _expected(answer: OfferAnswer) -> str:
-    training = training_of(answer)
-    return "" if training is None else training.expected_words
 
 
 def training_of(answer: OfferAnswer) -> TrainingRun | None:
@@ -127,12 +123,12 @@ def frontier_words(ranking: Ranking) -> str:
         return ""
     words = [
         f"{money(one.cost or 0.0)} in {_days(one)} on {counted(one.optimum.question.cluster.num_gpus, 'GPU')} of"
-        f" {one.offer.name}{f' ({told})' if (told := _expected(one).partition('; ')[2]) else ''}"
+        f" {one.offer.name}"
         for one in points[:_POINTS]
     ]
     left = len(points) - _POINTS
     more = f"; {left} more {'ends' if left == 1 else 'end'} sooner" if left > 0 else ""
-    return f"{'; '.join(words)}{more}"
+    return f"on paper {'; '.join(words)}{more}"
 
 
 def _proof_words(ranking: Ranking) -> str:
