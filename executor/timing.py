@@ -28,6 +28,9 @@ from cost_models.axes.offload.moves import Lane
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 """What ranks wait for one another over; `dp` is all who hold the same parameters, `ep` those who share experts."""
+OFFLOAD = "offload"
+WAITS = (*AXES, OFFLOAD)
+"""What a rank waits for: the others, over an axis; or, on a GPU, copies to and from host memory."""
 
 Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 """Wall, thread and process clock, and on a GPU an event in its stream."""
@@ -35,9 +38,10 @@ _MILLISECOND = 1e-3
 
 
 class Wait(NamedTuple):
-    """One interval in which this rank waited for others."""
+    """One interval in which this rank waited."""
 
     axis: str
+    """One of `WAITS`."""
     start: Mark
     end: Mark
 
@@ -82,11 +86,15 @@ class StepClock:
         self.wall_seconds.clear()
 
 
+class CopiedEvent(torch.cuda.Event):
+    """The end of a copy between device and host memory."""
+
+
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that times how long this rank waits for others, by axis of the mesh (`seconds()`).
+    """A context that times how long this rank waits, for whom or what (`seconds()`).
 
     On a CPU that is the time its thread spends issuing collectives and waiting for them. On a GPU it is the time its
-    compute stream stands still for them, so communication that compute hides does not count there either.
+    compute stream stands still, so what compute hides does not count there either.
     Groups on no axis (tied embeddings tie the ends of the pipeline) count as `pp`, unless described as `dp`.
     """
 
@@ -137,8 +145,10 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return original(work, *arguments, **options)
 
         def wait_event(stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-            """`fully_shard` gathers and reduces in streams of its own, and has the compute stream wait for them."""
-            with waits._timed("dp"):
+            """`fully_shard` gathers and reduces in streams of its own, and has the compute stream wait for them, as it
+            waits for copies; other streams wait behind compute."""
+            cause = OFFLOAD if isinstance(event, CopiedEvent) else "dp"
+            with waits._timed(cause if stream == torch.cuda.default_stream(waits._device) else ""):
                 original_event(stream, event)
 
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
@@ -198,8 +208,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
-    """Axis → total seconds of these waits."""
-    waited = dict.fromkeys(AXES, 0.0)
+    """Which of `WAITS` → total seconds of these waits."""
+    waited = dict.fromkeys(WAITS, 0.0)
     for wait in waits:
         waited[wait.axis] += lap_between(wait.start, wait.end).wall
     return waited

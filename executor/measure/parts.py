@@ -3,6 +3,7 @@
 compute    operators of forward and backward
 host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued
 tp, cp, ep, dp, pp _comm   communication that no compute hides; of data-parallel ranks also in the update
+offload    on a GPU, copies to and from host memory that no compute hides
 bubble     waiting for another stage that is not done yet, and for the slowest rank at the end
 optimizer  the update without communication
 other      on a CPU time in which the training thread neither computed nor waited for ranks: others had its core
@@ -12,7 +13,8 @@ In the update it is bubble until the last rank is there.
 
 The share of operators is taken by torch's profiler from one step. On a CPU it is the time inside torch's operators,
 without those that only dispatch to the same operator on the shards of a `DTensor`. On a GPU it is the time in which a
-kernel other than NCCL's runs. A share, because a busy machine stretches operators and the rest alike.
+kernel other than NCCL's runs, without copies to and from the host. A share, because a busy machine stretches operators
+and the rest alike.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from cost_models.schedules.actions import KINDS
 from executor.measure.step_spans import Recordable, StepSpans, WaitSpan, WorkSpan
-from executor.timing import AXES, Waits, finish, lap_between, mark_on
+from executor.timing import AXES, OFFLOAD, Waits, finish, lap_between, mark_on
 
-STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), "bubble", "optimizer", "other")
+STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "bubble", "optimizer", "other")
 
 _SENDS_BACK = KINDS[1:3]
 """What the stage before waits for: whole backward passes and input halves."""
@@ -78,7 +80,7 @@ def _parts(
             ready = all_there if wait.start >= step.update_start else _sent(wait, step.work, senders)
             bubble = _within(ready - wait.start, wait.end - wait.start)
         parts["bubble"] += bubble
-        parts[f"{wait.axis}_comm"] += wait.end - wait.start - bubble
+        parts[OFFLOAD if wait.axis == OFFLOAD else f"{wait.axis}_comm"] += wait.end - wait.start - bubble
     return parts
 
 
@@ -142,12 +144,16 @@ def _operators(events: list[FunctionEvent]) -> float:
     return seconds
 
 
+_NOT_COMPUTE = ("nccl", "memcpy htod", "memcpy dtoh")
+"""Parts of names of what runs on a GPU beside compute; copies within the device and memsets are compute."""
+
+
 def _kernels(events: list[FunctionEvent]) -> float:
     """Length of the union of the kernels' spans, which overlap on different streams."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type == DeviceType.CUDA and "nccl" not in event.name.lower()
+        if event.device_type == DeviceType.CUDA and not any(one in event.name.lower() for one in _NOT_COMPUTE)
     )
     seconds, reached = 0.0, float("-inf")
     for start, end in spans:

@@ -31,7 +31,8 @@ class PhaseReport(Spec):
     """CPU time of the training thread in each measured step."""
     waiting_seconds: dict[str, float]
     """Seconds spent on communication that compute does not hide, by axis (`tp`, `cp`, `ep`, `dp`, `pp`), waiting for
-    slower ranks included; medians of a few steps of their own. Empty where it was not measured."""
+    slower ranks included, and on copies to and from host memory (`offload`); medians of a few steps of their own.
+    Empty where it was not measured."""
     waiting_thread_seconds: float | None = None
     """CPU time of the training thread in there, which issues and on a CPU copies; None where it was not measured."""
 

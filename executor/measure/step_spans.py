@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from cost_models.axes.offload.moves import Lane
 from executor.mesh import Place
 from executor.messages import gather_json
-from executor.timing import AXES, Carried, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
+from executor.timing import WAITS, Carried, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
 
 
 class WorkSpan(NamedTuple):
@@ -34,7 +34,7 @@ class WorkSpan(NamedTuple):
 
 
 class WaitSpan(NamedTuple):
-    """One interval in which the rank waited for others; seconds from the common start."""
+    """One interval in which the rank waited for one of `WAITS`; seconds from the common start."""
 
     axis: str
     start: float
@@ -120,7 +120,7 @@ def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
-    """Axis → median over the steps of the seconds waited in one phase; empty without steps."""
+    """Which of `WAITS` → median over the steps of the seconds waited in one phase; empty without steps."""
     if not steps:
         return {}
     each = [step.waits_in_phase(update=update) for step in steps]
@@ -128,7 +128,7 @@ def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, floa
         axis: statistics.median(
             sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in each
         )
-        for axis in AXES
+        for axis in WAITS
     }
 
 

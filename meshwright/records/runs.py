@@ -31,6 +31,7 @@ _PARTS = {
     "ep_comm": ("ep_comm",),
     "dp_comm": ("dp_comm",),
     "pp_comm": ("pp_comm",),
+    "offload": ("offload",),
     "bubble": ("bubble",),
     "optimizer": ("optimizer",),
     "other": ("jitter",),

@@ -76,7 +76,7 @@ def test_phases_make_up_the_step(processes: Processes) -> None:
             walls = (rank.data_seconds[step], *(phase.wall_seconds[step] for phase in phases))
             assert sum(walls) == pytest.approx(seconds, rel=0.05)
         for phase in phases:
-            assert list(phase.waiting_seconds) == ["tp", "cp", "ep", "dp", "pp"]
+            assert list(phase.waiting_seconds) == ["tp", "cp", "ep", "dp", "pp", "offload"]
             assert phase.waiting_seconds["dp"] == 0.0
         assert rank.forward_backward.waiting_seconds["tp"] > 0
         assert rank.forward_backward.waiting_seconds["pp"] > 0

@@ -24,7 +24,7 @@ from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
 from executor.pinned import pinned_zeros
-from executor.timing import Carried, Mark, mark_on
+from executor.timing import Carried, CopiedEvent, Mark, mark_on
 
 _Told = TypeVar("_Told")
 _HERE = torch.device("cpu")
@@ -227,7 +227,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return CopiedEvent(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 _SLOTS = 2
