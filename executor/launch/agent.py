@@ -39,5 +39,5 @@ def store_at(host: str, port: int, *, is_master: bool, **how: Any) -> TCPStore:
 if __name__ == "__main__":
     end_with_parent()
     os.environ[PARENT] = str(os.getpid())  # that of the ranks
-    c10d_rendezvous_backend.TCPStore = store_at  # type: ignore[attr-defined]
+    c10d_rendezvous_backend.TCPStore = store_at  # type: ignore[attr-defined, assignment]
     main()
