@@ -11,24 +11,26 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import NormalDist
 
-from cost_models.axes.layout import axes_that_differ
+from cost_models.axes.layout import COMPARED, axes_that_differ
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk
-from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
+from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
 from planner.plan import PlanRecommendation, PlanRestrictions
-from planner.search.branching import BranchAndBound
+from planner.search.branching import BEYOND, BranchAndBound
 from planner.search.budget import Budget
 from planner.search.counting import count_below
 from planner.search.opening import UniformCandidates
 from planner.search.result import SearchResult
+from planner.search.search import settled
 from planner.space.restrictions import Restrictions, keeps_to
 
 
@@ -148,21 +150,36 @@ def _simplest(
     question: Question, found: SearchResult, sure: Restrictions, judge: _Judge, budget: Budget
 ) -> tuple[SearchResult | None, Step | None]:
     """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
-    the fastest there. None where nothing fits, or time ends."""
+    the fastest there. None where nothing fits, or time ends.
+
+    A layout too slow to be taken, or slower than the best of a step before, which holds no others, is not searched for.
+    """
     reference = _fitted(question, sure, found, budget)
     whole = _searched(question, sure, budget) if reference is None else None
     reference = reference or (None if whole is None else whole.best)
     if reference is None:
         return None, None
+    below = judge.slowest(reference)
     for step in steps(question, sure):
         if reference is found.best and _keeps_to(question, step.limits, found.best):
             return found, None
-        result = _searched(question, step.limits, budget)
-        if result is not None and judge.chance(result.best, reference) < CLEAR:
-            return result, step
+        result = _searched(question, step.limits, budget, below, settles=False)
+        if result is None or not result.estimates:
+            continue
+        if judge.chance(result.best, reference) < CLEAR:
+            return settled(result, budget.solver), step
+        below = min(below, _no_slower_than(result.best))
     if reference is found.best:
         return found, None
-    return whole or _searched(question, sure, budget), Step(f"fit with {100 * FITTING:.0f} %", sure)
+    whole = whole or _searched(question, sure, budget, _no_slower_than(reference))
+    if whole is not None and not whole.estimates:  # the reference recomputes as the trainer cannot
+        whole = _searched(question, sure, budget)
+    return whole, Step(f"fit with {100 * FITTING:.0f} %", sure)
+
+
+def _no_slower_than(estimate: Estimate) -> float:
+    """Seconds below which the layout and those that tie with it are found again."""
+    return estimate.compared_seconds * (1 + BEYOND)
 
 
 def _fitted(question: Question, limits: Restrictions, found: SearchResult, budget: Budget) -> Estimate | None:
@@ -172,9 +189,14 @@ def _fitted(question: Question, limits: Restrictions, found: SearchResult, budge
     priced = price(held, found.best.layout)
     if (priced if most is None else priced.within(most)).fits:
         return found.best
-    again = [_searched(question, limits.alone(question, one.layout), budget) for one in found.estimates]
-    fitted = [one.best for one in again if one is not None]
-    return min(fitted, key=lambda one: one.compared_seconds, default=None)
+    fitted: Estimate | None = None
+    for one in found.estimates:
+        below = math.inf if fitted is None else fitted.compared_seconds
+        if one.compared_seconds < below:
+            with suppress(InfeasibleError):
+                alone = limits.alone(question, one.layout)
+                fitted = budget.faster_than(below, question, alone) or fitted
+    return fitted
 
 
 def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
@@ -183,13 +205,20 @@ def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> b
     return keeps_to(question, limits, layout) and not (trainer and refusals(trainer, question, layout))
 
 
-def _searched(question: Question, limits: Restrictions, budget: Budget) -> SearchResult | None:
-    """The fastest within some restrictions, proved; None where nothing fits within them."""
+def _searched(
+    question: Question,
+    limits: Restrictions,
+    budget: Budget,
+    below: float = math.inf,
+    *,
+    settles: bool = True,
+) -> SearchResult | None:
+    """The fastest within some restrictions, proved; without an estimate where none takes less than `below` seconds, and
+    None where nothing fits."""
     try:
-        result = budget.search(question, limits, top=1)
+        return budget.search(question, limits, top=1, below=below, settles=settles)
     except InfeasibleError:
         return None
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +236,12 @@ class _Judge:
         """Chance that `other` is the faster of the two."""
         gain = math.log(one.compared_seconds / other.compared_seconds)
         return chance_of_gain(gain, one.layout, other.layout, self.pair_error)
+
+    def slowest(self, other: Estimate) -> float:
+        """Seconds from which on no layout is so slow that `other` is not clearly faster, on however many axes the two
+        differ."""
+        clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), self.pair_error)
+        return other.compared_seconds * math.exp(clear) * (1 + BEYOND)
 
     def beside(self, chosen: Estimate, other: Estimate) -> Beside:
         """Another layout beside the chosen one."""

@@ -18,6 +18,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from planner.bounds.relaxed import ideal_seconds, known_not_to_fit, known_seconds
 from planner.search.budget import Budget
+from planner.space.cores import tensor_degrees
 from planner.space.layouts import Restrictions, Space, legal_space
 
 NEXT_TO_NOTHING = 1e-4
@@ -99,6 +100,8 @@ def faster_under(
     before, after = questions
     limits = scaled(restrictions, before, after)
     question = limits.held(after)
+    if tensor_degrees(before.cluster) != tensor_degrees(after.cluster):
+        space = None  # it lacks degrees that are tried after the change
     if space is not None:
         space = space.asked_of(question).of_cores(change.least_seconds(space, restrictions) < below)
     try:
@@ -203,7 +206,8 @@ QUANTITIES: dict[str, Callable[[float], Callable[[Question], Question | None]]] 
 }
 """What there can be more or less of, by a factor."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Those that ideal bounds of cores (`planner.bounds.relaxed`) depend on."""
+"""Those that ideal bounds of cores (`planner.bounds.relaxed`) depend on; others are links, where a tensor group
+crosses nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +234,19 @@ class Change:
         """
         policies = restrictions.recompute(space.question.training)
         allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
-        of_memory = self.quantity == "device memory"
-        if self.quantity in _INSIDE_NODES and space.splits_backward:
-            known = np.zeros(len(space.cores))
-        elif of_memory or self.factor <= 1:
+        of_memory, crosses = (
+            self.quantity == "device memory",
+            space.cores.tp > space.question.cluster.gpus_per_node,
+        )
+        touched = (crosses | (self.quantity in _INSIDE_NODES)) & (not of_memory)
+        if of_memory or self.factor <= 1:
             known = known_seconds(space, allowed)
         elif self.quantity == "compute efficiency":
             known = known_seconds(space, allowed) / self.factor
         else:
-            known = ideal_seconds(space, allowed) / (self.factor if self.quantity in _INSIDE_NODES else 1.0)
+            known = ideal_seconds(space, allowed) / np.where(touched, self.factor, 1.0)
+        if space.splits_backward:
+            known = np.where(touched, 0.0, known)
         if of_memory and self.factor > 1:
             return known
         return np.where(known_not_to_fit(space, allowed, restrictions.max_memory), np.inf, known)

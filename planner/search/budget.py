@@ -14,7 +14,7 @@ from planner.certificate import Proof
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.result import SearchResult, out_of_own_time, out_of_time
-from planner.search.search import faster_than, search
+from planner.search.search import Terms, faster_than, search_on
 from planner.space.layouts import Space
 from planner.space.restrictions import Restrictions
 from planner.space.shared import Spaces
@@ -68,10 +68,13 @@ class Budget:
         *,
         top: int = 1,
         seconds: float = math.inf,
+        below: float = math.inf,
+        settles: bool = True,
     ) -> SearchResult | None:
         """The best layouts of a question; None where the search ended before it had any.
 
-        `seconds` limits this search alone; when they run out, the budget has not ended.
+        `seconds` limits this search alone; when they run out, the budget has not ended. The answer holds only layouts
+        that take less than `below` seconds, perhaps none; unless it `settles`, no integer program closes the proof.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -85,16 +88,17 @@ class Budget:
         found: SearchResult | None = None
         try:
             with self.spaces.shared():
-                found = search(
-                    question,
+                terms = Terms(
                     top=top,
-                    restrictions=restrictions,
+                    below=below,
                     time_limit=None if math.isinf(limit) else limit,
                     on_progress=self.on_progress,
                     keep_on_interrupt=self.keep_on_interrupt,
+                    settles=settles,
                     solver=self.solver,
                     proof=self.proof,
                 )
+                found = search_on(terms, question, restrictions)
         except RunError as error:
             self.failure = error
         except KeyboardInterrupt:
@@ -115,8 +119,8 @@ class Budget:
         question: Question,
         restrictions: Restrictions,
         *,
-        seconds: float,
-        space: Space | None,
+        seconds: float = math.inf,
+        space: Space | None = None,
     ) -> Estimate | None:
         """The fastest layout that takes less than `below` seconds (`planner.search.search.faster_than`), searched for
         no longer than `seconds`; None where none was found.
@@ -132,7 +136,8 @@ class Budget:
         self.searches += 1
         try:
             with self.spaces.shared():
-                return faster_than(below, question, restrictions, time_limit=limit, space=space)
+                most = None if math.isinf(limit) else limit
+                return faster_than(below, question, restrictions, time_limit=most, space=space)
         except KeyboardInterrupt:
             if not self.keep_on_interrupt:
                 raise

@@ -11,7 +11,7 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
 from planner.bounds.pricing import Pricing
-from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
+from planner.bounds.relaxed import Passes, core_bounds, known_seconds, passes_of, relaxed_bounds
 from planner.placement.leaf import TOLERANCE
 from planner.space.cores import ONE_CHUNK
 from planner.space.counts import Boxes, with_counts
@@ -38,7 +38,7 @@ class Cores:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all).copy()
+        self.bound = known_seconds(pricing.space, pricing.allowed_at_all)
         self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
         self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
         self._together = FIRST_RELAXED

@@ -6,10 +6,13 @@ best are proven: over all layouts, and over all placements of each.
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from cost_models.axes.layout import Layout
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import scenarios_of
@@ -27,6 +30,28 @@ from planner.search.pools import count_layouts, pool_candidates
 from planner.search.result import SearchResult, by_speed, given_up, out_of_time
 from planner.space.layouts import Restrictions, Space
 from planner.space.nothing_fits import nothing_legal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a search is made."""
+
+    top: int = 1
+    """How many of the fastest are wanted."""
+    below: float = math.inf
+    """Only layouts that take less than so many seconds are; there may be none."""
+    time_limit: float | None = None
+    """Seconds; None: no limit."""
+    on_progress: Progress | None = None
+    keep_on_interrupt: bool = False
+    """Whether Ctrl-C leaves the best so far."""
+    settles: bool = True
+    """Whether an integer program closes the proof."""
+    solver: SolverName | None = None
+    """Which solver does; None: HiGHS where it is there."""
+    proof: Proof = "search"
+    space: Space | None = None
+    """The question's layouts where they are known, or those of them that may take less."""
 
 
 def search(
@@ -51,44 +76,51 @@ def search(
         InputError: the restrictions leave no recompute policy, or the integer program does not take the question.
         NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
-    limits = restrictions or Restrictions()
+    terms = Terms(
+        top=top,
+        time_limit=time_limit,
+        on_progress=on_progress,
+        keep_on_interrupt=keep_on_interrupt,
+        solver=solver,
+        proof=proof,
+    )
+    return search_on(terms, question, restrictions or Restrictions())
+
+
+def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchResult:
+    """The fastest layouts of a question within some restrictions; none where it is proved that none is fast enough.
+
+    Raises as `search` does; where only layouts below some seconds are wanted, nothing needs to fit.
+    """
     question = limits.held(question)
 
-    def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
-        return search(
-            asked,
-            top=top,
-            restrictions=within,
-            time_limit=seconds,
-            on_progress=on_progress,
-            keep_on_interrupt=keep_on_interrupt,
-            solver=solver,
-            proof=proof,
-        )
+    def part(within: Restrictions, seconds: float | None, below: float = math.inf) -> SearchResult:
+        return search_on(replace(terms, time_limit=seconds, below=below), question, within)
 
     others = [axis.beside(question, limits) for axis in searched().values() if axis.beside]
     if beside := next((one for one in others if one), None):
-        require_searched(proof)
+        require_searched(terms.proof)
         together: SearchResult = beside(
-            lambda within, seconds: part(question, within, seconds),
+            part,
             question,
             limits,
-            top=top,
-            time_limit=time_limit,
-            on_progress=on_progress,
-            keep_on_interrupt=keep_on_interrupt,
+            top=terms.top,
+            time_limit=terms.time_limit,
+            on_progress=terms.on_progress,
+            keep_on_interrupt=terms.keep_on_interrupt,
         )
         return together
     if parts := limits.by_recompute(question.training):
         try:
-            return search_each_policy(part, question, parts, top, time_limit)
+            return search_each_policy(part, question, parts, terms.top, terms.time_limit, terms.below)
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
             raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
-    prover = ProgramSearch if proof == "ilp" else BranchAndBound
-    found = prover(_candidates(question, limits), top, time.monotonic(), time_limit, on_progress)
-    return _proven(found, keep_on_interrupt=keep_on_interrupt, solver=solver)
+    candidates, start = _candidates(question, limits, terms.space), time.monotonic()
+    common = candidates, terms.top, start, terms.time_limit, terms.on_progress
+    found = ProgramSearch(*common) if terms.proof == "ilp" else BranchAndBound(*common, terms.below)
+    return _proven(found, terms)
 
 
 def faster_than(
@@ -103,42 +135,47 @@ def faster_than(
     was found in time.
 
     What is known to take that long spares most of the search. `space` are the question's layouts where they are known,
-    or those of them that may take less.
+    or those of them that may take less. Raises InfeasibleError where any time will do, and nothing fits.
     """
-    question = restrictions.held(question)
-    split = isinstance(question, MixedQuestion) or restrictions.by_recompute(question.training)
-    if split or any(axis.beside and axis.beside(question, restrictions) for axis in searched().values()):
-        found = search(question, top=1, restrictions=restrictions, time_limit=time_limit).best
-        return found if found.compared_seconds < seconds else None
     if space is not None and not len(space.cores):
         return None
-    candidates = UniformCandidates(question, restrictions, space)
-    found_below = BranchAndBound(candidates, 1, time.monotonic(), time_limit, None, seconds)
-    found_below.run()
-    estimates = [_estimate(candidates, row, placement) for row, placement in found_below.leaders()]
-    return min(estimates, key=by_speed, default=None)
+    terms = Terms(below=seconds, time_limit=time_limit, settles=False, space=space)
+    with suppress(NothingPlacedError):
+        found = search_on(terms, question, restrictions).estimates
+        return next((one for one in found if one.compared_seconds < seconds), None)
+    return None
 
 
-def _proven(
-    found: BranchAndBound | ProgramSearch, *, keep_on_interrupt: bool, solver: SolverName | None
-) -> SearchResult:
+def settled(found: SearchResult, solver: SolverName | None) -> SearchResult:
+    """The same, where no integer program has closed the proof yet."""
+    if not found.searches:
+        return found
+    first = found.searches[0]
+    first.settle(solver)
+    return replace(found, certificate=found.certificate.model_copy(update={"settled": first.settled}))
+
+
+def _proven(found: BranchAndBound | ProgramSearch, terms: Terms) -> SearchResult:
     """The best layouts that a prover finds, with its certificate."""
     candidates, interrupted = found.candidates, False
     try:
         found.run()
-        found.settle(solver)
+        if terms.settles:
+            found.settle(terms.solver)
     except KeyboardInterrupt:
-        if not (keep_on_interrupt and found.best):
+        if not (terms.keep_on_interrupt and found.best):
             raise
         interrupted = True
-    if not found.best:
+    leaders = found.leaders()
+    if not leaders:
         if layouts := found.given_up:
             weighed = bool(scenarios_of(candidates.question))
             raise given_up(layouts, weighed=weighed, space=candidates.in_words())
         if found.is_unfinished:
             raise out_of_time(candidates.in_words())
-        raise candidates.nothing_fits()
-    estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
+        if math.isinf(terms.below):
+            raise candidates.nothing_fits()
+    estimates = [_estimate(candidates, row, placement) for row, placement in leaders]
     ranked = sorted(estimates, key=by_speed)[: found.top]
     return SearchResult(
         estimates=tuple(ranked),
@@ -148,10 +185,10 @@ def _proven(
     )
 
 
-def _candidates(question: Question, limits: Restrictions) -> Candidates:
+def _candidates(question: Question, limits: Restrictions, space: Space | None) -> Candidates:
     if isinstance(question, MixedQuestion):
         return pool_candidates(question, limits)
-    return UniformCandidates(question, limits)
+    return UniformCandidates(question, limits, space)
 
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:

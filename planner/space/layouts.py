@@ -84,6 +84,14 @@ class Space:
         )
         return same
 
+    def held_to(self, question: Question) -> Space:
+        """The same layouts for a question that differs in how surely a layout must fit alone: seconds stay known."""
+        same = self.asked_of(question)
+        vars(same)["remembered"] = self.remembered
+        if question.confidence >= self.question.confidence:
+            vars(same)["too_large"] = self.too_large
+        return same
+
     @cached_property
     def remembered(self) -> dict[tuple[str, bytes], Array]:
         """(name, what it was computed for) → (N,) bounds of the cores that are known by now (`planner.bounds`)."""

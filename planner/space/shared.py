@@ -1,28 +1,49 @@
-"""Spaces that the searches of one answer share: many ask for the same layouts under another limit of memory."""
+"""Spaces that the searches of one answer share: many ask for the same layouts under another limit of memory or another
+choice of recompute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
+from cost_models.risk import EVEN
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     from planner.space.layouts import Space
 
-_MOST_KEPT = 3
-"""Spaces that are kept, those asked for last: one may have a million cores."""
+_MOST_CORES = 1_000_000
+"""Cores of the spaces that are kept, those asked for last: each takes some 200 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What decides which layouts are legal, of all that a search is asked."""
+
+    question: Question
+    restrictions: Restrictions
+    schedules: frozenset[str]
+    """Those that run under some recompute policy left."""
+
+    @classmethod
+    def of(cls, question: Question, restrictions: Restrictions) -> _Asked:
+        """No rule of legality reads the limit of device memory nor how surely a layout must fit."""
+        left = set(restrictions.recompute(question.training))
+        runs = (name for name in question.stack.schedules if left & set(allowed_recompute(name)))
+        wide = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
+        return cls(replace(question, confidence=EVEN), wide, frozenset(runs))
 
 
 class Spaces:
     """The spaces that were asked for last, with what is known of their cores."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Question, Restrictions, Space]] = []
+        self._kept: list[tuple[_Asked, Space]] = []
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -36,16 +57,20 @@ class Spaces:
     def of(
         self, question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
     ) -> Space:
-        """The space of a question, made where it is not kept. No rule of legality reads limits of device memory."""
-        wide = replace(restrictions, max_memory=None, confidence=None)
-        for known in self._kept:
-            if known[0] == question and known[1] == wide:
-                self._kept.remove(known)
-                break
-        else:
-            known = (question, wide, make(question, restrictions))
-        self._kept = [known, *self._kept[: _MOST_KEPT - 1]]
-        return known[2]
+        """The space of a question, made where it is not kept."""
+        asked = _Asked.of(question, restrictions)
+        space = next((one for known, one in self._kept if known == asked), None)
+        if space is None:
+            space = make(question, restrictions)
+        elif space.question != question:
+            space = space.held_to(question)
+        kept, cores = [(asked, space)], len(space.cores)
+        for other in self._kept:
+            if other[0] != asked:
+                cores += len(other[1].cores)
+                kept += [other] * (cores <= _MOST_CORES)
+        self._kept = kept
+        return space
 
 
 _SHARED: ContextVar[Spaces | None] = ContextVar("_SHARED", default=None)

@@ -87,7 +87,7 @@ def test_a_curve_that_is_interrupted_keeps_its_points(
 ) -> None:
     from planner.search import budget
 
-    left, search = [2], budget.search
+    left, search = [2], budget.search_on
 
     def interrupted(*args: object, **kwargs: object) -> object:
         left[0] -= 1
@@ -95,7 +95,7 @@ def test_a_curve_that_is_interrupted_keeps_its_points(
             raise KeyboardInterrupt
         return search(*args, **kwargs)
 
-    monkeypatch.setattr(budget, "search", interrupted)
+    monkeypatch.setattr(budget, "search_on", interrupted)
     words = ("--gpus", "2,4,8", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
     answer = meshwright("plot", "scaling", str(plan_file), *words)
     assert answer.code == 130

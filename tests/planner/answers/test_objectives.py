@@ -23,7 +23,7 @@ from planner.plan import make_plan
 from planner.plan_files import load_plan, save_plan
 from planner.search import budget as budgets
 from planner.search.budget import Budget
-from planner.search.search import search
+from planner.search.search import search, search_on
 from planner.space.gpu_counts import resized
 from planner.space.layouts import parse_restrictions
 
@@ -147,9 +147,9 @@ def interrupt_after(searches: int, monkeypatch: pytest.MonkeyPatch) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return search(*args, **kwargs)  # type: ignore[arg-type]
+        return search_on(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(budgets, "search", interrupted)
+    monkeypatch.setattr(budgets, "search_on", interrupted)
 
 
 @pytest.mark.parametrize("name", ["gpu-hours", "memory", "mfu"])
@@ -178,7 +178,7 @@ def test_what_ended_the_searches_is_told_as_it_was(roomy: Question, monkeypatch:
     def disagrees(*args: object, **kwargs: object) -> object:
         raise RunError("one of them is wrong")
 
-    monkeypatch.setattr(budgets, "search", disagrees)
+    monkeypatch.setattr(budgets, "search_on", disagrees)
     with pytest.raises(RunError, match="one of them is wrong"):
         optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES)
 
@@ -191,7 +191,7 @@ def test_a_search_that_proved_nothing_leaves_the_answer_open(
     """As where a recompute policy of a trainer had no time."""
     whole = search(roomy)
     proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 0.0, "gap": 1.0})
-    monkeypatch.setattr(budgets, "search", lambda *_, **__: replace(whole, certificate=proof))
+    monkeypatch.setattr(budgets, "search_on", lambda *_, **__: replace(whole, certificate=proof))
     failures = None if operations is None else load_operations(operations)
     objective = Objective(name=name, operations=failures)  # type: ignore[arg-type]
     found = optimise(roomy, objective)
@@ -208,7 +208,7 @@ def test_plans_that_miss_the_deadline_are_not_called_none(
     """Where the search ended before it could rule out faster ones."""
     whole = search(roomy)
     proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 1e-6})
-    monkeypatch.setattr(budgets, "search", lambda *_, **__: replace(whole, certificate=proof))
+    monkeypatch.setattr(budgets, "search_on", lambda *_, **__: replace(whole, certificate=proof))
     days = PLAIN.training_seconds(roomy, whole.best.step_seconds)
     with pytest.raises(
         RunError, match=r"no plan found meets the deadline of .*: the fastest takes .*"

@@ -120,7 +120,7 @@ def test_what_ended_the_searches_of_all_is_told_as_it_was(monkeypatch: pytest.Mo
     def disagrees(*args: object, **kwargs: object) -> object:
         raise RunError("one of them is wrong")
 
-    monkeypatch.setattr(budgets, "search", disagrees)
+    monkeypatch.setattr(budgets, "search_on", disagrees)
     with pytest.raises(RunError, match="one of them is wrong"):
         ranked(COST)
 

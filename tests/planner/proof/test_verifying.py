@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 from small import small_question
@@ -23,8 +22,8 @@ from planner.search import budget as budgets
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
-from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.search.search import Terms, search, search_on
+from planner.space.layouts import Restrictions, parse_restrictions
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
 
@@ -69,12 +68,12 @@ def cut_short(monkeypatch: pytest.MonkeyPatch, fits: Callable[[int, Question], b
     """Time runs out in the searches (numbered from 0) and questions that do not fit."""
     numbers = count()
 
-    def limited(question: Question, **options: Any) -> SearchResult:
+    def limited(terms: Terms, question: Question, limits: Restrictions) -> SearchResult:
         if not fits(next(numbers), question):
             raise RunError("time ran out")
-        return search(question, **options)
+        return search_on(terms, question, limits)
 
-    monkeypatch.setattr(budgets, "search", limited)
+    monkeypatch.setattr(budgets, "search_on", limited)
 
 
 def test_the_least_peak_so_far_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from planner.search import branching
 from planner.search import search as search_module
 from planner.search.by_recompute import search_each_policy
 from planner.search.result import SearchResult, by_speed
-from planner.search.search import faster_than, search
+from planner.search.search import Terms, faster_than, search, search_on, settled
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
 
 QUESTIONS = [
@@ -236,8 +236,8 @@ def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> 
     question, limits = small_question(), parse_restrictions(trainer="megatron")
     first, *others = limits.by_recompute(question.training)
 
-    def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
-        return search(asked, restrictions=within, time_limit=0.0 if within == first else None)
+    def part(within: Restrictions, seconds: float | None, below: float) -> SearchResult:
+        return search(question, restrictions=within, time_limit=0.0 if within == first else None)
 
     found = search_each_policy(part, question, [first, *others], 5, None)
     assert found.best == min((search(question, restrictions=one).best for one in others), key=by_speed)
@@ -247,6 +247,38 @@ def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> 
     assert (proof.bound, proof.gap) == (0, 1)
     with pytest.raises(NothingPlacedError, match="time ran out before any layout was placed"):
         search_each_policy(part, question, [first], 5, None)
+
+
+@pytest.mark.parametrize("trainer", [None, "megatron"])
+def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_there_is_none(
+    trainer: str | None,
+) -> None:
+    question, limits = small_question(), parse_restrictions(trainer=trainer)
+    best = search(question, top=1, restrictions=limits)
+    seconds = best.best.compared_seconds
+    above = search_on(Terms(below=seconds * 1.001, settles=False), question, limits)
+    assert above.estimates == best.estimates
+    assert (above.certificate.gap, above.certificate.settled) == (0, None)
+    assert settled(above, None).certificate.settled is not None
+    below = search_on(Terms(below=seconds * 0.999), question, limits)
+    assert below.estimates == ()
+    proof = below.certificate
+    assert (proof.layouts, proof.undecided) == (best.certificate.layouts, 0)
+    assert proof.bound >= seconds * 0.999
+
+
+def test_each_policy_is_searched_for_what_may_beat_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    question, limits = small_question(), parse_restrictions(trainer="megatron")
+    beaten: list[float] = []
+
+    def noted(terms: Terms, asked: Question, within: Restrictions) -> SearchResult:
+        beaten.append(terms.below)
+        return search_on(terms, asked, within)
+
+    monkeypatch.setattr(search_module, "search_on", noted)
+    best = search(question, top=1, restrictions=limits).best.compared_seconds
+    assert beaten[:2] == [math.inf, math.inf]
+    assert max(beaten[2:]) < 2 * best
 
 
 def test_when_nothing_fits_the_closest_layout_is_told() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 from small import small_question
 
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.bounds.relaxed import relaxed_bounds
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
@@ -28,3 +33,36 @@ def test_searches_under_falling_limits_agree_with_searches_alone() -> None:
         assert shared is not None
         assert shared.estimates == alone.estimates
         limit = 0.9 * alone.best.peak_bytes
+
+
+def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> None:
+    question, spaces = small_question(), Spaces()
+    with spaces.shared():
+        space = legal_space(question, Restrictions())
+        assert legal_space(question, Restrictions(forbidden_recompute=frozenset({"full"}))) is space
+        surer = legal_space(replace(question, confidence=0.9), Restrictions(confidence=0.9))
+    assert surer.cores is space.cores
+    assert surer.question.confidence == 0.9
+
+
+def test_bounds_of_seconds_outlive_a_change_of_confidence_those_of_memory_only_a_rise() -> None:
+    question, spaces = small_question(), Spaces()
+    surer = replace(question, confidence=0.9)
+    with spaces.shared():
+        space = legal_space(surer, Restrictions())
+        relaxed_bounds(space, np.arange(len(space.cores)), np.array([True] * len(RECOMPUTE_POLICIES)), None)
+        known = legal_space(question, Restrictions())
+        assert known.remembered is space.remembered
+        assert not known.too_large
+        assert legal_space(surer, Restrictions()).too_large == known.too_large
+
+
+def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
+    question, budget = small_question(memory="400 MiB"), Budget()
+    for trainer in (None, "megatron"):
+        for confidence in (0.5, 0.9, 0.5):
+            asked = replace(question, confidence=confidence)
+            limits = parse_restrictions(trainer=trainer)
+            shared, alone = budget.search(asked, limits), search(asked, top=1, restrictions=limits)
+            assert shared is not None
+            assert shared.estimates == alone.estimates
