@@ -19,6 +19,7 @@ from executor.checkpoints.checkpointer import Checkpointer, Saved
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
+from executor.measure.rank_watch import RankWatch
 from executor.messages import json_from_first
 from executor.run_config import RunConfig
 from executor.timing import StepClock
@@ -134,6 +135,9 @@ class Trained(Protocol):
     def forget(self) -> None:
         """Discard the counts of the warm-up."""
 
+    def watch(self) -> RankWatch | None:
+        """What watches ranks for slow ones; None where their work cannot be compared. Every rank calls it."""
+
 
 def train_to_end(
     trained: Trained,
@@ -183,6 +187,7 @@ def follow_steps(
         # ranks were lost after the last step, before there was a report: one step more, not kept
         trained.one_step(last + 1, curve, heart)
         del curve.losses[-1], curve.norms[-1]
+    watch = trained.watch()
     for step in range(start + 1, last + 1):
         if step == start + curve.warm_up + 1:
             curve.clock.forget()
@@ -190,6 +195,9 @@ def follow_steps(
                 trained.forget()
         trained.one_step(step, curve, heart)
         _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
+        if watch is not None and step > start + curve.warm_up:
+            for sentence in watch.step(step, [lap.thread for lap in curve.clock.steps[-1][1:]]):
+                watcher.note(sentence)
         if dist.get_rank() == 0:
             watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
         wanted, failed = any_rank(trained.device, stop(), checkpointer is not None and checkpointer.failed())

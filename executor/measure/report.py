@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+from cost_models.arrays import Array
 from cost_models.base import Spec
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport, Course, seconds_of_steps
+from executor.measure.slow_ranks import SlowRank, others_like, slow_ranks
 from planner.plan import LayoutText, Plan, Prediction
 
 
@@ -147,6 +150,36 @@ class RunReport(AnyReport):
     def step_noise(self) -> float:
         """Share of the median step that the middle half of the steps spans."""
         return middle_half(self.all_step_seconds)
+
+    @property
+    def first_measured_step(self) -> int:
+        """Number of the first measured step, from 1."""
+        return self.first_step + len(self.losses) - len(self.all_step_seconds)
+
+    @property
+    def work_seconds(self) -> dict[str, Array]:
+        """Part of a step → (T, R) CPU seconds of each rank's training thread in T steps: ranks in their order."""
+        phases = {
+            "forward and backward": [rank.forward_backward.thread_seconds for rank in self.ranks],
+            "the update": [rank.update.thread_seconds for rank in self.ranks],
+        }
+        return {part: np.array(seconds).T for part, seconds in phases.items()}
+
+    @property
+    def slow_ranks(self) -> tuple[SlowRank, ...]:
+        """Ranks that were slower than their peers; none of a GPU's, whose host only launches."""
+        if self.environment.device != "cpu" or self._uneven:
+            return ()
+        return slow_ranks(self.work_seconds, [rank.pipeline_rank for rank in self.ranks])
+
+    def peers_of(self, index: int) -> list[int]:
+        """Indices of the other ranks that do the same work as one in `ranks`."""
+        return [] if self._uneven else others_like(index, [rank.pipeline_rank for rank in self.ranks])
+
+    @property
+    def _uneven(self) -> bool:
+        """Whether ranks of a stage have different work: experts, or replicas of pools with shares of their own."""
+        return bool(self.routers or self.layout.replicas)
 
     @property
     def thread_noise(self) -> float:

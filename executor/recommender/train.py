@@ -64,6 +64,9 @@ class _Run(Trained):
     def forget(self) -> None:
         """Nothing is counted beside the clock."""
 
+    def watch(self) -> None:
+        """Tables make the work of ranks uneven."""
+
     def batch(self, step: int) -> Clicks:
         """The samples of this rank in a step, on the device."""
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)

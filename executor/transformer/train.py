@@ -18,6 +18,7 @@ from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.measure.memory import allocator_peak, out_of_memory_by_part, predicted_parts
+from executor.measure.rank_watch import RankWatch
 from executor.measure.report import (
     AllocatorPeak,
     PhaseReport,
@@ -27,6 +28,7 @@ from executor.measure.report import (
     make_report,
 )
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
+from executor.mesh import pipeline_rank
 from executor.messages import gather_json
 from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
@@ -55,6 +57,15 @@ class TrainedTransformer(Trained):
     def forget(self) -> None:
         routers_so_far(self.engine)
         self.engine.forget()
+
+    def watch(self) -> RankWatch | None:
+        """Ranks of a stage do the same work, unless they hold experts or lie in pools; hosts of GPUs only launch it."""
+        engine = self.engine
+        uneven = engine.plan.model.has_experts or bool(engine.layout.replicas)
+        if engine.device.type != "cpu" or uneven or dist.get_world_size() == 1:
+            return None
+        peers = [pipeline_rank(engine.layout, rank) for rank in range(dist.get_world_size())]
+        return RankWatch(("forward and backward", "the update"), peers)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         engine = self.engine

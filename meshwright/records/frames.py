@@ -21,11 +21,14 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.placed import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
+from executor.measure.slow_ranks import excess_of
 from meshwright.records.estimates import estimate_row
 from meshwright.records.runs import comparison, read_report
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from executor.measure.report import RunReport
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
 _ACCURACY_HINT = (
@@ -167,6 +170,28 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
         rows += [row | {"label": f"{row['label']} in {path}"} for row in here] if named & labels else here
         labels |= named
     return pd.DataFrame(rows, columns=list(ACCURACY_COLUMNS))
+
+
+def ranks_frame(report: RunReport) -> pd.DataFrame:
+    """A row per rank and measured step: `rank`, `step`, `seconds` at work, and `excess` over the median of its peers,
+    NaN without any."""
+    import pandas as pd
+
+    total_TR = sum(report.work_seconds.values(), start=np.zeros((1, 1)))
+    rows: list[dict[str, Any]] = []
+    for at, rank in enumerate(report.ranks):
+        others = report.peers_of(at)
+        excess = excess_of(total_TR, at, others) if others else np.full(len(total_TR), np.nan)
+        rows += [
+            {
+                "rank": rank.rank,
+                "step": report.first_measured_step + step,
+                "seconds": float(total_TR[step, at]),
+                "excess": float(excess[step]),
+            }
+            for step in range(len(total_TR))
+        ]
+    return pd.DataFrame(rows)
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:

@@ -47,6 +47,10 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
         yield changed
     yield ""
     yield comparison_table(comparison(report))
+    from executor.measure.slow_ranks import sentence
+
+    for slow in report.slow_ranks:
+        yield wrapped(f"{sentence(slow, report.first_measured_step)}; meshwright doctor tests its node")
     if report.routers:
         yield wrapped(routers_line(report.routers))
     if report.plan is not None and (elsewhere := on_other_devices(report.plan, environment.device)):

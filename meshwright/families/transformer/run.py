@@ -55,6 +55,20 @@ class Ran(AnyRan[RunReport]):
             for line in comparison(self.report)
         ]
 
+    def record(self) -> dict[str, Any]:
+        first = self.report.first_measured_step
+        slow = [
+            {
+                "rank": one.rank,
+                "part": one.part,
+                "excess": one.excess,
+                "since_step": first + one.since,
+                "z": one.z,
+            }
+            for one in self.report.slow_ranks
+        ]
+        return super().record() | {"slow_ranks": slow}
+
     def told(self) -> Iterable[str | Table]:
         return run_text(self.report, self.steps)
 

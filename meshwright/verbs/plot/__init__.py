@@ -32,6 +32,7 @@ PLOTS = (
     "cache",
     "topology",
     "accuracy",
+    "ranks",
 )
 """What `meshwright plot` draws."""
 CURVE_SECONDS = 120.0
@@ -61,7 +62,8 @@ class PlotOptions:
 def plot(
     kind: str, *files: str | Path, options: PlotOptions | None = None, budget: Budget | None = None
 ) -> Plotted:
-    """Draw one kind of plot of plan files; of run reports or tables `accuracy`, of a cluster and its plan `topology`.
+    """Draw one kind of plot of plan files; of run reports or tables `accuracy`, of one report `ranks`, of a cluster and
+    its plan `topology`.
 
     Raises:
         InputError: a file, an option or a list of GPUs that is wrong.
@@ -89,7 +91,7 @@ class PlotFlags(PlotOptions):
     files: tuple[Path, ...] = field(
         metadata=argument(
             "FILE...",
-            "A plan; time: several; accuracy: run reports; topology: CLUSTER [PLAN].",
+            "A plan; time: several; accuracy, ranks: run reports; topology: CLUSTER [PLAN].",
             kind=list[Path],
             offers="plans",
         )

@@ -17,6 +17,7 @@ from cost_models.question import parts_of
 from meshwright.plots.drawing import draw_topology
 from meshwright.plots.drawn import Drawing
 from meshwright.records import JSON_SCHEMA, frames
+from meshwright.records.runs import read_report
 from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.forecast import forecast
@@ -152,6 +153,17 @@ def _accuracy(request: PlotRequest) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
+def _ranks(request: PlotRequest) -> Drawing:
+    from meshwright.plots.measured.ranks import ranks
+
+    if len(request.files) != 1:
+        raise InputError(f"`ranks` draws one run report, not {len(request.files)}")
+    report = read_report(request.files[0])
+    frame = frames.ranks_frame(report)
+    subject = f"{report.model}, {report.layout} on {report.environment.device}"
+    return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
+
+
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
     **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links", "ladder")},
@@ -160,6 +172,7 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "cache": _cache,
     "topology": _topology,
     "accuracy": _accuracy,
+    "ranks": _ranks,
 }
 
 

@@ -198,6 +198,29 @@ def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_
     assert answer.err.endswith("hint: meshwright run writes run-report.json\n")
 
 
+def test_plot_ranks_names_the_slow_one(meshwright, run_report: RunReport, tmp_path: Path) -> None:
+    def slower(rank: RankReport, share: float) -> RankReport:
+        seconds = tuple(0.5 if step < 4 else 0.5 * share for step in range(12))
+        phase = rank.forward_backward.model_copy(update={"thread_seconds": seconds})
+        update = rank.update.model_copy(update={"thread_seconds": (0.1,) * 12})
+        clocks = dict.fromkeys(("wall_seconds", "thread_seconds", "process_seconds"), (1.0,) * 12)
+        return rank.model_copy(update={"forward_backward": phase, "update": update, **clocks})
+
+    even, late = run_report.ranks
+    ranks = (slower(even, 1.0), slower(late, 1.3))
+    losses = {"losses": (5.0,) * 14, "gradient_norms": (1.0,) * 14}
+    report = tmp_path / "run-report.json"
+    save_report(run_report.model_copy(update={"ranks": ranks, **losses}), report)
+    answer = meshwright("plot", "ranks", str(report), "-o", str(tmp_path / "ranks.svg"), "--json")
+    assert answer.code == 0, answer.err
+    drawn = json.loads(answer.out)
+    words = "Rank 1 is slow: 25 % more time at work than its peer since step 7, most of it in forward and backward"
+    assert drawn["title"] == words
+    assert len(drawn["points"]) == 24
+    answer = meshwright("plot", "ranks", str(report), str(report), "-o", str(tmp_path / "ranks.svg"))
+    assert "`ranks` draws one run report, not 2" in answer.err
+
+
 def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0

@@ -1,0 +1,89 @@
+"""Ranks that are slower than others with the same work, the part of their step that is, and since which step.
+
+A step takes all ranks equally long, so what tells is the time in which a rank works itself: CPU time of its training
+thread, by part of the step. Every step is compared with the median of the rank's peers in that step, so that what slows
+all alike drops out. The step since when is where the sum of all that exceeds half of `LEAST` from there on is largest
+(a CUSUM chart read backwards: Page 1954). A rank is slow if the median excess since then is `LEAST` or more, and
+`SURE` times its own error (1.4826 MAD / √steps, the robust z-score).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.arrays import Array
+
+LEAST = 0.1
+"""Excess over the peers from which a rank is slow; MegaScale's slow hosts took about a tenth longer (section 6.3)."""
+SURE = 5.0
+FEWEST_STEPS = 5
+_MAD_TO_DEVIATION = 1.4826
+_LEAST_ERROR = 0.002
+"""Of an excess: clocks tick, and a few equal steps do not make it exact."""
+
+
+class SlowRank(NamedTuple):
+    """A rank that is slower than its peers."""
+
+    rank: int
+    part: str
+    """The part of the step in which it loses most."""
+    excess: float
+    """Time of its own work over the median of its peers', less 1; the median since `since`."""
+    since: int
+    """Index of the first step."""
+    z: float
+    """Robust z-score of the excess."""
+    peers: int
+    """Ranks that do the same work, without it."""
+
+
+def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRank, ...]:
+    """The slow ones, the slowest first: part of a step → (T, R) seconds of T steps on R ranks.
+
+    `peers` has a number for each rank, alike for those that do the same work.
+    """
+    total = sum(parts.values(), start=np.zeros((1, 1)))
+    found = []
+    for rank in range(total.shape[1]):
+        others = others_like(rank, peers)
+        if not others or len(total) < FEWEST_STEPS:
+            continue
+        excess = excess_of(total, rank, others)
+        beyond = np.clip(excess - LEAST / 2, -LEAST / 2, LEAST / 2)  # one disturbed step counts as one
+        since = int(np.argmax(np.cumsum(beyond[::-1])[::-1]))
+        tail = excess[since:]
+        middle = float(np.median(tail))
+        scatter = _MAD_TO_DEVIATION * float(np.median(abs(tail - middle)))
+        z = middle / max(scatter / len(tail) ** 0.5, _LEAST_ERROR)
+        if len(tail) >= FEWEST_STEPS and middle >= LEAST and z >= SURE:
+            lost = {
+                part: float(np.median(each[since:, rank] - np.median(each[since:, others], axis=1)))
+                for part, each in parts.items()
+            }
+            part = max(lost, key=lost.__getitem__)
+            found.append(SlowRank(rank, part, middle, since, z, len(others)))
+    return tuple(sorted(found, key=lambda one: -one.excess))
+
+
+def others_like(rank: int, peers: Sequence[int]) -> list[int]:
+    """The other ranks that do the same work."""
+    return [one for one in range(len(peers)) if one != rank and peers[one] == peers[rank]]
+
+
+def excess_of(seconds_TR: Array, rank: int, others: Sequence[int]) -> Array:
+    """(T,) by which a rank took longer in each step than the median of the others, as a share of that."""
+    typical = np.median(seconds_TR[:, others], axis=1)
+    return np.asarray(seconds_TR[:, rank] / np.maximum(typical, np.finfo(float).tiny) - 1)
+
+
+def sentence(slow: SlowRank, first_step: int = 1) -> str:
+    """ "rank 3 is slow: 22 % more work time than its 3 peers since step 12, most in forward and backward" """
+    peers = f"its {slow.peers} peers" if slow.peers > 1 else "its peer"
+    return (
+        f"rank {slow.rank} is slow: {100 * slow.excess:.0f} % more time at work than {peers} since step"
+        f" {first_step + slow.since}, most of it in {slow.part}"
+    )
