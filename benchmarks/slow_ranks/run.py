@@ -88,11 +88,10 @@ def main() -> None:
     finally:
         processes.stop()
     text = (
-        f"# Slow ranks\n\nOf {given.runs} runs of {RANKS} processes and {STEPS} steps in which one worked a fifth longer,"
-        f" {named} named it and no other, {max(late, default=0)} steps or less off its beginning; of {given.runs} even ones,"
-        f" {alarms} named any.\n\n| run | slowed | named | told while it ran |\n| --- | --- | --- | --- |\n"
-        + "\n".join(rows)
-        + "\n"
+        "# Slow ranks\n\n"
+        f"Of {given.runs} runs of {RANKS} processes and {STEPS} steps in which one worked a fifth longer, {named}\nnamed it and no other, {max(late, default=0)} steps or less off its beginning; of {given.runs}"
+        f" even ones, {alarms} named any.\n\n"
+        "| run | slowed | named | told while it ran |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )
     print(text.split("|")[0])
     if given.write:
