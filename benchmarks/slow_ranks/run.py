@@ -87,10 +87,10 @@ def main() -> None:
             print(rows[-2], rows[-1], sep="\n", flush=True)
     finally:
         processes.stop()
+    found = f"{named} named it and no other, {max(late, default=0)} steps or less off its beginning"
     text = (
-        "# Slow ranks\n\n"
-        f"Of {given.runs} runs of {RANKS} processes and {STEPS} steps in which one worked a fifth longer, {named}\nnamed it and no other, {max(late, default=0)} steps or less off its beginning; of {given.runs}"
-        f" even ones, {alarms} named any.\n\n"
+        f"# Slow ranks\n\nOf {given.runs} runs of {RANKS} processes and {STEPS} steps in which one worked a fifth"
+        f" longer,\n{found};\nof {given.runs} even ones, {alarms} named any.\n\n"
         "| run | slowed | named | told while it ran |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )
     print(text.split("|")[0])
