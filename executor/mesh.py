@@ -69,9 +69,39 @@ def pipeline_rank(layout: Layout, rank: int) -> int:
 
 
 @with_values
+def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessGroup:
+    """This rank's group among (G, n) disjoint groups of ranks; of it alone where it is in none.
+
+    Every rank of the job must call it, in the same order. NCCL makes all of them in one split of the group of all
+    ranks; elsewhere a rank makes its own, with whom only the members of that one speak. So a rank's calls, and what it
+    asks of the store, do not grow with the number of groups. Groups are named by how many a process has made: so each
+    makes one.
+    """
+    everyone = dist.group.WORLD
+    assert everyone is not None
+    if everyone.bound_device_id is not None:
+        alone = sorted(set(range(dist.get_world_size())) - set(groups.flatten().tolist()))
+        split = [*groups.tolist(), *([rank] for rank in alone)]
+        mine: dist.ProcessGroup | None = dist.split_group(split_ranks=split, group_desc=description)
+    else:
+        rank = dist.get_rank()
+        members = groups[(groups == rank).any(dim=1)].flatten().tolist() or [rank]
+        mine = dist.new_group(members, use_local_synchronization=True, group_desc=description)
+    assert mine is not None
+    return mine
+
+
+def _mesh_of(places: Tensor, device_type: str, axes: tuple[str, ...]) -> DeviceMesh:
+    """A mesh of the ranks at these places, with a group along each axis."""
+    along = [places.movedim(at, -1).reshape(-1, places.shape[at]) for at in range(places.dim())]
+    groups = [make_groups(one) for one in along]
+    return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=axes)
+
+
+@with_values
 def make_mesh(layout: Layout, device_type: str) -> DeviceMesh:
     """A (pp, copy, shard, tp) mesh over all ranks of the default process group."""
-    return DeviceMesh(device_type, parameter_places(layout), mesh_dim_names=MESH_AXES)
+    return _mesh_of(parameter_places(layout), device_type, MESH_AXES)
 
 
 @with_values
@@ -82,10 +112,7 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
     """
     if layout.cp == 1:
         return None
-    groups = rank_places(layout).movedim(2, -1).reshape(-1, layout.cp).tolist()
-    mine: dist.ProcessGroup
-    mine, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
-    return mine
+    return make_groups(rank_places(layout).movedim(2, -1).reshape(-1, layout.cp))
 
 
 @with_values
@@ -98,15 +125,7 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
     others = [at for at, axis in enumerate(MESH_AXES) if axis not in axes]
     groups = places.permute([*others, *(at for at in range(places.dim()) if at not in others)])
     groups = groups.flatten(len(others)).flatten(0, len(others) - 1)
-    if groups.shape[-1] == 1:
-        return None
-    rank, found = dist.get_rank(), None
-    for (
-        members
-    ) in groups.sort().values.tolist():  # creating a group is collective, so all ranks create all of them
-        group = dist.new_group(members, group_desc="dp")
-        found = group if rank in members else found
-    return found
+    return None if groups.shape[-1] == 1 else make_groups(groups, "dp")
 
 
 @with_values
@@ -117,11 +136,7 @@ def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
     """
     assert mesh.mesh_dim_names is not None
     dim = mesh.mesh_dim_names.index(axis)
-    mine: dist.ProcessGroup
-    mine, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
-        mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)).tolist(), group_desc="dp"
-    )
-    return mine
+    return make_groups(mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)), "dp")
 
 
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
@@ -136,11 +151,8 @@ def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
     """
     stages = rank_places(layout).flatten(1).sort(dim=1).values
     shard = int(LayoutColumns.of([layout]).expert_shard[0])
-    return DeviceMesh(
-        device_type,
-        stages.reshape(layout.pp, -1, shard, layout.ep, layout.expert_tp),
-        mesh_dim_names=EXPERT_AXES,
-    )
+    places = stages.reshape(layout.pp, -1, shard, layout.ep, layout.expert_tp)
+    return _mesh_of(places, device_type, EXPERT_AXES)
 
 
 def local(tensor: Tensor) -> Tensor:

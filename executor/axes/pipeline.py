@@ -26,7 +26,7 @@ from cost_models.axes.layout import Layout
 from cost_models.schedules import V_SHAPED, ActionTable, build, schedule_named
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
-from executor.mesh import local, rank_places, with_values
+from executor.mesh import local, make_groups, rank_places, with_values
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -226,9 +226,6 @@ class PipelineAxis(Axis):
     @with_values
     def _meet(self, layout: Layout) -> None:
         """A group of each place on the first pipeline rank with the same place on the last."""
-        rank, places = dist.get_rank(), rank_places(layout)
-        ends = torch.stack([places[0].flatten(), places[-1].flatten()], dim=1)
-        for members in ends.tolist():  # creating a group is collective, so all ranks create all of them
-            group = dist.new_group(members)
-            if rank in members:
-                self.group = group
+        places = rank_places(layout)
+        group = make_groups(torch.stack([places[0].flatten(), places[-1].flatten()], dim=1))
+        self.group = group if dist.get_world_size(group) > 1 else None

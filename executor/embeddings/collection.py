@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
@@ -25,6 +24,7 @@ from executor.embeddings.places import Places, Slice
 from executor.embeddings.slicing import all_slices
 from executor.embeddings.updating import RowOptimizer
 from executor.embeddings.ways import Exchange, squares_of_rows
+from executor.mesh import make_groups
 
 AT_ONCE = 8
 """Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""
@@ -223,13 +223,6 @@ def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
 
 def _node_peers(peers: type[Peers], sent: Sent, places: Places) -> tuple[Peers, Peers]:
     """(the ranks of this node, the ranks at this one's place in all nodes)."""
-    inside, across = None, None
-    for node in range(places.nodes):
-        members = list(range(node * places.per_node, (node + 1) * places.per_node))
-        group = dist.new_group(members)
-        inside = group if dist.get_rank() in members else inside
-    for place in range(places.per_node):
-        members = list(range(place, places.ranks, places.per_node))
-        group = dist.new_group(members)
-        across = group if dist.get_rank() in members else across
+    nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
+    inside, across = make_groups(nodes), make_groups(nodes.T)
     return peers(sent, inside), peers(sent, across)

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -95,17 +96,20 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
     Raises:
         HostError: torchrun's store leads restarted ranks to those that are gone.
     """
-    device = torch.device("cpu")
+    device, how = torch.device("cpu"), dict[str, Any]()
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+        how["device_id"] = (
+            device  # NCCL connects now, and later groups are split off (`executor.mesh.make_groups`)
+        )
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = _store_here(rank, ranks)
     try:
         if store is None:
-            dist.init_process_group(backend)
+            dist.init_process_group(backend, **how)
         else:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **how)
     except RuntimeError as error:
         if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             raise HostError(

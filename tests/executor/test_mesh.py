@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.order import ranks_inside
 from cost_models.specs.choices import ORDERS, Order
-from executor.mesh import AXES, make_context_group, make_mesh, parameter_places, place_of, rank_places
+from executor.mesh import (
+    AXES,
+    group_beside,
+    make_context_group,
+    make_expert_mesh,
+    make_group_over,
+    make_groups,
+    make_mesh,
+    parameter_places,
+    place_of,
+    rank_places,
+)
 
 
 def layout_in(order: Order, shard: int | None = None) -> Layout:
@@ -63,5 +76,49 @@ def test_the_mesh_has_the_groups_of_these_places(order: Order) -> None:
         assert context is not None
         members = places[stage, place.dp, :, slot].tolist()
         assert dist.get_process_group_ranks(context) == members
+    finally:
+        dist.destroy_process_group()
+
+
+def calls_of(layout: Layout, rank: int, *, splits: bool) -> tuple[int, int]:
+    """How often a rank calls (`new_group`, `split_group`) for the meshes and groups of a layout with experts."""
+    made, split = mock.Mock(wraps=dist.new_group), mock.Mock()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.num_gpus)
+    try:
+        split.side_effect = lambda split_ranks, group_desc: dist.group.WORLD
+        with mock.patch.object(dist, "new_group", made), mock.patch.object(dist, "split_group", split):
+            if splits:
+                assert dist.group.WORLD is not None
+                dist.group.WORLD.bound_device_id = torch.device("cuda", 0)
+            mesh = make_mesh(layout, "cpu")
+            make_expert_mesh(layout, "cpu")
+            make_context_group(layout)
+            group_beside(mesh, "shard")
+            make_group_over(layout, ("copy", "shard"))
+        for call in split.call_args_list:
+            ranks = [one for group in call.kwargs["split_ranks"] for one in group]
+            assert sorted(ranks) == list(range(layout.num_gpus))
+        return made.call_count, split.call_count
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_groups_cost_as_many_calls_on_a_thousand_ranks_as_on_32(splits: bool) -> None:
+    """One for each axis: on gloo of one's own group, on NCCL a split of all ranks; not one for each group of it."""
+    small = parse_layout("tp2 cp2 pp2 dp4 ep2 zero1 shard4 mbs1")
+    large = parse_layout("tp4 cp2 pp2 dp64 ep8 zero1 shard32 mbs1")
+    axes = 4 + 5 + 1 + 1 + 1
+    for layout in (small, large):
+        found = calls_of(layout, layout.num_gpus - 1, splits=splits)
+        assert found == ((0, axes) if splits else (axes, 0))
+
+
+def test_a_rank_that_is_in_no_group_has_one_of_its_own() -> None:
+    """Groups are named by how many a process has made, which must be as many on all ranks."""
+    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=8)
+    try:
+        assert dist.get_process_group_ranks(make_groups(torch.tensor([[0, 7], [1, 6]]))) == [5]
+        assert dist.get_process_group_ranks(make_groups(torch.tensor([[0, 5]]))) == [0, 5]
     finally:
         dist.destroy_process_group()
