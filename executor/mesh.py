@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from executor.starting import making_group
 
 AXES = ("pp", "dp", "cp", "tp")
 """Axes of the work."""
@@ -79,14 +80,15 @@ def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessG
     """
     everyone = dist.group.WORLD
     assert everyone is not None
-    if everyone.bound_device_id is not None:
-        alone = sorted(set(range(dist.get_world_size())) - set(groups.flatten().tolist()))
-        split = [*groups.tolist(), *([rank] for rank in alone)]
-        mine: dist.ProcessGroup | None = dist.split_group(split_ranks=split, group_desc=description)
-    else:
-        rank = dist.get_rank()
-        members = groups[(groups == rank).any(dim=1)].flatten().tolist() or [rank]
-        mine = dist.new_group(members, use_local_synchronization=True, group_desc=description)
+    with making_group():
+        if everyone.bound_device_id is not None:
+            alone = sorted(set(range(dist.get_world_size())) - set(groups.flatten().tolist()))
+            split = [*groups.tolist(), *([rank] for rank in alone)]
+            mine: dist.ProcessGroup | None = dist.split_group(split_ranks=split, group_desc=description)
+        else:
+            rank = dist.get_rank()
+            members = groups[(groups == rank).any(dim=1)].flatten().tolist() or [rank]
+            mine = dist.new_group(members, use_local_synchronization=True, group_desc=description)
     assert mine is not None
     return mine
 

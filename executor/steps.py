@@ -22,6 +22,7 @@ from executor.measure.any_report import AnyReport, Course, Environment, parse_re
 from executor.measure.rank_watch import RankWatch
 from executor.messages import json_from_first
 from executor.run_config import RunConfig
+from executor.starting import StartClock
 from executor.timing import StepClock
 
 
@@ -45,6 +46,10 @@ class Watcher:
 
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
+        self.clock = StartClock(time.time())
+        """Of the start, until the first step is done."""
+        self.groups: list[float] = []
+        """Seconds of each group that was made since all ranks joined."""
         self.notes: list[str] = []
 
     def step(self, progress: Progress) -> None:
@@ -169,7 +174,9 @@ def follow_steps(
         RunError: the loss is no number; a checkpoint could not be written; none is whole.
     """
     heart, last = watcher.heartbeat, config.warm_up + config.steps
+    watcher.clock.end("weights", inside=sum(watcher.groups))
     start = _start(checkpointer, watcher)
+    watcher.clock.end("checkpoint")
     losses, norms = watcher.before(start)
     curve = Curve(
         clock=StepClock(trained.device),
@@ -194,6 +201,7 @@ def follow_steps(
             if curve.warm_up:
                 trained.forget()
         trained.one_step(step, curve, heart)
+        watcher.clock.end("first_step")
         _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
         if watch is not None and step > start + curve.warm_up:
             for sentence in watch.step(step, [lap.thread for lap in curve.clock.steps[-1][1:]]):

@@ -1,6 +1,7 @@
 """Forecast of a job: when it ends, what of the time trains, and how often to save.
 
-    wall = (steps/k · (E[segment of k steps] + failures · wait for a spare) + replacing slow hosts) / (1 − maintenance)
+    wall = (start + steps/k · (E[segment of k steps] + failures · wait for a spare) + replacing slow hosts)
+           / (1 − maintenance)
 
 Being slow is a trait of a host (MegaScale, section 6.3): a share s of them is slow, whichever they are. Kept, they slow
 every step of a job that has any. Replaced, each costs a restart once, and so does any slow host among those that come
@@ -38,6 +39,13 @@ class Job:
     """Bytes/s that a GPU has of the link to its host; None: unknown."""
     watts: float | None = None
     """Power limit of a GPU."""
+    start: Breakdown | None = None
+    """Seconds from the launcher's call until the model can be built, by part; no restart is quicker. None: unknown."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Seconds of a start; 0 where they are unknown."""
+        return 0.0 if self.start is None else self.start.total
 
     @property
     def seconds(self) -> float:
@@ -138,6 +146,7 @@ class Forecast:
     def parts(self) -> Breakdown:
         """Where the expected seconds go: they sum to `seconds`."""
         one, n = self.segment, self.segments
+        known = {} if self.job.start is None else {"starting": self.job.start_seconds}
         return Breakdown.of(
             training=self.job.seconds,
             stragglers=(self.slowdown - 1) * self.job.seconds + self.replacing,
@@ -146,6 +155,7 @@ class Forecast:
             restarting=n * one.restarting,
             waiting_for_spares=self.failures * self.waiting.each,
             maintenance=self.seconds * self.maintained,
+            **known,
         )
 
     @property
@@ -163,7 +173,7 @@ class Forecast:
     @property
     def _running(self) -> float:
         kept = self.segments * (self.segment.expected + self.segment.failures * self.waiting.each)
-        return kept + self.replacing
+        return self.job.start_seconds + kept + self.replacing
 
     @property
     def _variance(self) -> float:
@@ -209,7 +219,7 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
     copy, flush = operations.pause + _copy(job, operations), job.checkpoint_bytes / operations.storage_write
     saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
     read = job.checkpoint_bytes / (operations.storage_read or operations.storage_write)
-    restart = operations.detection + operations.restart + read
+    restart = operations.detection + max(operations.restart, job.start_seconds) + read
     between = operations.mtbf / job.gpus
     if between <= restart:
         raise InfeasibleError(

@@ -51,7 +51,7 @@ def draw_ends(found: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
     if found.waiting.chance:
         waits = rng.binomial(fails + retries, found.waiting.chance)
         seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), found.waiting.seconds), 0.0)
-    seconds = seconds * found.segments / count + found.replacing
+    seconds = found.job.start_seconds + seconds * found.segments / count + found.replacing
     return Ends(np.sort(seconds / (1 - found.maintained)))
 
 

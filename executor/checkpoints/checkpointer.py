@@ -40,6 +40,7 @@ from executor.checkpoints.storage import PieceReader, PieceWriter
 from executor.checkpoints.verifying import lacking, problems_of
 from executor.messages import gather_json, json_from_first
 from executor.run_config import Saving
+from executor.starting import making_group
 
 _POLL_SECONDS = 0.01
 
@@ -96,7 +97,8 @@ class Checkpointer:
     def __init__(self, state: Saved, saving: Saving, data: str) -> None:
         self.state, self.saving, self.data = state, saving, data
         self.folder = Folder(saving.folder)
-        self.group = dist.new_group(backend="gloo")
+        with making_group():
+            self.group = dist.new_group(backend="gloo")
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
         self._running: tuple[int, Future[Any]] | None = None

@@ -105,6 +105,8 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
         )
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = _store_here(rank, ranks)
+    # of a group of n, each would ask the store for n - 1 addresses; so it asks for those that it speaks with
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     try:
         if store is None:
             dist.init_process_group(backend, **how)

@@ -39,12 +39,13 @@ from executor.launch.meeting import (
     write_owners,
 )
 from executor.launch.nodes import delete_answers
-from executor.launch.record import FileWatcher
+from executor.launch.record import FileWatcher, process_began
 from executor.launch.torchrun import clear_run_folder
 from executor.measure.any_report import AnyReport, save_report
 from executor.measure.memory import OutOfMemoryError
 from executor.requirements import require_world
 from executor.run_config import REPORT, RunConfig
+from executor.starting import StartClock, began, timing_groups
 from executor.steps import Stopped
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan
@@ -87,11 +88,15 @@ def _work(
     rank: int, restarts: int, launch: str, plan: AnyPlan, config: RunConfig, out_dir: Path, backend: str
 ) -> AnyReport | Stopped:
     # torchrun does not count a start with another node in the place of one that went without a word
-    began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
+    clock = StartClock(began(process_began(), restarts))
+    clock.end("processes")
+    begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = join_job(backend, restarts)
-    starts = largest_count(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
+    starts = largest_count(device, max(restarts, int(begun))) + 1  # a node that joins later counts from 0
     require_same_job(plan, config, device)
     watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device, config)
+    clock.end("groups")
+    watcher.clock = clock
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
     heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
     result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
@@ -148,13 +153,13 @@ def _train(
 ) -> AnyReport | Stopped:
     if again and config.saving is not None:
         config = config.model_copy(update={"resume": True})
-    with StopRequest(out_dir) as request:
+    with StopRequest(out_dir) as request, timing_groups() as watcher.groups:
         result = training_of(plan).train(plan, device, config, watcher, lambda: request.made)
     if dist.get_rank() == 0:
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)
         else:
-            result = watcher.with_operations(result)
+            result = watcher.completed(result)
             save_report(result, out_dir / REPORT)
     return result
 

@@ -76,10 +76,11 @@ class FileWatcher(Watcher):
 
     def keep(self, report: AnyReport) -> None:
         """Write a report, the account of saves and restarts with it; the final one will replace others."""
-        save_report(self.with_operations(report), self._report)
+        save_report(self.completed(report), self._report)
 
-    def with_operations(self, report: AnyReport) -> AnyReport:
-        """The report with the account of saves and restarts, where there were to be any."""
+    def completed(self, report: AnyReport) -> AnyReport:
+        """The report with what the start took, and the account of saves and restarts, where there were to be any."""
+        report = report.model_copy(update={"start": self.clock.report()})
         if self._every is None:
             return report
         found = operations_of_record(read_progress(self._path), self._every)

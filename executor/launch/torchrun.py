@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from executor.launch.follower import Follower, OnNote, OnStep
 from executor.launch.nodes import Launch, Nodes, delete_answers, rendezvous_file
 from executor.measure.any_report import load_any_report, save_report
 from executor.run_config import OWNERS, PROGRESS, REPORT, STOP, STOPPED, RunConfig
+from executor.starting import STARTED
 
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
@@ -142,7 +144,7 @@ def _start(
     command = [sys.executable, "-m", "executor.launch.agent", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
     logs.mkdir(parents=True)
-    environment = worker_environment() | {LAUNCH: launch.token}
+    environment = worker_environment() | {LAUNCH: launch.token, STARTED: str(time.time())}
     if nodes.count == 1:
         rendezvous_file(logs).touch()
     if nodes.here:

@@ -16,6 +16,7 @@ from cost_models.base import Spec
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.whole import write_whole
 from executor.measure.operations import OperationsReport
+from executor.starting import StartReport
 
 Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """What JSON has no number for, such as the loss of a run that diverged, is `null` there."""
@@ -40,6 +41,8 @@ class AnyReport(Spec):
 
     operations: OperationsReport | None = None
     """What saves and failures took; None where nothing was saved."""
+    start: StartReport | None = None
+    """What the last start took, by part; None in reports of before it was kept."""
     schema_version: int = 1
     model: str
     environment: Environment

@@ -66,11 +66,16 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
+    repeated = (
+        len(report.all_step_seconds) > 1
+    )  # one step tells neither noise nor what a thread usually needs
     thread_noise = report.thread_noise if on_cpu else None  # a GPU's host launches, and need not compute
+    thread = ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise)
+    step_noise = report.step_noise if repeated else None
     speed = (
-        ComparedQuantity("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
+        ComparedQuantity("step_seconds", said.step_seconds, report.step_seconds, step_noise),
         *time_parts(report),
-        ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise),
+        *[thread] * repeated,
         ComparedQuantity("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         ComparedQuantity("mfu", said.mfu, report.mfu),
         ComparedQuantity("hfu", said.hfu, report.hfu),
@@ -196,6 +201,8 @@ def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
 def _peaks(report: RunReport) -> list[ComparedQuantity]:
     by_stage: dict[int, RankReport] = {}
     for rank in report.ranks:
+        if not rank.memory:  # the step that tells it did not come to its end
+            continue
         other = by_stage.get(rank.pipeline_rank)
         if other is None or rank.peak_bytes > other.peak_bytes:
             by_stage[rank.pipeline_rank] = rank

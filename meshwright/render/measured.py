@@ -41,7 +41,8 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
     environment = report.environment
     yield wrapped(
         f"{report.model}, {report.layout}, {counted(steps, 'step')} on {environment.device} "
-        f"({environment.backend}); steps vary by {percent(report.step_spread)}"
+        f"({environment.backend})"
+        + (f"; steps vary by {percent(report.step_spread)}" if len(report.all_step_seconds) > 1 else "")
     )
     if report.plan is not None and (changed := changes_sentence(report.plan.question)):
         yield changed

@@ -12,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.order import ranks_inside
+from cost_models.reliability.starting import group_sizes
 from cost_models.specs.choices import ORDERS, Order
 from executor.mesh import (
     AXES,
@@ -112,6 +113,17 @@ def test_groups_cost_as_many_calls_on_a_thousand_ranks_as_on_32(splits: bool) ->
     for layout in (small, large):
         found = calls_of(layout, layout.num_gpus - 1, splits=splits)
         assert found == ((0, axes) if splits else (axes, 0))
+
+
+def test_a_start_is_priced_with_the_groups_that_are_made() -> None:
+    layout = layout_in("tp-cp-dp-pp", shard=2)
+    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=48)
+    try:
+        mesh = make_mesh(layout, "cpu")
+        made = (dist.get_world_size(), dist.get_world_size(dist.new_group()), *mesh.shape)
+        assert group_sizes(layout) == made
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_rank_that_is_in_no_group_has_one_of_its_own() -> None:

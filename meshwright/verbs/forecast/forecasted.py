@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.estimate import Breakdown
 from cost_models.expected.steps import ExpectedStep
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast, with_every
@@ -106,6 +107,7 @@ class Forecasted(AnswerBase):
             "failures": found.failures,
             "seconds_between_failures": one.between,
             "restart_seconds": one.restart,
+            **({} if found.job.start is None else {"start": found.job.start.as_dict()}),
             "checkpoint": {
                 "every_steps": found.every,
                 "work_seconds": one.work,
@@ -220,6 +222,8 @@ class Forecasted(AnswerBase):
         )
         if found.waiting.chance:
             words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
+        if found.job.start is not None:
+            words += f"; of a restart the executor needs {start_words(found.job.start)}"
         if found.operations.slow_hosts:
             words += "; slow hosts are " + ("replaced as they are found" if found.evicts else "kept")
         return words
@@ -231,6 +235,12 @@ class Forecasted(AnswerBase):
             for one in self.changes
         ]
         return table(("change", "ends after", "sooner by"), rows, words=("change",))
+
+
+def start_words(start: Breakdown) -> str:
+    """ "5.21 s (processes 4.90 s, groups 310.0 ms)" """
+    parts = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in start)
+    return f"{_time(start.total)} ({parts})"
 
 
 def _time(seconds: float) -> str:

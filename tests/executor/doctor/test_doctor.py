@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from processes import Processes
 from training import plan_for
 
 from executor.doctor.examine import assumptions_of
 from executor.doctor.judging import ALL, Assumptions, is_calm, judge
+from executor.doctor.measuring import _clock
 from executor.doctor.readings import LATENCY, LAUNCH, LINK, MATMUL, MEMORY, Examination, HostFacts, Reading
 from executor.doctor.sizes import rounds_of_pairs
 from meshwright.verbs.doctor.examined import Examined, sentence
@@ -200,3 +202,17 @@ def _examined():  # type: ignore[no-untyped-def]
         return slowed if (check, ranks) == (MATMUL, (1,)) else call
 
     return examine_here(torch.device("cpu"), three_times).model_dump_json()
+
+
+def test_a_clock_that_no_library_tells_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's errors are of its own type: a container without it must not end the examination."""
+
+    class NVMLError(Exception):
+        pass
+
+    def untold(device: torch.device) -> int:
+        raise NVMLError("Driver Not Loaded")
+
+    monkeypatch.setattr(torch.cuda, "clock_rate", untold)
+    assert _clock(torch.device("cuda", 0)) is None
+    assert _clock(torch.device("cpu")) is None

@@ -26,6 +26,7 @@ from executor.launch.environment import LOOPBACK
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
+from meshwright.verbs.contract.any_run import start_line
 from planner.plan import Plan
 from planner.plan_files import save_plan
 from planner.rules.legality import check
@@ -61,6 +62,9 @@ def test_two_processes_train_and_report(tmp_path: Path) -> None:
     assert report.quickest_step_seconds <= report.step_seconds
     assert report.peak_bytes == max(rank.peak_bytes for rank in report.ranks)
     assert report.environment.world_size == 2
+    assert report.start is not None
+    assert set(report.start.parts) >= {"processes", "groups", "weights", "first_step"}
+    assert start_line(report.start).startswith("start ")
 
 
 def _two_steps(plan: Plan, folder: Path) -> RunReport:

@@ -21,6 +21,7 @@ from executor.measure.report import (
 )
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
+from meshwright.render.measured import run_text
 from planner.plan_files import load_plan
 
 
@@ -173,6 +174,27 @@ def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport
     assert sum(line.predicted for line in parts.values()) == pytest.approx(run_report.predicted.step_seconds)
     unwatched = tuple(rank.model_copy(update={"parts": {}}) for rank in run_report.ranks)
     assert time_parts(run_report.model_copy(update={"ranks": unwatched})) == ()
+
+
+def test_one_step_says_neither_noise_nor_how_steps_vary(run_report: RunReport) -> None:
+    """Nor what a thread usually needs; a peak that nobody measured is left out."""
+    ranks = [
+        rank.model_copy(
+            update={
+                "wall_seconds": rank.wall_seconds[:1],
+                "thread_seconds": rank.thread_seconds[:1],
+                "memory": {},
+            }
+        )
+        for rank in run_report.ranks
+    ]
+    lines = comparison(run_report.model_copy(update={"ranks": tuple(ranks)}))
+    assert lines[0].quantity == "step_seconds"
+    assert all(line.noise is None for line in lines)
+    assert not {"thread_cpu_seconds", "peak_bytes"} & {line.quantity for line in lines}
+    (told, *_) = run_text(run_report.model_copy(update={"ranks": tuple(ranks)}), 1)
+    assert "vary" not in str(told)
+    assert "vary" in str(next(iter(run_text(run_report, 2))))
 
 
 def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report: RunReport) -> None:

@@ -1,0 +1,56 @@
+"""What a start of the executor takes until its model can be built, from measured constants (`data/errors/start.yaml`).
+
+    processes   CPU seconds of torchrun's process and then of a rank's, until it can join: Python, torch
+    groups      request · ranks · (Σ over a rank's groups of n ranks (1 + 2 ⌈log2 n⌉) + 2 (⌈log2 ranks⌉ − 1))
+
+One process serves the store that ranks meet at, so that requests of all ranks come one after another. A rank asks for
+the addresses of those with whom it speaks: log2 n of a group for a sum or a gathering, as many more of all ranks, but
+for its neighbour, for a barrier. By default
+each rank asks for all others of each of its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et
+al. 2024, "MegaScale", section 3.5, counts barriers that do, too: 1,047 s on 2,048 GPUs, below 5 s without).
+
+Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; weights
+and first step, which `run` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, log2
+
+from cost_models.axes.layout import Layout
+from cost_models.estimate import Breakdown
+from cost_models.files import read_errors
+
+
+def group_sizes(layout: Layout) -> tuple[int, ...]:
+    """Ranks of each group of a rank: all, those of checkpoints, and one along each axis of its parameters."""
+    shard = layout.shard_group
+    return (layout.num_gpus, layout.num_gpus, layout.pp, layout.data_ranks // shard, shard, layout.tp)
+
+
+def requests(sizes: Sequence[int]) -> int:
+    """What a rank asks of the store; the first group is that of all ranks."""
+    return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
+
+
+def requests_of_all_pairs(sizes: Sequence[int]) -> int:
+    """The same where each rank connects to all others of its groups."""
+    return sum(1 + 2 * size for size in sizes)
+
+
+def store_seconds(ranks: int, requests_of_rank: int) -> float:
+    """Seconds of the store for the requests of all ranks."""
+    return ranks * requests_of_rank * float(read_errors("start")["request"])
+
+
+def start_up(layout: Layout) -> Breakdown:
+    """Seconds of a start by part."""
+    return Breakdown.of(
+        processes=float(read_errors("start")["processes"]),
+        groups=store_seconds(layout.num_gpus, requests(group_sizes(layout))),
+    )
+
+
+def _peers(size: int) -> int:
+    return ceil(log2(size))

@@ -1,0 +1,82 @@
+"""What the start of a run took, part by part, on rank 0.
+
+processes    from the launcher's call, or the start of this process, until it can join: torchrun, Python, torch
+groups       until all ranks have joined, and every group of the layout
+weights      model and optimizer built, weights drawn
+checkpoint   the newest whole one found and read
+first_step   the first step, which allocates and connects what later ones have
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from cost_models.base import Spec
+
+STARTED = "MESHWRIGHT_STARTED"
+"""Environment variable: when the launcher was called, in seconds since 1970."""
+_spent: ContextVar[list[float] | None] = ContextVar("seconds of groups", default=None)
+
+
+class StartReport(Spec):
+    """Seconds of the last start of a run by part, on rank 0."""
+
+    processes: float
+    groups: float
+    weights: float
+    checkpoint: float = 0.0
+    first_step: float = 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by part, those that took any."""
+        return {part: seconds for part, seconds in self.model_dump().items() if seconds > 0}
+
+
+class StartClock:
+    """Ends one part of the start after the other; each is said once."""
+
+    def __init__(self, began: float) -> None:
+        self._last = began
+        self._seconds: dict[str, float] = {}
+
+    def end(self, part: str, inside: float = 0.0) -> None:
+        """End a part; `inside` of its seconds were spent on groups."""
+        now = time.time()
+        if part not in self._seconds:
+            self._seconds[part] = now - self._last - inside
+            self._seconds["groups"] = self._seconds.get("groups", 0.0) + inside
+        self._last = now
+
+    def report(self) -> StartReport | None:
+        """None before the weights are there."""
+        return StartReport.model_validate(self._seconds) if "weights" in self._seconds else None
+
+
+def began(process_began: float, restarts: int) -> float:
+    """When a start began: the launcher's call, of ranks that start again their own."""
+    return process_began if restarts or STARTED not in os.environ else float(os.environ[STARTED])
+
+
+@contextmanager
+def timing_groups() -> Iterator[list[float]]:
+    """Inside the block the seconds of every group that is made are added to the list."""
+    spent: list[float] = []
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+@contextmanager
+def making_group() -> Iterator[None]:
+    """Around the making of a group."""
+    start = time.perf_counter()
+    yield
+    if (spent := _spent.get()) is not None:
+        spent.append(time.perf_counter() - start)
