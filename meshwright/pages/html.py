@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from meshwright.pages.chapters import Chapter, Listing, Picture, paragraphs
 from meshwright.plots.parts.style import write
 from meshwright.render.tables import Table
+from meshwright.render.words import unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,6 +60,7 @@ def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
         "image": partial(_image, largest=largest_drawing),
         "data": _data,
         "rows": _rows,
+        "unbroken": unbroken,
     }
     return environment
 

@@ -95,14 +95,14 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
 
 
 def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> str:
-    """ "Runner-up tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
+    """ "Next best tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     rival = unplaced(rivalry.rival.layout)
     seconds = _seconds_beside(estimate, rivalry.rival)
     parts = saves_and_pays(rivalry.difference, estimate.step_seconds)
     if not estimate.fits:
         return f"The fastest that fits is {rival}, which takes {seconds}."
     if rivalry.rival.step_seconds > estimate.step_seconds:
-        return f"Runner-up {rival} takes {seconds}: the plan {parts}."
+        return f"Next best {rival} takes {seconds}: the plan {parts}."
     if not origin.searched:
         return f"Given, not searched for: a search finds {rival}, which takes {seconds}; this layout {parts}."
     why = ""

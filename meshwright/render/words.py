@@ -25,8 +25,11 @@ NEGLIGIBLE_SHARE = 0.0005
 _MANIFOLD = 10.0
 """From this ratio on a change is written as a multiple."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-_WORD = re.compile(r"\S+(?:(?<=\d) (?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])\S*)?")
+_UNIT = r"(?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])"
+_WORD = re.compile(rf"\S+(?:(?<=\d) {_UNIT}\S*)?")
 """What no line ends inside: a word, or a number with its unit."""
+_BREAKS = re.compile(rf"(?<=\d) (?={_UNIT})|(?<=\d-)(?=\d\d\b)")
+"""Where a browser would part a number from its unit, or a date."""
 _SIGNS = re.compile(r"[^/=:+]+[/=:+]*|[/=:+]+")
 _SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
@@ -165,6 +168,11 @@ def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
         parts = [sign for part in parts for sign in ([part] if len(part) <= width else _SIGNS.findall(part))]
         parts = [part[at : at + width] for part in parts for at in range(0, len(part), width)]
     return parts
+
+
+def unbroken(text: str) -> str:
+    """The text for a browser, which then parts no number from its unit and no date."""
+    return _BREAKS.sub(lambda found: "\u00a0" if found[0] else "\u2060", text)
 
 
 def sentence_list(words: Sequence[str]) -> str:

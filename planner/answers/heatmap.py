@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from math import log
 from typing import TYPE_CHECKING
 
 from cost_models.axes.axis import divisors
@@ -47,14 +49,16 @@ def heatmap_frame(
     of_a_node = [one for one in whole if one > cluster.gpus_per_node or cluster.gpus_per_node % one == 0]
     tps = _degrees(of_a_node, cluster.gpus_per_node, own and own[0])
     pps = _degrees(whole, model.num_layers, own and own[1])
+    pairs = list(product(tps, pps))
+    if own is not None:  # where time runs out, what is far from the plan is left
+        pairs.sort(key=lambda pair: abs(log(pair[0] / own[0])) + abs(log(pair[1] / own[1])))
     rows: list[dict[str, object]] = []
-    for tp in tps:
-        for pp in pps:
-            if spending.on_status is not None:
-                spending.on_status(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(tps) * len(pps)})")
-            row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, spending)}
-            rows.append({**row, "chosen": (tp, pp) == own})
-    return pd.DataFrame(rows)
+    for tp, pp in pairs:
+        if spending.on_status is not None:
+            spending.on_status(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
+        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, spending)}
+        rows.append({**row, "chosen": (tp, pp) == own})
+    return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
 def _cell(question: Question, tp: int, pp: int, limits: Restrictions, budget: Budget) -> dict[str, object]:

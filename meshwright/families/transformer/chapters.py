@@ -76,7 +76,7 @@ def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
 
 
 def _changes(explained: Explained) -> Iterator[Chapter]:
-    """What a change of the hardware would do to the step, held and planned again."""
+    """What a change of the hardware would do to the step, held and re-planned."""
     found = explained.explanation
     if not found.sensitivities:
         return
@@ -87,9 +87,9 @@ def _changes(explained: Explained) -> Iterator[Chapter]:
         held = format_seconds(one.held.step_seconds) if one.held.fits else "does not fit"
         gain = change(own.step_seconds, one.best.step_seconds)
         rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))
-    headers = ("if only", "this layout", "planned again", "change", "its layout")
+    headers = ("what if", "this layout", "re-planned", "change", "its layout")
     yield Chapter(
-        title="What would change it", blocks=[table(headers, rows, words=("if only", "its layout"))]
+        title="What would change it", blocks=[table(headers, rows, words=("what if", "its layout"))]
     )
 
 

@@ -90,8 +90,11 @@ def finding(frame: Frame) -> str:
     near = int((found["mfu"] >= (1 - _NEAR) * best["mfu"]).sum()) - 1
     more = f"{near} more {'comes' if near == 1 else 'come'} within {percent(_NEAR)[:-4]} % of it"
     counts = _counts(frame)
-    return f"tp{int(best['tp'])} pp{int(best['pp'])} is best, {percent(best['mfu'])} MFU; " + ", ".join(
-        filter(None, [more, counts])
+    searched = int((frame["reason"] != "time").sum())
+    of_those = "" if searched == len(frame) else f"Of {searched} pairs searched "
+    return (
+        f"{of_those}tp{int(best['tp'])} pp{int(best['pp'])} is best, {percent(best['mfu'])} MFU; "
+        + ", ".join(filter(None, [more, counts]))
     )
 
 

@@ -57,7 +57,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
             [
                 f"{high - 1:+.0%} of it".replace("%", " %"),
                 f"{low - 1:+.0%} of it".replace("%", " %"),
-                "planned anew",
+                "re-planned",
             ],
             loc="lower left",
             bbox_to_anchor=(0, 1.0),
@@ -105,11 +105,11 @@ def _note(
     """The change beside the bar's end, or that the plan does not fit then."""
     ends = [one for one in (held, best) if one is not None and one == one]
     if held is None:
-        words = "does not fit" if best != best else f"does not fit; anew {change(plan, best * scale)}"
+        words = "does not fit" if best != best else f"does not fit; re-planned {change(plan, best * scale)}"
     else:
         words = change(plan, held * scale)
         if best == best and abs(best - held) > 5e-4 * own:
-            words += f", anew {change(plan, best * scale)}"
+            words += f", re-planned {change(plan, best * scale)}"
     end = max(ends, key=lambda one: abs(one - own), default=own)
     right = end >= own
     axes.annotate(

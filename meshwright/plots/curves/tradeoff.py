@@ -142,5 +142,6 @@ def _subject(subject: str, frame: Frame) -> str:
         if proven
         else "dots: the best known for so much memory, with even stages"
     )
-    cloud = f"{counted(len(frame), 'layout')} with even stages, each recompute policy apart"
-    return f"{subject}; {cloud}, {grouped(int(frame['fits'].sum()))} fit; {dots}"
+    even = frame[~frame["proven"]]
+    cloud = f"{counted(len(even), 'layout')} with even stages, each recompute policy apart"
+    return f"{subject}; {cloud}, {grouped(int(even['fits'].sum()))} fit; {dots}"

@@ -15,7 +15,7 @@ from cost_models.errors import InputError
 from meshwright.pages.chapters import Block, Chapter, Fact, Listing, paragraphs
 from meshwright.pages.html import page
 from meshwright.render.tables import table
-from meshwright.render.words import money
+from meshwright.render.words import money, unbroken
 from meshwright.verbs.report import report
 
 HOSTILE = "</pre><script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
@@ -66,7 +66,7 @@ def test_chapters_tell_the_answer_its_reasons_and_its_end() -> None:
 
 def test_a_page_opens_with_the_end_and_the_money() -> None:
     page = report(planned(), tokens="20B", price="2.5/gpu-hour", start="2027-01-04")
-    said = page.html.replace("\N{NO-BREAK SPACE}", " ")
+    said = page.html.replace("\N{NO-BREAK SPACE}", " ").replace("\N{WORD JOINER}", "")
     told = page.record()["forecast"]
     dates, costs = told["dates"], told["costs"]
     ends = f"<dt>ends</dt><dd>on {dates['p50']}, 90 % interval {dates['p5']} to {dates['p95']}"
@@ -111,9 +111,31 @@ def test_blocks_become_what_they_are() -> None:
         foot="f",
     )
     assert html.count("<li>") == 2
-    assert "<dt>step</dt><dd>1 s</dd>" in html
+    assert "<dt>step</dt><dd>1\N{NO-BREAK SPACE}s</dd>" in html
     assert "a: &lt;b&gt;" in html
     assert re.search(r'<td class="left words">x</td>\s*<td>1</td>', html)
+
+
+def test_no_line_ends_inside_a_figure_or_a_date() -> None:
+    joined = "0.3 % in 2 of 64.3 GiB until 2027-06-17, -1 pt"
+    parted = unbroken(joined)
+    assert parted.split(" ") == [
+        "0.3\N{NO-BREAK SPACE}%",
+        "in",
+        "2",
+        "of",
+        "64.3\N{NO-BREAK SPACE}GiB",
+        "until",
+        "2027-\N{WORD JOINER}06-\N{WORD JOINER}17,",
+        "-1\N{NO-BREAK SPACE}pt",
+    ]
+
+
+def test_findings_of_pictures_are_text_where_the_picture_is_cut() -> None:
+    html = told().html
+    findings = re.findall(r'<p class="finding" aria-hidden="true">(.*?)</p>', html)
+    assert len(findings) == html.count("<figure>") >= 5
+    assert all(findings)
 
 
 def test_indented_lines_are_items() -> None:

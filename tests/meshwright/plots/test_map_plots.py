@@ -11,6 +11,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import meshwright as mw
+from cost_models.pipeline.estimating import estimate
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.plots.curves.heatmap import finding, heatmap
 from meshwright.plots.curves.tornado import finding as tornado_finding
@@ -70,6 +71,20 @@ def test_holes_say_why() -> None:
     assert not cells["chosen"].any()
 
 
+def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[int, int]] = []
+
+    def cell(_question: object, tp: int, pp: int, *_: object) -> dict[str, object]:
+        order.append((tp, pp))
+        return {"mfu": 0.5, "reason": ""}
+
+    monkeypatch.setattr("planner.answers.heatmap._cell", cell)
+    frame = heatmap_frame(planned().question, estimate(planned().question, planned().layout))
+    own = frame[frame["chosen"]].iloc[0]
+    assert order[0] == (own["tp"], own["pp"])
+    assert list(zip(frame["tp"], frame["pp"], strict=True)) == sorted(order)
+
+
 def test_a_drawn_map_has_a_cell_for_each_row(tmp_path: Path) -> None:
     picture = drawn("heatmap")
     (axes,) = picture.figure.axes
@@ -100,6 +115,8 @@ def test_findings_of_maps() -> None:
     said = [text.get_text() for text in heatmap(frame, "s").texts]
     assert any("a: tp2 pp2 do not divide 3 GPUs" in one for one in said)
     assert finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
+    late = frame.assign(reason=["time", "", "", "rule"])
+    assert finding(late).startswith("Of 3 pairs searched tp1 pp2 is best, 50.0 % MFU; ")
 
 
 def test_bars_are_held_and_planned_again() -> None:
@@ -137,7 +154,7 @@ def test_bars_that_do_not_fit_have_no_length() -> None:
     frame = pd.DataFrame(rows).assign(plan_seconds=2.0, layout="")
     (axes,) = tornado(frame, "s").axes
     said = [text.get_text() for text in axes.texts]
-    assert said == ["does not fit; anew +10.0 %", "same, anew -10.0 %"]
+    assert said == ["does not fit; re-planned +10.0 %", "same, re-planned -10.0 %"]
     assert "25 % more device memory saves 10.0 % with another layout" in tornado_finding(frame)
 
 
