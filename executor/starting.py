@@ -53,8 +53,9 @@ class StartClock:
         self._last = now
 
     def report(self) -> StartReport | None:
-        """None before the weights are there."""
-        return StartReport.model_validate(self._seconds) if "weights" in self._seconds else None
+        """None before the weights are there, and of a process that was not started for the run."""
+        whole = {"processes", "weights"} <= self._seconds.keys()
+        return StartReport.model_validate(self._seconds) if whole else None
 
 
 def began(process_began: float, restarts: int) -> float:
