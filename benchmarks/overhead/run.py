@@ -25,6 +25,7 @@ from cost_models.files.models import resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
+from executor.data.ahead import SharedBatches
 from executor.data.batches import Batches, text_tokens
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
@@ -84,7 +85,8 @@ def compare(name: str, tokens: int, steps: int, rounds: int) -> dict[str, object
         return [loop.step(index) for index in range(steps)]
 
     def executor() -> Curve:
-        curve = follow_steps(TrainedTransformer(engine, batches), config, None, Watcher(), lambda: False)
+        shared = SharedBatches(batches, engine, engine.plan.layout.num_stages, steps - 1)
+        curve = follow_steps(TrainedTransformer(engine, shared), config, None, Watcher(), lambda: False)
         return list(zip(curve.losses, curve.norms, strict=True))
 
     farthest = 0.0

@@ -110,6 +110,7 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch.distributed as dist
 
     from executor.checkpoints.checkpointer import Checkpointer
+    from executor.data.ahead import SharedBatches
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig
@@ -124,7 +125,8 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
     config = RunConfig(steps=STEPS, warm_up=0)
     checkpointer = Checkpointer(TransformerState(engine), saving, batches.name)
-    curve = follow_steps(TrainedTransformer(engine, batches), config, checkpointer, Watcher(), lambda: False)
+    trained = TrainedTransformer(engine, SharedBatches(batches, engine, plan.layout.num_stages, STEPS - 1))
+    curve = follow_steps(trained, config, checkpointer, Watcher(), lambda: False)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))
     dist.destroy_process_group()

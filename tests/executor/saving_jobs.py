@@ -22,6 +22,7 @@ def train_and_save(
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
     from executor.checkpoints.checkpointer import Checkpointer
+    from executor.data.ahead import SharedBatches
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig, Saving
@@ -36,7 +37,8 @@ def train_and_save(
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
     checkpointer, watcher = Checkpointer(TransformerState(engine), saving, "text"), Watcher()
     config = RunConfig(steps=steps, warm_up=0)
-    curve = follow_steps(TrainedTransformer(engine, batches), config, checkpointer, watcher, lambda: False)
+    trained = TrainedTransformer(engine, SharedBatches(batches, engine, plan.layout.num_stages, steps - 1))
+    curve = follow_steps(trained, config, checkpointer, watcher, lambda: False)
     return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, checkpointer.saved
 
 
