@@ -162,6 +162,20 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def held(parameter: Tensor) -> Tensor:
+    """The local shard that a parameter holds, of which `local` makes another: it may be given memory."""
+    return parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+
+
+def as_part(mine: Tensor, of: Tensor) -> Tensor:
+    """A local tensor as the local shard of a `DTensor` like another; where that is none, itself."""
+    if not isinstance(of, DTensor):
+        return mine
+    return DTensor.from_local(
+        mine, of.device_mesh, of.placements, run_check=False, shape=of.shape, stride=of.stride()
+    )
+
+
 def made_of_others(kinds: Iterable[type]) -> bool:
     """Whether some of these types wrap other tensors: shards, or fp8 values with their scales.
 

@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
 from cost_models.files.local import processor_name
-from executor.checkpoints.checkpointer import Checkpointer, Saved
+from executor.checkpoints.checkpointer import Checkpointer
+from executor.checkpoints.contents import Saved
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
@@ -134,6 +135,9 @@ class Trained(Protocol):
     def device(self) -> torch.device:
         """Where it trains."""
 
+    def begin(self) -> None:
+        """Give the model its initial values: it resumes from no checkpoint."""
+
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         """Train one step and add it to the curve; steps count from 1."""
 
@@ -174,8 +178,7 @@ def follow_steps(
         RunError: the loss is no number; a checkpoint could not be written; none is whole.
     """
     heart, last = watcher.heartbeat, config.warm_up + config.steps
-    watcher.clock.end("weights", inside=sum(watcher.groups))
-    start = _start(checkpointer, watcher)
+    start = _start(trained, checkpointer, watcher)
     watcher.clock.end("checkpoint")
     losses, norms = watcher.before(start)
     curve = Curve(
@@ -218,19 +221,23 @@ def follow_steps(
     return curve
 
 
-def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
-    """The number of steps that are done, after resuming where requested."""
-    if checkpointer is None:
+def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher) -> int:
+    """The number of steps that are done, after resuming where requested; nothing is drawn that is loaded."""
+    if checkpointer is None or not checkpointer.saving.resume:
+        if checkpointer is not None:
+            checkpointer.require_empty()
+        trained.begin()
+        watcher.clock.end("weights", inside=sum(watcher.groups))
         return 0
-    if not checkpointer.saving.resume:
-        checkpointer.require_empty()
-        return 0
+    watcher.clock.end("weights", inside=sum(watcher.groups))
     began = time.monotonic()
     resumed = checkpointer.resume()
     if dist.get_rank() == 0:
         for note in resumed.notes:
             watcher.note(note)
         watcher.resumed(resumed.step, time.monotonic() - began)
+    if resumed.step == 0:
+        trained.begin()
     return resumed.step
 
 

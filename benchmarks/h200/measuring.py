@@ -6,7 +6,6 @@ import gc
 import statistics
 import time
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -38,8 +37,7 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
         rank=0,
         world_size=1,
     )
-    with mock.patch("executor.engine.engine.initialise", initialise_on_device):
-        engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
+    engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))
     seconds, losses = [], []
@@ -107,8 +105,8 @@ def _followed(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> di
     return found | {"attention": " and ".join(sorted(kernels.seen))}
 
 
-def initialise_on_device(module: torch.nn.Module, seed: int, **_: object) -> None:
-    """Normal weights drawn on the device: the executor's own start, equal on every layout, takes a minute for 8B."""
+def initialise_on_device(module: torch.nn.Module, seed: int) -> None:
+    """Normal weights drawn on the device, of a model that no engine made."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -99,8 +98,7 @@ def measure(case: str, asked: argparse.Namespace) -> dict[str, Any]:
         step, on_host = fsdp2(question, priced, device)
         predicted: dict[str, float] = {}
     else:
-        with mock.patch("executor.engine.engine.initialise", initialise_on_device):
-            engine = Engine(make_plan(question, priced), device, EngineOptions())
+        engine = Engine(make_plan(question, priced), device, EngineOptions())
         step = engine.step
 
         def on_host() -> int:

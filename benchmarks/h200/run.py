@@ -101,7 +101,11 @@ def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
     command = [sys.executable, str(_JOB), str(results.folder), job.name, *how]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=worker_environment(), process_group=0
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=worker_environment() | {"PYTHONSAFEPATH": ""},  # a job imports the files beside it
+            process_group=0,
         )
         try:
             failed = f"exit code {process.wait(timeout=allowed)}"

@@ -107,12 +107,6 @@ class Axis:
         return True
 
     # the model, one slice after another
-    def made_on(self) -> torch.device | None:
-        """Where slices are made; None: on the rank's device."""
-
-    def made(self, part: Transformer) -> None:
-        """Called when a slice has its initial values."""
-
     def apply(self, part: Transformer, stage: int) -> None:
         """Change the slice of a virtual stage in place, before its blocks are compiled."""
 
@@ -187,7 +181,7 @@ class Axis:
         """Keep the counts of a finished step for the report."""
 
     def forget(self) -> None:
-        """Discard the counts of the warm-up."""
+        """Discard the counts of the start or the warm-up."""
 
     def report(self, host_peak: int) -> dict[str, Any]:
         """Field of a rank's report → what this axis measured; `host_peak` bytes were in host memory at most."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from executor.mesh import local
+from executor.mesh import as_part, held, local
 
 _ALIGNMENT = 16
 """Parameters start at multiples of this many elements, as vector instructions like it."""
@@ -39,7 +39,7 @@ class Copies:
 
 
 class FlatParameters:
-    """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None.
+    """Takes over `parameters`: they get their storage in the flat buffer, zeros at first; their `.grad` stays None.
 
     Ranks of `copies.shard` share them out where they are `sharded`. Gradients are added up over all ranks that hold the
     same parameters and divided by `mean_over`, their number by default.
@@ -173,22 +173,12 @@ class FlatParameters:
         return shard, self.share_gradient
 
     def _adopt(self, parameter: nn.Parameter) -> None:
-        """Move a parameter's values into the flat buffer."""
+        """Have a parameter lie in the flat buffer; its values are set there."""
         with torch.no_grad():
-            # `to_local` of a parameter is a new tensor; the one to move is the one it holds
-            values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-            view = part_of(self.weights, self._starts[id(parameter)], values)
-            view.copy_(values)
-            values.set_(view)  # type: ignore[call-overload]
+            view = part_of(self.weights, self._starts[id(parameter)], held(parameter))
+            held(parameter).set_(view)  # type: ignore[call-overload]
             if isinstance(parameter, DTensor):  # says where its values begin, too, and is traced as it says
-                parameter.data = DTensor.from_local(
-                    view,
-                    parameter.device_mesh,
-                    parameter.placements,
-                    run_check=False,
-                    shape=parameter.shape,
-                    stride=parameter.stride(),
-                )
+                parameter.data = as_part(view, parameter)
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
         """Move what autograd just left in `.grad` into the buffer."""

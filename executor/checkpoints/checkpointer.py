@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, LoadPieces, SavePieces, whole
+from executor.checkpoints.contents import Contents, LoadPieces, Saved, SavePieces, whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     BrokenError,
@@ -53,26 +53,6 @@ class Resumed:
     """Optimizer steps that are done; 0: from the beginning."""
     notes: tuple[str, ...]
     """What a person should know: which checkpoint, and which were broken and why."""
-
-
-class Saved(Protocol):
-    """The training state of a run, as it is saved and loaded."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it lies."""
-
-    def contents(self) -> Contents:
-        """What this rank holds, to be written or filled; every rank calls it."""
-
-    def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Names of tensors → those to load where a checkpoint lacks them."""
-
-    def spread(self) -> None:
-        """Copy loaded `contents` to all places that hold the same; every rank calls it."""
-
-    def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
-        """The progress of the run after `step` steps on this data, as checkpoints keep it."""
 
 
 class _HostCopy(AsyncStager):
@@ -269,14 +249,12 @@ class Checkpointer:
         if manifest.progress.split == mine.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
         reader = PieceReader(self.folder.at(step), manifest)
+        planner = LoadPieces(self.state.substitutes(contents))
         try:
             with torch.no_grad():
-                load(
-                    {**contents, **generators},
-                    storage_reader=reader,
-                    planner=LoadPieces(self.state.substitutes(contents)),
-                    process_group=self.group,
-                )
+                everything = {**contents, **generators}
+                load(everything, storage_reader=reader, planner=planner, process_group=self.group)
+                self.state.make_anew(planner.beyond)
         except CheckpointException as error:
             raise RunError(
                 f"the checkpoint of step {step} could not be read", problems=_of_ranks(error)

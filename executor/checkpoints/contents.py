@@ -11,9 +11,9 @@ which is what resharding is.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,47 +35,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """`sizes` elements from `offsets` on, along every dim."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        """How many elements the box holds; a scalar is one."""
-        return prod(self.sizes)
-
-    def moved(self, by: tuple[int, ...]) -> Box:
-        """The same box in a tensor in which this one's tensor begins at `by`."""
-        offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))
-        return Box(offsets, self.sizes)
-
-
-def boxes_of_range(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
-    """Elements `begin` to `end` − 1 of a tensor of `shape`, row by row, as boxes in their order in memory."""
-    if begin >= end:
-        return []
-    if not shape:
-        return [Box((), ())]
-    row = prod(shape[1:])
-    first, last = begin // row, end // row  # the row `begin` is in, and the row that `end` does not complete
-    if begin == first * row and end == last * row:
-        return [Box((first,) + (0,) * (len(shape) - 1), (last - first, *shape[1:]))]
-    if first == last:
-        return _inside_row(shape, first, begin - first * row, end - first * row)
-    boxes = []
-    if begin > first * row:
-        boxes += _inside_row(shape, first, begin - first * row, row)
-        first += 1
-    boxes += boxes_of_range(shape, first * row, last * row)
-    return boxes + _inside_row(shape, last, 0, end - last * row)
-
-
-def _inside_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]:
-    return [Box((row, *box.offsets), (1, *box.sizes)) for box in boxes_of_range(shape[1:], begin, end)]
+from executor.boxes import Box
+from executor.checkpoints.manifest import Progress, RecommenderProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +45,14 @@ class Piece:
 
     box: Box
     tensor: Tensor
+
+    def rows_from(self, size: Sequence[int]) -> Piece | None:
+        """What lies behind the last row of a tensor of this size; None: nothing."""
+        if not size or (skipped := max(0, size[0] - self.box.offsets[0])) >= self.box.sizes[0]:
+            return None
+        offsets = (self.box.offsets[0] + skipped, *self.box.offsets[1:])
+        sizes = (self.box.sizes[0] - skipped, *self.box.sizes[1:])
+        return Piece(Box(offsets, sizes), self.tensor[skipped:])
 
 
 @dataclass(slots=True)
@@ -107,6 +76,29 @@ def whole(tensor: Tensor) -> Held:
     """The entry of a tensor that is whole on this rank."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
     return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
+
+
+class Saved(Protocol):
+    """The training state of a run, as it is saved and loaded."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+
+    def contents(self) -> Contents:
+        """What this rank holds, to be written or filled; every rank calls it."""
+
+    def substitutes(self, contents: Contents) -> dict[str, str]:
+        """Names of tensors → those to load where a checkpoint lacks them."""
+
+    def make_anew(self, contents: Contents) -> None:
+        """Give initial values to what this layout holds and no other needs, so that no checkpoint has it."""
+
+    def spread(self) -> None:
+        """Copy loaded `contents` to all places that hold the same; every rank calls it."""
+
+    def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
+        """The progress of the run after `step` steps on this data, as checkpoints keep it."""
 
 
 class SavePieces(DefaultSavePlanner):
@@ -139,14 +131,15 @@ class LoadPieces(DefaultLoadPlanner):
     """Reads the saved boxes that overlap with this rank's pieces.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
-    its first dim since it was saved (a vocabulary padded for other tensor ranks): rows that were not saved stay as
-    they are.
+    its first dim since it was saved (a vocabulary padded for other tensor ranks): `beyond` has the rows that it has now
+    and had not then. All else must be there, as nothing else gives it values.
     """
 
     def __init__(self, substitutes: dict[str, str]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.substitutes = substitutes
         self.contents: Contents = {}
+        self.beyond: Contents = {}
         self.metadata: Metadata | None = None
 
     def set_up_planner(
@@ -165,9 +158,12 @@ class LoadPieces(DefaultLoadPlanner):
             )
             found = self.metadata.state_dict_metadata.get(saved)
             assert isinstance(found, TensorStorageMetadata)
-            for item in create_read_items_for_chunk_list(
+            if beyond := [piece for one in held.pieces if (piece := one.rows_from(found.size)) is not None]:
+                self.beyond[name] = Held(held.shape, held.dtype, beyond)
+            reads = create_read_items_for_chunk_list(
                 saved, found, [_chunk(piece.box) for piece in held.pieces]
-            ):
+            )
+            for item in reads:
                 destination = dataclasses.replace(item.dest_index, fqn=name)
                 items.append(dataclasses.replace(item, dest_index=destination))
         return LoadPlan(items)

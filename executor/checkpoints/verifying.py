@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from executor.checkpoints.contents import Box, Contents
+from executor.boxes import Box
+from executor.checkpoints.contents import Contents
 from executor.checkpoints.manifest import MANIFEST, Manifest, SavedFile, SavedTensor, digest_of
 from executor.checkpoints.storage import key_of
 

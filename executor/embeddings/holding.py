@@ -4,13 +4,12 @@ Rows in host memory that a batch uses come up for the lookup, their gradients go
 and host memory are the same; they are kept and counted apart, as on a GPU.
 
 Initial rows follow from seed, table, row and column alone, so every sharding starts from the same tables: uniform
-within ±1/√rows, as in the reference implementation of DLRM. Each element is a hash of its place (the finaliser of
-SplitMix64, Steele et al. 2014), so a rank makes its rows without those of others, on any device alike.
+within ±1/√rows, as in the reference implementation of DLRM. Each element is a hash of its place (`executor.draws`), so
+a rank makes its rows without those of others, on any device alike.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cost_models.specs.recommender.sharding import Option
+from executor.draws import bits_of, key_of, shifted
 from executor.embeddings.bags import Bags, RowGradients, pooled
 from executor.embeddings.keys import KeyTable
 from executor.embeddings.places import Slice
@@ -71,8 +71,12 @@ class Holding:
             )
         self.keys = KeyTable(part.held_rows, device, name=name) if part.hashed else None
         self._made = partial(rows_of_keys, part=part, name=name, rows=rows, width=width, seed=seed)
-        for tier, start in [] if part.hashed else self.tiers():
-            fill(tier.weights, part, start, name=name, rows=rows, width=width, seed=seed)
+        self._fill = partial(fill, part=part, name=name, rows=rows, width=width, seed=seed)
+
+    def fill(self) -> None:
+        """Give rows their initial values; those of keys get them when their keys come."""
+        for tier, start in [] if self.part.hashed else self.tiers():
+            self._fill(tier.weights, from_row=start)
 
     def tiers(self) -> list[tuple[Tier, int]]:
         """Each tier and the slice's row that it begins with."""
@@ -197,7 +201,7 @@ def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, w
     """Fill the slice's rows from its `from_row`-th on: (n, part.width), of a table of (`rows`, `width`)."""
     if weights.is_meta:
         return
-    key = _key_of(seed, name)
+    key = key_of(seed, name)
     chunk = max(1, _AT_ONCE // max(1, part.width))
     for begin in range(0, len(weights), chunk):
         end = min(len(weights), begin + chunk)
@@ -207,7 +211,7 @@ def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, w
 
 def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:
     """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
-    return _rows(part.residue + part.ways * keys, part, _key_of(seed, name), rows, width)
+    return _rows(part.residue + part.ways * keys, part, key_of(seed, name), rows, width)
 
 
 def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tensor:
@@ -216,19 +220,6 @@ def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tens
     return (2.0 * _uniform(numbers[:, None] * width + columns, key) - 1.0) / sqrt(rows)
 
 
-def _key_of(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
-
-
 def _uniform(places: Tensor, key: int) -> Tensor:
     """int64 → fp32 in [0, 1)."""
-    mixed = places * -7046029254386353131 + key
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        mixed = (mixed ^ _shifted(mixed, shift)) * factor
-    mixed = mixed ^ _shifted(mixed, 31)
-    return _shifted(mixed, 64 - _MANTISSA).float() / (1 << _MANTISSA)
-
-
-def _shifted(values: Tensor, by: int) -> Tensor:
-    """Right shift of unsigned 64-bit integers."""
-    return (values >> by) & ((1 << (64 - by)) - 1)
+    return shifted(bits_of(places, key), 64 - _MANTISSA).float() / (1 << _MANTISSA)

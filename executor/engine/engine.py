@@ -21,8 +21,10 @@ from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
-from executor.mesh import local
-from executor.models.transformer import Transformer, initialise
+from executor.engine.weights import make_room, owned, parameter_names
+from executor.mesh import local, with_values
+from executor.models.initial import InitialValues
+from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from executor.timing import Carried
 from planner.plan import Plan
@@ -34,7 +36,10 @@ AXES: tuple[type[Axis], ...] = tuple(
 
 
 class Engine(Rank):
-    """A rank that trains: its slices of the model, its optimizer, and the steps of both."""
+    """A rank that trains: its slices of the model, its optimizer, and the steps of both.
+
+    Weights have their initial values, unless they are not to be `filled`, as they will be loaded.
+    """
 
     def __init__(
         self,
@@ -42,12 +47,16 @@ class Engine(Rank):
         device: torch.device,
         options: EngineOptions,
         axes: Sequence[type[Axis]] = AXES,
+        *,
+        filled: bool = True,
     ) -> None:
         super().__init__(plan, device, options)
         self.loss_chunk = loss_chunk(plan.question, self.layout)
         torch.manual_seed(self._dropout_seed())
         self.axes = [axis(self) for axis in axes if axis.wanted(self.layout)]
         self.parts = [self._part(stage) for stage in self.stages]
+        self.names = parameter_names(self.parts)
+        """id of each parameter → its name and place in the whole model."""
         for axis in self.axes:
             axis.parts_made()
         self.optimizer = Optimizer(self)
@@ -59,6 +68,26 @@ class Engine(Rank):
                 loss_inside=self.loss_chunk is not None,
                 take_gradients=self.optimizer.take_gradients,
             )
+        self.filled = False
+        """Whether weights have values."""
+        if filled:
+            self.fill()
+
+    def fill(self) -> None:
+        """Give weights their initial values: each rank draws what it updates, and sends it wherever it is used."""
+        values = InitialValues.of(self.plan, self.options)
+        with torch.no_grad():
+            for one in owned(self.optimizer, self.names):
+                for box, piece in one.pieces(local(one.tensor.detach())):
+                    values.fill(one.named.name, one.named.shape, box, piece)
+        self.spread()
+
+    def spread(self) -> None:
+        """Copy weights that were drawn or loaded to all places where they are used."""
+        self.filled = True
+        if self.device.type != "meta":
+            self.optimizer.spread()
+        self.forget()
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
         """One optimizer step on this rank's share of the global batch: (mean loss here, global gradient norm).
@@ -127,7 +156,7 @@ class Engine(Rank):
             axis.end_step()
 
     def forget(self) -> None:
-        """Have axes discard the counts of the warm-up."""
+        """Have axes discard the counts of the start or the warm-up."""
         for axis in self.axes:
             axis.forget()
 
@@ -168,11 +197,19 @@ class Engine(Rank):
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
-        """Make one virtual stage: built, initialised, its GEMMs in fp8, changed by its axes, compiled, sharded."""
+        """Make one virtual stage, and give memory to what of it is here."""
+        part, on_host = self._without_memory(stage)
+        if self.device.type != "meta":
+            make_room(part, self.device, on_host, flat=self.layout.zero <= 1)
+        return part
+
+    @with_values
+    def _without_memory(self, stage: int) -> tuple[Transformer, set[str]]:
+        """A virtual stage on the meta device: built, its GEMMs in fp8, changed by its axes, compiled, sharded; and the
+        names of its blocks in host memory."""
         layout, model = self.layout, self.plan.model
-        made_on = next((found for axis in self.axes if (found := axis.made_on())), self.device)
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
-        with made_on, _made_of(self.dtype if flat else torch.float32):
+        with torch.device("meta"), _made_of(self.dtype if flat else torch.float32):
             part = Transformer(
                 model,
                 vocabulary=int(padded_vocabulary(model, layout.tp)),
@@ -183,10 +220,6 @@ class Engine(Rank):
                 experts=None if self.experts is None else expert_place(model, self.experts),
                 loss_chunk=self.loss_chunk,
             )
-        if self.device.type != "meta":  # which has no values to set, only their making would take minutes
-            initialise(part, self.options.seed, tied=model.tied_embeddings)
-        for axis in self.axes:
-            axis.made(part)
         if self.plan.training.precision == "fp8":
             from executor.engine.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
 
@@ -199,7 +232,7 @@ class Engine(Rank):
         on_host = {name for axis in self.axes for name in axis.on_host(part)}
         for axis in self.axes:
             axis.shard(part, on_host)
-        return part
+        return part, on_host
 
     def _dropout_seed(self) -> int:
         """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""

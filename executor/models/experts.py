@@ -81,19 +81,6 @@ class RoutedExperts(nn.Module):
             whole[split], offsets[split] = inner, place.part * (inner // place.parts)
         return tuple(whole), tuple(offsets)
 
-    def fill(self, draw: Callable[[str, tuple[int, ...]], Tensor]) -> None:
-        """Initial values: `draw(name, shape)` makes one expert's whole matrix or bias; this rank's part is kept."""
-        inner, place = self.spec.moe_ffn_hidden_size, self.place
-        for name, parameter in self.named_parameters():
-            split = None if name == "down_bias" else 1 if name == "down" else 0
-            for index in range(parameter.shape[0]):
-                shape = list(parameter.shape[1:])
-                if split is not None:
-                    shape[split] = inner
-                whole = draw(f"{place.first + index}.{name}", tuple(shape))
-                mine = whole if split is None else whole.chunk(place.parts, dim=split)[place.part]
-                parameter[index].copy_(mine)
-
     def _product(self, name: str, rows: Tensor, counts: list[int]) -> Tensor:
         """Rows of each expert times its matrix."""
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")

@@ -1,4 +1,4 @@
-"""The transformer of a `TransformerSpec`, or the slice of it that one pipeline stage holds, and its initial weights.
+"""The transformer of a `TransformerSpec`, or the slice of it that one pipeline stage holds.
 
 Under tensor parallelism H, G, F and V are this rank's share; the module reads them off its tensors. Blocks are named by
 their place in the whole model, so a parameter has one name in every layout. Initial weights depend on that name only,
@@ -10,9 +10,7 @@ vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import chunked_loss
-from executor.models.experts import ExpertPlace, MoE, RoutedExperts
+from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.sequence import Sequence, WholeSequence
 
@@ -191,37 +189,3 @@ class Transformer(nn.Module):
             return logits_BSV
         # here, not outside: only inside a forward pass does `fully_shard` promise that the weight is gathered
         return chunked_loss(x.flatten(0, 1), self.head.weight, targets_BS.flatten(), self.loss_chunk)
-
-
-_STANDARD_DEVIATION = 0.02
-TIED = {"head.weight": "embedding.tokens.weight"}
-"""With tied embeddings: a copy → what it is a copy of."""
-
-
-def initialise(module: nn.Module, seed: int, *, tied: bool) -> None:
-    """Fill every parameter of a model slice in place, before anything is split or wrapped."""
-    stacked = {f"{name}.": part for name, part in module.named_modules() if isinstance(part, RoutedExperts)}
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if not name.startswith(tuple(stacked)):
-                parameter.copy_(_values(name, parameter.shape, seed, tied=tied))
-        for prefix, experts in stacked.items():
-            experts.fill(partial(_one_expert, prefix, seed))
-
-
-def _one_expert(prefix: str, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A whole matrix or bias of one expert, whatever part of the experts is here."""
-    return _values(prefix + name, torch.Size(shape), seed, tied=False)
-
-
-def _values(name: str, shape: torch.Size, seed: int, *, tied: bool) -> Tensor:
-    """Norm gains 1, biases 0, matrices normal with a generator seeded by the name."""
-    owner = name.rsplit(".", 2)[-2] if "." in name else name
-    if name.endswith("bias"):
-        return torch.zeros(shape)
-    if owner.endswith("norm"):
-        return torch.ones(shape)
-    named = TIED.get(name, name) if tied else name
-    digest = hashlib.sha256(f"{seed}/{named}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randn(shape, generator=generator) * _STANDARD_DEVIATION

@@ -32,6 +32,7 @@ def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
 class RecommenderEngine:
     """A recommender on one rank: its slices of the tables, the dense network, and the steps of both.
 
+    Both have their initial values, unless they are not to be `filled`, as they will be loaded.
     `options` clip the dense network's gradient. `shares` has one process add up gradients as so many ranks would.
     """
 
@@ -46,16 +47,29 @@ class RecommenderEngine:
         options: EngineOptions | None = None,
         shares: int = 1,
         peers: type[Peers] = Peers,
+        filled: bool = True,
     ) -> None:
         self.model, self.sharding, self.training, self.places = model, sharding, training, places
         options = options or EngineOptions()
         self.device, self.shares, self.clip = device, shares, options.clip
-        seed = options.seed
-        self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed, peers=peers)
-        self.network = DenseNetwork(model).to(device)
-        initialise_dense(self.network, seed)
+        self.seed = options.seed
+        self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
+        with torch.device("meta"):
+            network = DenseNetwork(model)
+        self.network = network.to_empty(device=device)
         self.dense_optimizer = _make(training.dense_optimizer, self.network)
         self.rate = 0.0
+        self.filled = False
+        """Whether tables and network have values."""
+        if filled:
+            self.fill()
+
+    def fill(self) -> None:
+        """Give tables and network their initial values: of tables a rank draws its own rows and columns."""
+        for held in self.embeddings.held.values():
+            held.fill()
+        initialise_dense(self.network, self.seed)
+        self.filled = True
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the updates to come."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from executor.checkpoints.contents import Box, Contents, Held, Piece, whole
+from executor.boxes import Box
+from executor.checkpoints.contents import Contents, Held, Piece, whole
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
 from executor.embeddings.holding import Holding
 from executor.embeddings.places import Slice
@@ -72,6 +73,10 @@ class RecommenderState:
         """No substitutes: every tensor has its own name."""
         return {}
 
+    def make_anew(self, contents: Contents) -> None:
+        """Nothing: no table has rows that only another sharding has."""
+        assert not contents
+
     def spread(self) -> None:
         """Bring loaded blocks back to the ranks that hold their rows in turn."""
         embeddings = self.engine.embeddings
@@ -87,7 +92,7 @@ class RecommenderState:
             kinds = (KEYS, "weights", *embeddings.optimizer.state_names)
             empty = {kind: self._none(part[0], kind) for kind in kinds}
             put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
-        embeddings.steps = int(self._updates)
+        embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.sent.taken()
 
     def progress(self, step: int, data: str) -> RecommenderProgress:

@@ -61,6 +61,10 @@ class _Run(Trained):
     def device(self) -> torch.device:
         return self.engine.device
 
+    def begin(self) -> None:
+        if not self.engine.filled:
+            self.engine.fill()
+
     def forget(self) -> None:
         """Nothing is counted beside the clock."""
 
@@ -110,7 +114,7 @@ def train(
         return kept
     places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
     engine = RecommenderEngine(
-        plan.model, plan.sharding, plan.training, places, device, options=config.engine
+        plan.model, plan.sharding, plan.training, places, device, options=config.engine, filled=False
     )
     run = _Run(engine, clicks_of(plan, config), config)
     state = RecommenderState(engine, config.engine)

@@ -54,6 +54,10 @@ class TrainedTransformer(Trained):
     def device(self) -> torch.device:
         return self.engine.device
 
+    def begin(self) -> None:
+        if not self.engine.filled:
+            self.engine.fill()
+
     def forget(self) -> None:
         routers_so_far(self.engine)
         self.engine.forget()
@@ -111,7 +115,7 @@ def train(
         assert isinstance(kept, RunReport)
         return kept
     with out_of_memory_by_part(device) as held:
-        engine = Engine(plan, device, config.engine)
+        engine = Engine(plan, device, config.engine, filled=False)
         held.append(engine)
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
         last = config.warm_up + config.steps - 1

@@ -76,14 +76,15 @@ class StatesOnHost(FlatParameters):
         """Whether the fp32 master weights are a copy for the update alone."""
         return True
 
-    def _host_copy(self, values: Tensor, *, pinned: bool) -> Tensor:
-        """An fp32 copy of weights in host memory; pageable where it moves to the drive afterwards."""
+    def _on_host_in_fp32(self, elements: int, *, pinned: bool) -> Tensor:
+        """Room for fp32 weights in host memory; no pages of it are touched where they are to lie on the drive."""
         if self.host.drive is not None:
-            return values.detach().to(self.host.link.memory, torch.float32, copy=True)
-        return self.host.link.buffer(values.numel(), torch.float32, pinned=pinned).copy_(values)
+            return torch.empty(elements, dtype=torch.float32, device=self.host.link.memory)
+        return self.host.link.buffer(elements, torch.float32, pinned=pinned)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        return nn.Parameter(self._host_copy(self.weights[self._mine], pinned=True)), self.share_gradient
+        mine = self._on_host_in_fp32(len(self.share_gradient), pinned=True)
+        return nn.Parameter(mine), self.share_gradient
 
     def reduce(self) -> None:
         if not self._reduced:
@@ -276,11 +277,11 @@ class ShardedBlock:
 
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
         values = local(parameter.detach())
-        if self._drive is not None:  # for the moment until they are there
-            copy = values.to(self.link.memory, torch.float32, copy=True)
+        if self._drive is not None:  # no pages of it are touched before it lies there
+            mine = torch.empty_like(values, dtype=torch.float32, device=self.link.memory)
         else:
-            copy = self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values)
-        host = nn.Parameter(copy)
+            mine = self.link.buffer(values.numel(), torch.float32).view_as(values)
+        host = nn.Parameter(mine)
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 

@@ -122,8 +122,8 @@ class Drive:
         largest = max((one.numel() for one in self.tensors), default=0)
         return min(CHUNK, -(-largest // (CHUNKS * _VECTOR)) * _VECTOR)
 
-    def place(self, elements: int, values: Tensor | None = None) -> FileRange:
-        """Allocate fp32 numbers, zeros by default. Raises HostError where there is no room."""
+    def place(self, elements: int) -> FileRange:
+        """Allocate fp32 numbers, zeros at first. Raises HostError where there is no room."""
         start = self._end
         if self.pretends or not elements:
             made = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
@@ -136,8 +136,6 @@ class Drive:
                 raise self._no_room(size, error) from error
             made = torch.frombuffer(mmap.mmap(file, size, offset=start), dtype=torch.float32)
             self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        if values is not None:
-            made.copy_(values)
         self.tensors.append(made)
         return FileRange(start, made)
 

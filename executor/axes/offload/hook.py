@@ -57,21 +57,6 @@ class OffloadAxis(Axis):
         self.sharded: list[ShardedBlock] = []
         self._steps: list[Traffic] = []
 
-    def made_on(self) -> torch.device | None:
-        """Blocks that would not fit together are made on the host; tensor ranks split them on the device."""
-        on_host = self.rank.device.type == "cuda" and self.layout.tp == 1
-        return torch.device("cpu") if on_host else None
-
-    def made(self, part: Transformer) -> None:
-        if self.made_on() is not None:
-            self.move_what_stays(part)
-
-    def move_what_stays(self, part: Transformer) -> None:
-        """Bring a slice that was made on the host to the device, but for its streamed blocks."""
-        for name, module in (*part.blocks.items(), *part.named_children()):
-            if module is not part.blocks and name not in self.on_host(part):
-                module.to(self.link.device)
-
     def apply(self, part: Transformer, stage: int) -> None:
         """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
         if self.layout.offload.activations:
@@ -164,6 +149,7 @@ class OffloadAxis(Axis):
         self._steps.append(self.link.taken())
 
     def forget(self) -> None:
+        self.link.taken()
         self._steps.clear()
 
     def report(self, host_peak: int) -> dict[str, Any]:

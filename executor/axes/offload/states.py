@@ -157,7 +157,7 @@ class StatesOnDrive:
         state = self._optimizer.state[parameter]
         places: dict[str, FileRange] = {}
         if weights:
-            places[_WEIGHTS] = drive.place(values.numel(), values.reshape(-1))
+            places[_WEIGHTS] = drive.place(values.numel())
             parameter.data = places[_WEIGHTS].tensor.view_as(values)
         moments = _MOMENTS[type(self._optimizer)]
         if moments:

@@ -25,10 +25,6 @@ class StreamedBlock(StatesOnHost):
     """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
-        for (
-            parameter
-        ) in parameters:  # it may have been made on the host: one block at a time is on the device
-            parameter.data = parameter.data.to(host.link.device)
         super().__init__(parameters, *where, host=host, **how)
         self._coming: Arrival | None = None
         self._sent = self._down = HERE
@@ -40,11 +36,11 @@ class StreamedBlock(StatesOnHost):
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
         link = self.host.link
-        self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype).copy_(self.weights)
+        self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype)
         self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
         mine = self.host_weights[self._mine]
         if self._masters_apart:
-            mine = self._host_copy(self.weights[self._mine], pinned=False)
+            mine = self._on_host_in_fp32(len(mine), pinned=False)
         shard = nn.Parameter(mine)
         shard.grad = self.host_gradients[self._mine]
         return shard, shard.grad

@@ -19,7 +19,6 @@ from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 
 MOMENTS = [
-    "made",
     "apply",
     "shard",
     "parts made",
@@ -44,9 +43,6 @@ class CountedPasses(Axis):
     @classmethod
     def wanted(cls, layout: Layout) -> bool:
         return layout.mbs == 2
-
-    def made(self, part: Transformer) -> None:
-        self.told.append("made")
 
     def apply(self, part: Transformer, stage: int) -> None:
         self.told.append("apply")

@@ -8,7 +8,6 @@ last bit may differ, and with clipping that of a weight.
 from __future__ import annotations
 
 import resource
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -210,31 +209,6 @@ def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: s
     with pytest.raises(InputError) as raised:
         require_runnable(question_for(GPT, parsed.num_gpus, **job), parsed)
     assert said in str(raised.value) + str(raised.value.problems)
-
-
-def places(plan: Plan) -> list[str]:
-    """Devices of a slice's blocks, head and embedding, made on the host, after what stays went to another device."""
-    from executor.axes.offload.hook import OffloadAxis
-    from executor.models.transformer import Transformer
-    from executor.run_config import EngineOptions
-
-    part = Transformer(plan.model, vocabulary=plan.model.vocab_size)
-    rank: Any = SimpleNamespace(
-        layout=plan.layout,
-        stages=[0],
-        device=torch.device("meta"),
-        dtype=torch.float32,
-        options=EngineOptions(),
-    )
-    OffloadAxis(rank).move_what_stays(part)
-    modules = [*part.blocks.values(), part.head, part.embedding]
-    return [next(module.parameters()).device.type for module in modules if module is not None]
-
-
-def test_streamed_blocks_wait_on_the_host_to_be_taken_one_by_one() -> None:
-    """All of them would not fit on the device together."""
-    plan = plan_for("mbs2 offload=states:1/streamed:2")
-    assert places(plan) == ["meta", "meta", "cpu", "cpu", "meta", "meta"]
 
 
 def runs_out(plan: Plan) -> str:

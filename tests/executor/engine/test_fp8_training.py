@@ -20,6 +20,7 @@ from unittest import mock
 
 import pytest
 import torch
+from initialising import initialise
 from processes import Processes
 from torch import nn
 from training import LATENT, LLAMA, MOE, train_weights
@@ -167,7 +168,7 @@ def test_tensor_ranks_agree_on_no_scales(layout: str, processes: Processes) -> N
 def slice_of(model: dict[str, Any], dtype: torch.dtype) -> Any:
     """A whole small model, in one process."""
     from executor.engine.engine import _made_of
-    from executor.models.transformer import Transformer, initialise
+    from executor.models.transformer import Transformer
 
     with _made_of(dtype):
         made = Transformer(TransformerSpec.model_validate(model), vocabulary=256)

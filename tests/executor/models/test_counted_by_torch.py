@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from flop_counter import FlopCounter
+from initialising import initialise
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LLAMA
@@ -14,7 +15,7 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
-from executor.models.transformer import Transformer, initialise
+from executor.models.transformer import Transformer
 
 
 @pytest.mark.parametrize("fields", [GPT, LLAMA], ids=["gpt", "llama"])

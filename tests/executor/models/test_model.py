@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flop_counter import FlopCounter
+from initialising import initialise
 from training import GPT, LATENT, LLAMA, MOE, SHARED
 
 from cost_models.operators.flops import forward_flops
@@ -19,7 +20,7 @@ from executor.engine.engine import loss
 from executor.models.experts import MoE
 from executor.models.positions import slowed
 from executor.models.routing import choose_experts
-from executor.models.transformer import Transformer, initialise
+from executor.models.transformer import Transformer
 
 SPECS: dict[str, dict[str, Any]] = {
     "gpt": GPT,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from flop_counter import FlopCounter
+from initialising import initialise
 from training import MOE
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models import experts
 from executor.models.experts import ExpertPlace, MoE, Routed, RoutedExperts
-from executor.models.transformer import initialise
 from executor.transformer.train import router_reports
 
 

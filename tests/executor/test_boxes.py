@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.checkpoints.contents import Box, boxes_of_range
+from executor.boxes import Box, boxes_of_range
 from executor.checkpoints.verifying import uncovered
 
 

@@ -1,0 +1,159 @@
+"""The weights of a rank: room for what it keeps and no more, and which boxes of the whole model that is.
+
+Slices of the model are made without memory, then changed as the axes say; only what is left of each parameter gets
+memory. A `DTensor` knows which part of the whole it is; for parameters that are parts without being a `DTensor` their
+module answers `parts_of_wholes()`; any other is taken to be whole on every rank that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from executor.boxes import Box, boxes_of_range
+from executor.engine.optimizer import Optimizer
+from executor.mesh import as_part, held, local
+from executor.models.transformer import Transformer
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def make_room(part: Transformer, device: torch.device, on_host: Collection[str], *, flat: bool) -> None:
+    """Bring a slice from the meta device, in place, to one with memory; values come later.
+
+    Where parameters move into `flat` buffers, each has a single element of memory until then. Else their shards have
+    theirs, those of blocks `on_host` in host memory.
+    """
+    assert not [*part.buffers()], "values of buffers are set where a module is made"
+    if flat:
+        _await_buffers(part, device)
+        return
+    away = {id(one) for name in on_host for one in part.blocks[name].parameters()}
+
+    def with_memory(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:  # tied to one that was brought before
+            return tensor
+        where = torch.device("cpu") if id(tensor) in away else device
+        return as_part(torch.empty(held(tensor).shape, dtype=tensor.dtype, device=where), tensor)
+
+    # as `to_empty` does, of which `fully_shard` knows: it pins what is in host memory
+    part._apply(with_memory)  # type: ignore[no-untyped-call]
+
+
+def _await_buffers(part: nn.Module, device: torch.device) -> None:
+    made: dict[int, nn.Parameter] = {}
+    for module in part.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) not in made:
+                mine = torch.empty((), dtype=parameter.dtype, device=device).expand(held(parameter).shape)
+                made[id(parameter)] = nn.Parameter(as_part(mine, parameter), parameter.requires_grad)
+            module.register_parameter(name, made[id(parameter)])
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A parameter's name, the shape of the whole of which it is a part, and where in that it begins."""
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A module some of whose own parameters are parts of larger ones, as those of the experts on one rank are."""
+
+    def parts_of_wholes(self) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Name of the parameter in this module → (shape of the whole, where the part begins)."""
+
+
+def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
+    """id of each parameter → its name and place; take them before anything gathers or swaps parameters."""
+    names: dict[int, Named] = {}
+    for part in parts:
+        for prefix, module in part.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                names.setdefault(id(parameter), _named(prefix, name, parameter, module))
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What this rank updates of a parameter: elements of `tensor`, flat, from `start` on."""
+
+    named: Named
+    boxes: list[Box]
+    """Of the whole, in their order in the tensor."""
+    tensor: nn.Parameter
+    start: int
+    optimizer: torch.optim.Optimizer
+
+    def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
+        """Each box, and its elements of a tensor that lies as this one does."""
+        flat, first = like_it.view(-1), self.start
+        for box in self.boxes:
+            yield box, flat[first : first + box.elements].view(box.sizes)
+            first += box.elements
+
+
+def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
+    """What this rank updates, parameter by parameter."""
+    for flat in optimizer.flats:
+        for parameter, begin, end, start in flat.owned():
+            named = names[id(parameter)]
+            boxes = _boxes(parameter, named, begin, end)
+            yield Owned(named, boxes, flat.shard, start, flat.optimizer)
+    for parameter, updated, of in [] if optimizer.flats else optimizer.updated():
+        named = names[id(parameter)]
+        boxes = _boxes(parameter, named, 0, local(updated.detach()).numel())
+        yield Owned(named, boxes, updated, 0, of)
+
+
+def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:
+    """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
+    mine = (
+        box_here(parameter)
+        if isinstance(parameter, DTensor)
+        else Box((0,) * parameter.dim(), parameter.shape)
+    )
+    return [box.moved(mine.offsets).moved(named.offsets) for box in boxes_of_range(mine.sizes, begin, end)]
+
+
+def box_here(tensor: DTensor) -> Box:
+    """This rank's part of a distributed tensor; empty parts begin where the whole ends.
+
+    Tensor ranks split before the ranks of `fully_shard` do, though these come first in the mesh (`_StridedShard`).
+    `torch.distributed.tensor` answers by cutting up a tensor of all indices, which takes half a second for each of
+    a thousand parameters over 512 ranks.
+    """
+    offsets, sizes = [0] * tensor.dim(), list(tensor.shape)
+    place = tensor.device_mesh.get_coordinate()
+    assert place is not None
+    split = zip(tensor.placements, place, tensor.device_mesh.shape, strict=True)
+    for placement, mine, ranks in sorted(split, key=lambda one: isinstance(one[0], _StridedShard)):
+        if isinstance(placement, (Shard, _StridedShard)):
+            dim = placement.dim
+            each = -(-sizes[dim] // ranks)
+            begin, end = (min(at * each, sizes[dim]) for at in (mine, mine + 1))
+            offsets[dim], sizes[dim] = offsets[dim] + begin, end - begin
+    return Box(tuple(offsets), tuple(sizes))
+
+
+def _named(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> Named:
+    shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
+    parts = module.parts_of_wholes() if isinstance(module, Parted) else {}
+    whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
+    return Named(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without what wrappers for recompute and compilation add."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name

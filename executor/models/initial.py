@@ -1,0 +1,97 @@
+"""Initial weights, any part of a parameter by itself: norm gains 1, biases 0, matrices normal.
+
+A value depends on seed, name of the parameter and place of the element in the whole alone, so every layout starts from
+the same model, and a rank draws what it keeps and no more. The bits (`executor.draws`) are the same on every device.
+Two elements share 64 of them (Box & Muller 1958), in fp64; rounded to fp32 values are the same wherever they are
+computed, unless two devices' logarithm or sine differ just where fp32 rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi, prod
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from executor.boxes import Box
+from executor.draws import bits_of, key_of, shifted
+from executor.run_config import EngineOptions
+from planner.plan import Plan
+
+_STANDARD_DEVIATION = 0.02
+_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""Elements drawn at a time: on a CPU what its cache holds."""
+_WORD = 32
+_SCALE = 2.0**-_WORD
+TIED = {"head.weight": "embedding.tokens.weight"}
+"""With tied embeddings: a copy → what it is a copy of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialValues:
+    """The initial weights of a model."""
+
+    seed: int
+    tied: bool
+    """Whether the head is tied to the embedding."""
+
+    @staticmethod
+    def of(plan: Plan, options: EngineOptions) -> InitialValues:
+        """Those of a plan's model under the run's seed."""
+        return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings)
+
+    def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
+        """Write the box of the parameter of this name and shape into a tensor of its sizes, which is one run of memory.
+
+        Only the sizes of dims after the first matter: a vocabulary may be padded.
+        """
+        owner = name.rsplit(".", 2)[-2] if "." in name else name
+        if into.is_meta or isinstance(into, FakeTensor) or not box.elements:
+            return
+        if name.endswith("bias"):
+            into.zero_()
+        elif owner.endswith("norm"):
+            into.fill_(1.0)
+        else:
+            named = TIED.get(name, name) if self.tied else name
+            _fill_normal(into, key_of(self.seed, named), shape, box)
+
+
+def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box) -> None:
+    """Runs of consecutive elements, as long as the box has whole rows, in groups of some `_AT_ONCE` elements."""
+    inner = len(shape) - 1
+    while inner > 0 and box.sizes[inner] == shape[inner]:
+        inner -= 1
+    length, outer = prod(box.sizes[inner:]), range(inner)
+    strides = [prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    first = sum(offset * stride for offset, stride in zip(box.offsets, strides, strict=True))
+    parity = None if any(strides[dim] % 2 and box.sizes[dim] > 1 for dim in outer) else first % 2
+    starts = torch.full((1,), first, device=into.device)
+    for dim in outer:
+        steps = torch.arange(box.sizes[dim], device=into.device) * strides[dim]
+        starts = (starts[:, None] + steps).flatten()
+    rows, at_once = into.view(-1, length), _AT_ONCE.get(into.device.type, _AT_ONCE["cuda"])
+    columns = min(length, at_once)
+    for row in range(0, len(rows), group := max(1, at_once // columns)):
+        for column in range(0, length, columns):
+            part = rows[row : row + group, column : column + columns]
+            places = starts[row : row + group] + column
+            odd = None if parity is None else (parity + column) % 2
+            part.copy_(_normal(places, part.shape[1], odd, key).mul_(_STANDARD_DEVIATION))
+
+
+def _normal(starts: Tensor, length: int, parity: int | None, key: int) -> Tensor:
+    """(rows, length) the elements from each start on; `parity`: of all starts, where it is the same."""
+    pairs = (length + 1) // 2 if parity == 0 else length // 2 + 1
+    bits = bits_of((starts[:, None] >> 1) + torch.arange(pairs, device=starts.device), key)
+    radius = shifted(bits, _WORD).double().add_(1).mul_(_SCALE).log_().mul_(-2).sqrt_()
+    angle = bits.bitwise_and_((1 << _WORD) - 1).double().mul_(2 * pi * _SCALE)
+    both = torch.empty(*bits.shape, 2, dtype=radius.dtype, device=bits.device)
+    torch.mul(radius, angle.cos(), out=both[..., 0])
+    torch.mul(radius, angle.sin_(), out=both[..., 1])
+    both = both.flatten(1)
+    if parity is not None:
+        return both[:, parity : parity + length]
+    return torch.where((starts & 1).bool()[:, None], both[:, 1 : 1 + length], both[:, :length])
