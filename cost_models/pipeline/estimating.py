@@ -6,6 +6,7 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cost_models.axes.layout import Layout, prices
 from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool
 from cost_models.files import read_errors
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
-from cost_models.pipeline.placed import PricedRanks, price_ranks
+from cost_models.pipeline.placed import PricedRanks, price_ranks, price_ranks_of_each
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, by_uncertainty
@@ -29,7 +30,22 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     Raises:
         InputError: the layout cannot be placed or scheduled, or its ranks are not those of the pools.
     """
-    ranks = price_ranks(question, layout)
+    return _estimated(question, price_ranks(question, layout))
+
+
+def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimate]:
+    """The same of several layouts, in less time; equal ones are priced once.
+
+    Raises:
+        InputError: of one of them, as above.
+    """
+    distinct = list(dict.fromkeys(layouts))
+    ranks = price_ranks_of_each(question, distinct)
+    found = {layout: _estimated(question, own) for layout, own in zip(distinct, ranks, strict=True)}
+    return [found[layout] for layout in layouts]
+
+
+def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     seconds, parts = _step(ranks)
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
@@ -101,11 +117,10 @@ def trust_of(question: Question) -> Trust:
 
 def _step(ranks: PricedRanks) -> tuple[float, Breakdown]:
     """Seconds of a step and their parts."""
-    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
-    seconds = float(pipeline.step_seconds(blocks))
-    rank = int(np.argmax(pipeline.rank_seconds(blocks)))
-    parts = {part: float(ranks.seconds(part)[rank]) for part in TIME_PARTS}
-    parts["pp_comm"] += seconds - float(pipeline.step_seconds(blocks, hand_over=False))
+    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
+    rank = int(np.argmax(busy_R))
+    parts = {part: float(ranks.seconds[part][rank]) for part in TIME_PARTS}
+    parts["pp_comm"] += seconds - without_transfers
     parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
     return seconds, Breakdown.from_dict(parts)
 
@@ -113,7 +128,7 @@ def _step(ranks: PricedRanks) -> tuple[float, Breakdown]:
 def _hidden(ranks: PricedRanks) -> Breakdown:
     """Communication that runs behind compute, of the rank that has most of it."""
     names = {part: HIDDEN_AS.get(part, part.replace("hidden", "comm")) for part in HIDDEN_PARTS}
-    return Breakdown.from_dict({name: float(ranks.seconds(part).max()) for part, name in names.items()})
+    return Breakdown.from_dict({name: float(ranks.seconds[part].max()) for part, name in names.items()})
 
 
 def bound_by(parts: Breakdown) -> str:

@@ -97,9 +97,9 @@ def _alone(question: Question, at: int) -> Question:
 def _busy_seconds(alone: Question, estimate: Estimate, at: int) -> dict[str, float]:
     """Axis → seconds of a step for which it fills the links of the level."""
     layout = estimate.layout
-    ranks = price_ranks(alone, layout)
+    seconds = price_ranks(alone, layout).seconds
     found = {
-        axis: float(np.max(ranks.seconds(f"{axis}_comm") + ranks.seconds(f"{axis}_hidden")))
+        axis: float(np.max(seconds[f"{axis}_comm"] + seconds[f"{axis}_hidden"]))
         for axis in AXES
         if axis != "pp"
     }

@@ -129,10 +129,16 @@ class Pipeline:
         rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
         return rank_R + self.by_rank(f"rank_{kind}")
 
-    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Array:
-        """(...,): seconds of a step; without `hand_over`, if transfers between ranks took no time."""
-        delay = self.cost("p2p") if hand_over else 0.0
-        return self._step_seconds(self._seconds_of(blocks_SP), delay, self.overhead)
+    def step_seconds(self, blocks_SP: Ints) -> Array:
+        """(...,): seconds of a step."""
+        return self._step_seconds(self._seconds_of(blocks_SP), self.cost("p2p"), self.overhead)
+
+    def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
+        """One placement: seconds of a step, of one if transfers between ranks took no time, and (R,) seconds of it in
+        which each rank is busy."""
+        seconds, delays = self._seconds_of(blocks_SP), np.array([self.cost("p2p"), 0.0])
+        both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
+        return float(both[0]), float(both[1]), self._busy(seconds)
 
     def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
         """(..., S) forward passes and halves of backward passes, (..., R) what every rank does once a step."""
@@ -164,9 +170,12 @@ class Pipeline:
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
         """(..., R): seconds of a step in which each rank is busy."""
-        forward_S, (first_S, second_S) = self.forward(blocks_SP), self.halves(blocks_SP)
-        busy_R = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
-        return busy_R + self.once_a_step("sync", blocks_SP) + self.once_a_step("optimizer", blocks_SP)
+        return self._busy(self._seconds_of(blocks_SP))
+
+    def _busy(self, seconds: Sequence[Array]) -> Array:
+        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
+        busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
+        return busy_R + sync_R + optimizer_R
 
     @cached_property
     def overhead(self) -> float:

@@ -11,7 +11,9 @@ so the last span ends with the step (`cost_models.pipeline.stage_costs`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +26,16 @@ from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, PoolReplicas
 from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.peak import RankMemory, parts_of
-from cost_models.pipeline.pipeline import Pipeline, on_stages
-from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
+from cost_models.pipeline.pipeline import Pipeline
+from cost_models.pipeline.pool_terms import terms_of_each, with_pools
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.time_pieces import TIME_PARTS
+from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Term
 from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question
 from cost_models.schedules import KINDS, ActionTable, build
 from cost_models.schedules.actions import IDLE
+
+_PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,27 +110,39 @@ class PricedRanks:
         """Bytes that a device of each rank may fill."""
         return tuple(self.pipeline.by_rank("memory_limit").tolist())
 
-    def seconds(self, part: str) -> Array:
-        """(R,) seconds each rank spends on one part in a step."""
-        pipeline, blocks, none = self.pipeline, self.placed.blocks, np.zeros(1)
-        only_row_S = np.zeros(pipeline.num_stages, dtype=np.int64)
+    @cached_property
+    def seconds(self) -> dict[str, Array]:
+        """Part → (R,) seconds each rank spends on it in a step."""
+        pipeline, blocks_SP = self.pipeline, self.placed.blocks
+        row_of_stage = (
+            pipeline.rank_of_stage if len(pipeline.costs) > 1 else np.zeros_like(pipeline.rank_of_stage)
+        )
 
         def of_rows(name: str) -> Array:
-            value: Array = getattr(self.times, name).get(part, none)
-            return value
-
-        def of_stages(name: str) -> Array:
-            value = of_rows(name)
-            return value[pipeline.rank_of_stage if len(value) > 1 else only_row_S]
+            """(Q, ·): the parts of a coefficient; (Q, ·, P) where it differs by policy."""
+            term: Term = getattr(self.times, name)
+            shape = np.broadcast_shapes(*(value.shape[1:] for value in term.values()))
+            values_Q = np.zeros((len(_PARTS), len(pipeline.costs), *shape))
+            for part, value in term.items():
+                values_Q[_PARTS[part]] = value if value.ndim > len(shape) else value[:, None]
+            return values_Q
 
         def on_ranks(kind: str, stage: str | None = None) -> Array:
-            return pipeline.sum_by_rank(on_stages(of_stages, kind, blocks, stage))
+            """(Q, R): an affine coefficient, with every block where it lies."""
+            layer_QS = of_rows(f"layer_{kind}")[:, row_of_stage]
+            each_QSP = layer_QS if layer_QS.ndim == 3 else layer_QS[..., None]
+            stage_QS = of_rows(stage)[:, row_of_stage] if stage else 0.0
+            values_QS: Array = stage_QS + (blocks_SP * each_QSP).sum(axis=-1)
+            values_QS[..., 0] += of_rows(f"embedding_{kind}")[:, row_of_stage[0]]
+            values_QS[..., -1] += of_rows(f"head_{kind}")[:, row_of_stage[-1]]
+            return pipeline.sum_by_rank(values_QS)
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
         if pipeline.splits_backward:
-            compute = compute + pipeline.sum_by_rank(of_stages("stage_weight"))
+            compute = compute + pipeline.sum_by_rank(of_rows("stage_weight")[:, row_of_stage])
         once = on_ranks("sync") + of_rows("rank_sync") + on_ranks("optimizer") + of_rows("rank_optimizer")
-        return pipeline.microbatches * compute + once + of_rows("step_overhead")
+        seconds_QR = pipeline.microbatches * compute + once + of_rows("step_overhead")
+        return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
         """Parts of each rank's peak, taken at the moment of the step when it is highest."""
@@ -139,18 +155,31 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
     """
-    for price in prices():
-        if price.ranks and (found := price.ranks(question, layout)):
-            priced: PricedRanks = found
-            return priced
-    placed = place(layout, question)
-    times, memories, limit = terms_of_ranks(question, placed.layout)
-    return PricedRanks(
-        placed=placed,
-        pipeline=placed.pipeline(add_up(times, memories, limit)),
-        times=times,
-        memories=memories,
-    )
+    (priced,) = price_ranks_of_each(question, [layout])
+    return priced
+
+
+def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
+    """The same for several layouts, whose coefficients are computed together.
+
+    Raises:
+        InputError: of one of them, as above.
+    """
+    found: dict[int, PricedRanks] = {}
+    for number, layout in enumerate(layouts):
+        special = (price.ranks(question, layout) for price in prices() if price.ranks)
+        if priced := next((one for one in special if one), None):
+            found[number] = priced
+    placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
+    terms = terms_of_each(question, [one.layout for one in placed.values()])
+    for (number, one), (times, memories, limit) in zip(placed.items(), terms, strict=True):
+        found[number] = PricedRanks(
+            placed=one,
+            pipeline=one.pipeline(add_up(times, memories, limit)),
+            times=times,
+            memories=memories,
+        )
+    return [found[number] for number in range(len(layouts))]
 
 
 def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], ...]:
@@ -159,8 +188,7 @@ def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], 
     Transfers between stages and waiting for them belong to no rank and are left out.
     """
     ranks = price_ranks(question, layout)
-    seconds = {part: ranks.seconds(part) for part in TIME_PARTS}
-    return tuple({part: float(seconds[part][rank]) for part in TIME_PARTS} for rank in range(layout.pp))
+    return tuple({part: float(ranks.seconds[part][rank]) for part in TIME_PARTS} for rank in range(layout.pp))
 
 
 class PredictedSpan(NamedTuple):

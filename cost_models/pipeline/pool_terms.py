@@ -14,7 +14,9 @@ Shape legend: N layouts, K pools, R pipeline ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,13 +29,13 @@ from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.time_pieces import jitter, total, with_jitter
+from cost_models.pipeline.time_pieces import Term, jitter, total, with_jitter
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkLevels, LinkSpec
 
-Term = dict[str, Array]
+Coefficients = TypeVar("Coefficients", TimeTerms, MemoryTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +91,40 @@ def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
     return ranks
 
 
-def terms_of_ranks(question: Question, layout: Layout) -> tuple[TimeTerms, MemoryTerms, Array]:
-    """The coefficients of a layout: one row for all its ranks, or on several pools one for each.
+RankTerms = tuple[TimeTerms, MemoryTerms, Array]
+"""The coefficients of a layout, one row for all its ranks, or on several pools one for each; and the bytes that the
+peak of each rank's device may reach."""
 
-    The third value is what the peak of each rank's device may reach.
-    """
-    columns = LayoutColumns.of([layout])
-    if not isinstance(question, MixedQuestion):
-        return time_terms(question, columns), memory_terms(question, columns), memory_limit(question, columns)
-    return rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pools_of(question, layout))
+
+def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
+    """The coefficients of each of some layouts, computed together."""
+    if not layouts:
+        return []
+    columns, rows = LayoutColumns.of(layouts), range(len(layouts))
+    if isinstance(question, MixedQuestion):
+        terms = pool_terms(question, columns)
+        return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
+    together = time_terms(question, columns), memory_terms(question, columns), memory_limit(question, columns)
+    if len(layouts) == 1:
+        return [together]
+    times, memories, limit = together
+    return [(_row(times, at), _row(memories, at), limit[at]) for at in (slice(row, row + 1) for row in rows)]
+
+
+def _row(terms: Coefficients, at: slice) -> Coefficients:
+    """One row of every coefficient."""
+    return type(terms)(
+        **{
+            field.name: {part: value[at] for part, value in getattr(terms, field.name).items()}
+            for field in fields(terms)
+        }
+    )
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """The same, parts added up."""
-    return add_up(*terms_of_ranks(question, layout))
+    """The coefficients of one layout, parts added up."""
+    (terms,) = terms_of_each(question, [layout])
+    return add_up(*terms)
 
 
 def pools_of(question: MixedQuestion, layout: Layout) -> Ints:

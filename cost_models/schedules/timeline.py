@@ -15,6 +15,7 @@ rank, E all actions in the order they are evaluated.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -31,6 +32,8 @@ _NEVER = 1
 """Row that ends at minus infinity: what an action without a sender waits for."""
 _BEFORE = 2
 """Rows before the first action."""
+_NARROW = 16
+"""Actions of a level, of all placements evaluated together, below which numpy takes longer than a loop."""
 _BATCH_ROWS = 4_000_000
 """Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
 
@@ -58,8 +61,12 @@ class Timeline:
     """A table compiled for evaluation: its actions in levels, each dependent on earlier levels only."""
 
     table: ActionTable
-    levels: tuple[tuple[slice, Ints, Ints], ...]
-    """Rows of a level, the row each follows on its own rank, the row it receives from."""
+    levels: tuple[slice, ...]
+    """Actions of each level."""
+    follows: Ints
+    """(E,): the row that each action follows on its own rank."""
+    receives: Ints
+    """(E,): the row that it receives from."""
     duration_of: Ints
     """(E,): which duration each takes, counted through those of `_flat`."""
     row_of: Ints
@@ -108,10 +115,8 @@ class Timeline:
         duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
         end_E = self._ends(duration_BS, delay_B)
         rank = int(np.argmax(end_E[self.row_of[:, -1]] + np.asarray(tail_R)))
-        follows_E = np.concatenate([follows for _, follows, _ in self.levels])
-        receives_E = np.concatenate([receives for _, _, receives in self.levels])
-        late_E = end_E[receives_E] + p2p > end_E[follows_E]
-        before = np.where(late_E, receives_E, follows_E).tolist()
+        late_E = end_E[self.receives] + p2p > end_E[self.follows]
+        before = np.where(late_E, self.receives, self.follows).tolist()
         path = [int(self.row_of[rank, -1]) - _BEFORE]
         while (row := before[path[-1]]) != _STEP_START:
             path.append(row - _BEFORE)
@@ -153,19 +158,32 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """(2 + E, batch), or (2 + E,) for a batch of one, which is faster: when each row ends."""
+        """(2 + E, batch), or (2 + E,) for a batch of one: when each row ends."""
+        if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
+            ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
+            return np.array(ends[0] if len(ends) == 1 else ends).T
         single = len(delay_B) == 1
         duration = duration_BS[0] if single else duration_BS.T
         delay = delay_B[0] if single else delay_B
         end = np.empty((_BEFORE + len(self.duration_of), *duration.shape[1:]))
         end[_STEP_START], end[_NEVER] = 0.0, -np.inf
         np.take(duration, self.duration_of, axis=0, out=end[_BEFORE:])
-        for rows, follows, receives in self.levels:
-            ready = end.take(follows, axis=0)
-            arrived = end.take(receives, axis=0)
+        for level in self.levels:
+            ready = end.take(self.follows[level], axis=0)
+            arrived = end.take(self.receives[level], axis=0)
             arrived += delay
             np.maximum(ready, arrived, out=ready)
-            end[rows] += ready
+            end[_BEFORE + level.start : _BEFORE + level.stop] += ready
+        return end
+
+    def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
+        """2 + E ends of one placement, without numpy: faster where levels have few actions."""
+        end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
+        for own, follows, receives in zip(
+            duration, self.follows.tolist(), self.receives.tolist(), strict=True
+        ):
+            ready, arrived = end[follows], end[receives] + delay
+            end.append((ready if ready > arrived else arrived) + own)
         return end
 
 
@@ -185,10 +203,9 @@ def compile_timeline(table: ActionTable) -> Timeline:
     bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
     return Timeline(
         table=table,
-        levels=tuple(
-            (slice(_BEFORE + start, _BEFORE + stop), follows_E[start:stop], receives_E[start:stop])
-            for start, stop in pairwise(bounds)
-        ),
+        levels=tuple(slice(start, stop) for start, stop in pairwise(bounds)),
+        follows=follows_E,
+        receives=receives_E,
         duration_of=(table.stage + table.num_stages * table.kind).ravel()[order_E],
         row_of=row_RA,
     )
@@ -224,20 +241,26 @@ def _senders(table: ActionTable) -> Ints:
 def _levels(sender_RA: Ints) -> Ints:
     """(R, A): the earliest round each action can run in, when every action takes one."""
     ranks, actions = sender_RA.shape
-    level = np.full(ranks * actions + 1, ranks * actions)  # not run yet: later than any round
-    level[-1] = -1  # the sender -1 (none) has always run
-    next_R = np.arange(ranks) * actions
-    stop_R = next_R + actions
-    sender = sender_RA.ravel()
-    waiting, current = next_R, 0
-    while len(waiting):
-        can_run = level[sender[waiting]] < current
-        assert can_run.any(), "the ranks of this schedule wait for one another for ever"
-        level[waiting[can_run]] = current
-        next_R[next_R < stop_R] += can_run
-        waiting = next_R[next_R < stop_R]
-        current += 1
-    return level[:-1].reshape(ranks, actions)
+    sender, unknown = sender_RA.ravel().tolist(), ranks * actions
+    level, asleep = (
+        [unknown] * (ranks * actions) + [-1],
+        dict[int, int](),
+    )  # the last for the sender -1 (none)
+    ready = [rank * actions for rank in range(ranks)]
+    while ready:  # a rank runs until it waits for one that has not run
+        start = ready.pop()
+        before = level[start - 1] if start % actions else -1
+        for at in range(start, start - start % actions + actions):
+            sent = level[sender[at]]
+            if sent == unknown:
+                asleep[sender[at]] = at
+                break
+            before = (sent if sent > before else before) + 1
+            level[at] = before
+            if at in asleep:
+                ready.append(asleep.pop(at))
+    assert unknown not in level, "the ranks of this schedule wait for one another for ever"
+    return np.array(level[:-1]).reshape(ranks, actions)
 
 
 def backward_halves(

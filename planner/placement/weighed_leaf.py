@@ -55,9 +55,8 @@ class WeighedLeaf(Leaf):
         mean: bytes = replace(self.each[0], costs=self.costs).key
         return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
-    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Array:
+    def step_seconds(self, blocks_SP: Ints) -> Array:
         """(...,): what risk weighs of the steps in all scenarios."""
-        assert hand_over
         return weigh(self._steps(blocks_SP), self.risk)
 
     def backward_of_each(self, blocks_SP: Ints) -> Array:

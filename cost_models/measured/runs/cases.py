@@ -33,7 +33,7 @@ from cost_models.measured.runs.switches import (
 )
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.estimating import estimate_each
 from cost_models.question import Question
 from cost_models.spec_problems import spec_error
 from cost_models.specs.cluster import ClusterSpec
@@ -210,7 +210,7 @@ def _tuned(question: Question, layout: Layout) -> Layout:
         and samples // size >= layout.pp
         and (layout.vpp == 1 or samples // size % layout.pp == 0)
     ]
-    fitting = [one for one in (estimate(question, layout) for layout in possible) if one.fits]
+    fitting = [one for one in estimate_each(question, possible) if one.fits]
     fastest = min((one.step_seconds for one in fitting), default=0.0)
     return next((one.layout for one in fitting if one.step_seconds <= fastest * _HARDLY_SLOWER), layout)
 

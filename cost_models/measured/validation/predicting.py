@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
@@ -14,10 +16,13 @@ from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.policies import states_recompute
 from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.memory.device import in_use
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.estimating import estimate_each
 from cost_models.pipeline.memory_terms import FRAGMENTATION
+from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 
+_TOGETHER = 256
+"""Rows that are read before the first of them is predicted."""
 _LAST_RANK = re.compile(r"last (pipeline )?(rank|stage)|rank -1")
 _FIRST_RANK = re.compile(r"first (pipeline )?(rank|stage)|rank 0")
 _DRIVER = re.compile(r"nvidia-smi|nvml|driver|pynvml|rocm-smi|gpu memory used|device memory")
@@ -63,18 +68,58 @@ class Prediction:
 def predict(
     rows: Iterable[Row], *, stack: str | None = None, profile: str | HardwareProfile | None = None
 ) -> Iterator[Prediction]:
-    """Predict rows one by one, in order; a row that cannot be predicted is skipped with its reason, never an error."""
-    for row in rows:
-        try:
-            case = read_case(row, stack=stack, profile=profile)
-            priced = estimate(case.question, case.layout)
-        except (UnpredictableError, InputError) as reason:
-            yield Prediction(row=row, skipped=printable(str(reason).splitlines()[0]))
+    """Predict rows in order; a row that cannot be predicted is skipped with its reason, never an error.
+
+    Rows that follow one another and ask the same question are priced together.
+    """
+    coming = iter(rows)
+    while some := list(islice(coming, _TOGETHER)):
+        cases = [_case(row, stack, profile) for row in some]
+        for row, case, priced in zip(some, cases, _priced(cases), strict=True):
+            if isinstance(case, str) or isinstance(priced, str):
+                yield Prediction(row=row, skipped=case if isinstance(case, str) else str(priced))
+            elif _cannot_be_undivided(case, priced):
+                yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
+            else:
+                yield _prediction(case, priced)
+
+
+def _case(row: Row, stack: str | None, profile: str | HardwareProfile | None) -> Case | str:
+    """What a row asks, or why it cannot be read."""
+    try:
+        return read_case(row, stack=stack, profile=profile)
+    except (UnpredictableError, InputError) as reason:
+        return _why(reason)
+
+
+def _priced(cases: Sequence[Case | str]) -> list[Estimate | str]:
+    """The estimate of each case, or why there is none."""
+    found: list[Estimate | str] = [""] * len(cases)
+    together: list[tuple[Question, list[tuple[int, Layout]]]] = []
+    for number, case in enumerate(cases):
+        if isinstance(case, str):
             continue
-        if _cannot_be_undivided(case, priced):
-            yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
-            continue
-        yield _prediction(case, priced)
+        own = next((rows for question, rows in reversed(together) if question == case.question), None)
+        if own is None:
+            together.append((case.question, own := []))
+        own.append((number, case.layout))
+    for question, rows in together:
+        numbers, layouts = zip(*rows, strict=True)
+        for number, priced in zip(numbers, _each(question, layouts), strict=True):
+            found[number] = priced
+    return found
+
+
+def _each(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
+    """The estimates of some layouts; where one of them has none, each for itself."""
+    try:
+        return estimate_each(question, layouts)
+    except InputError as reason:
+        return [_why(reason)] if len(layouts) == 1 else [_each(question, [one])[0] for one in layouts]
+
+
+def _why(reason: Exception) -> str:
+    return printable(str(reason).splitlines()[0])
 
 
 def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
