@@ -12,6 +12,9 @@ from cost_models.risk import Risk
 Proof = Literal["search", "ilp"]
 PROOFS: tuple[Proof, ...] = get_args(Proof)
 """What proves an answer: the search, or one integer program over all layouts."""
+Effort = Literal[Proof, "bounds", "any"]
+"""How far a search goes: to a proof; to one without the closing integer program, as curves of many searches have it; or
+to the first plan that fits."""
 
 
 class Settled(Spec):

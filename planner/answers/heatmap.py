@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from cost_models.axes.axis import divisors
 from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from planner.search.budget import Budget
-from planner.space.restrictions import Restrictions
+from planner.space.layouts import Restrictions, legal_space
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CELL_SECONDS = 2.0
-"""Time limit of one pair, seconds; its answer is then the best found."""
 BETWEEN = " / "
 """Parts the reasons of one pair."""
 MOST_DEGREES = 10
@@ -36,7 +34,7 @@ def heatmap_frame(
     with them, NaN where there is none.
 
     `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`, or
-    `time` where the search did not come to it; `why` says it in words, every rule between slashes. `chosen` marks the
+    `time` where the budget was spent; `why` says it in words, every rule between slashes. `chosen` marks the
     pair of a plan. What the restrictions say of both degrees is left aside, all else holds. Degrees are those that
     divide the GPUs: `tp` those that divide a node and the first over nodes, `pp` up to the first beyond the blocks.
     """
@@ -53,6 +51,8 @@ def heatmap_frame(
     if own is not None:  # where time runs out, what is far from the plan is left
         pairs.sort(key=lambda pair: abs(log(pair[0] / own[0])) + abs(log(pair[1] / own[1])))
     rows: list[dict[str, object]] = []
+    with spending.spaces.shared():
+        _ = isinstance(question, MixedQuestion) or legal_space(limits.held(question), limits)
     for tp, pp in pairs:
         if spending.on_status is not None:
             spending.on_status(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
@@ -66,7 +66,7 @@ def _cell(question: Question, tp: int, pp: int, limits: Restrictions, budget: Bu
     only = {**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})}
     nothing = dict.fromkeys(("mfu", "step_seconds", "peak_bytes", "gap"), float("nan"))
     try:
-        found = budget.search(question, replace(limits, only=only), seconds=CELL_SECONDS)
+        found = budget.search(question, replace(limits, only=only), effort="bounds")
     except DoesNotFitError as error:
         why = BETWEEN.join(f"{one.where}: {one.what}" for one in error.problems)
         return {"layout": "", **nothing, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}

@@ -7,7 +7,6 @@ largest is searched for its fastest layout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from cost_models.axes.offload import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from planner.answers.least_memory import QUICK_SECONDS, where_least
+from planner.answers.least_memory import where_least
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.families import Family
@@ -127,17 +126,14 @@ class _Sizes:
 
     def _fits(self, size: int) -> bool | None:
         """Whether some layout of a size fits; None where time ran out before that was known."""
-        for seconds in (QUICK_SECONDS, math.inf):  # any plan will do
-            try:
-                found = self._budget.search(
-                    self._asked(size), where_least(self._limits), seconds=seconds, top=1
-                )
-            except InfeasibleError:
-                return False
-            if found is not None:
-                self._known[size] = found
-                return True
-        return None
+        try:
+            found = self._budget.search(self._asked(size), where_least(self._limits), effort="any")
+        except InfeasibleError:
+            return False
+        if found is None:
+            return None
+        self._known[size] = found
+        return True
 
     def _asked(self, size: int) -> Question:
         return replace(self._question, model=self._family.model(size), stack=self._stack)

@@ -17,6 +17,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.memory.device import memory_limit
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import format_bytes
+from planner.certificate import Effort
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.budget import Budget
@@ -25,8 +26,6 @@ from planner.space.restrictions import Restrictions
 
 CLOSE = 5e-3
 """Relative gap at which halving the limit ends."""
-QUICK_SECONDS = 1.0
-"""Seconds for a search that only has to find some plan; one that finds none is repeated without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,22 @@ def below(size: float) -> float:
 
 
 def least_memory(
-    question: Question, objective: Objective, restrictions: Restrictions, *, top: int, budget: Budget
+    question: Question,
+    objective: Objective,
+    restrictions: Restrictions,
+    *,
+    top: int,
+    budget: Budget,
+    known: SearchResult | None = None,
 ) -> LeastMemory | None:
     """Plans that meet the objective's deadline with the least peak; None where none was found before time ran out.
+
+    `known` is what searching for the fastest found.
 
     Raises:
         InfeasibleError: nothing fits, or nothing that fits meets the deadline.
     """
-    best = budget.search(question, restrictions, top=top)
+    best = known or budget.search(question, restrictions, top=top)
     if best is None:
         return None
     if not objective.meets_deadline(question, best.best):
@@ -66,8 +73,9 @@ def least_memory(
         except InfeasibleError:
             floor = limit
             continue
-        if found is not None:
-            best, peak = found, min(limit, *(one.peak_bytes for one in found.estimates))
+        if found is None:
+            break
+        best, peak = found, min(limit, *(one.peak_bytes for one in found.estimates))
     last = budget.search(question, replace(restrictions, max_memory=peak * (1 + TOLERANCE)), top=top)
     return LeastMemory(_within_own_limit(question, restrictions, last or best), floor)
 
@@ -85,14 +93,15 @@ def _within_own_limit(question: Question, restrictions: Restrictions, result: Se
 def _under(
     question: Question, objective: Objective, restrictions: Restrictions, limit: float, budget: Budget
 ) -> SearchResult | None:
-    """Some plan within `limit` bytes that meets the deadline, found quickly if possible; None where time ran out.
+    """Some plan within `limit` bytes that meets the deadline, the first found if it does; None where time ran out.
 
     Raises:
         InfeasibleError: there is none.
     """
     limits = replace(restrictions, max_memory=limit)
-    for seconds in (QUICK_SECONDS, math.inf):
-        found = budget.search(question, limits, seconds=seconds)
+    efforts: tuple[Effort, ...] = ("any", "bounds")
+    for effort in efforts:
+        found = budget.search(question, limits, effort=effort)
         if found is not None and objective.meets_deadline(question, found.best):
             return found
         if found is not None and not objective.may_meet_deadline(question, found.certificate.bound):

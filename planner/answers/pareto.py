@@ -25,13 +25,12 @@ from planner.answers.optimising import paddings
 from planner.objectives import Objective, ObjectiveName
 from planner.placement.leaf import TOLERANCE
 from planner.search.budget import Budget
+from planner.search.result import SearchResult
 from planner.space.gpu_counts import resized
 from planner.space.restrictions import Restrictions
 
 POINTS = 12
 """Most points of a walk against memory unless the user says otherwise."""
-POINT_SECONDS = 20.0
-"""Time limit of one point in seconds; when it is reached the point is the best plan found, with its gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +114,15 @@ def _walk(
     if names == {"memory", "gpus"}:
         least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget)
         if least is not None:
-            found.append(
-                Point(question=question, estimate=least.result.best, gap=least.result.certificate.gap)
-            )
+            found.append(_point(question, least.result))
         return True
-    point = _fastest(question, limits, budget)
-    if point is None or "memory" not in names:
-        found += [point] if point is not None else []
+    fastest = budget.search(question, limits, effort="bounds")
+    if fastest is None:
         return True
-    return _down_the_memory(question, limits, points, budget, point, found)
+    if "memory" not in names:
+        found.append(_point(question, fastest))
+        return True
+    return _down_the_memory(question, limits, points, budget, fastest, found)
 
 
 def _down_the_memory(
@@ -131,34 +130,37 @@ def _down_the_memory(
     limits: Restrictions,
     points: int | None,
     budget: Budget,
-    point: Point,
+    fastest: SearchResult,
     found: list[Point],
 ) -> bool:
     """Walk from the fastest plan to the one that needs least memory; returns whether no plan between was skipped.
 
     Each point is followed by its successor, the fastest plan of less memory; a successor that is as fast takes its
-    place.
+    place. Once a plan was skipped, only such are searched for between two levels.
     """
-    levels, last = _levels(question, limits, points, budget, point)
+    point = _point(question, fastest)
+    levels, last = _levels(question, limits, points, budget, fastest)
     complete = True
     while True:
         if budget.on_status is not None:
             budget.on_status(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
-        successor = _below(question, limits, below(point.estimate.peak_bytes), budget)
+        walks = complete or last is None
+        least = below(point.estimate.peak_bytes)
+        successor = _below(question, limits, least, budget, None if walks else point)
         if successor is not None and _as_fast(successor, point):
             point = successor
             continue
         found.append(point)
-        if successor is None or budget.ended:
+        if (walks and successor is None) or budget.ended:
             break
-        if not levels and last is None:
+        if last is None and successor is not None:
             point = successor
             continue
         levels = [level for level in levels if level < point.estimate.peak_bytes]
         if not levels:
-            complete = complete and last is not None and not _smaller(last, successor)
+            complete = complete and None not in (last, successor) and not _smaller(last, successor)
             break
-        jump = successor if successor.estimate.peak_bytes <= levels[0] else None
+        jump = successor if successor is not None and successor.estimate.peak_bytes <= levels[0] else None
         jump = jump or _below(question, limits, levels[0], budget)
         complete = complete and jump is successor
         if jump is None:
@@ -169,17 +171,17 @@ def _down_the_memory(
 
 
 def _levels(
-    question: Question, limits: Restrictions, points: int | None, budget: Budget, top: Point
+    question: Question, limits: Restrictions, points: int | None, budget: Budget, fastest: SearchResult
 ) -> tuple[list[float], Point | None]:
     """Falling memory limits in even ratios, and the plan that needs least memory; ([], None) where all points are
     wanted."""
     if points is None:
         return [], None
-    least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget)
+    least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget, known=fastest)
     if least is None:
         return [], None
-    last = Point(question=question, estimate=least.result.best, gap=least.result.certificate.gap)
-    high, low = top.estimate.peak_bytes, last.estimate.peak_bytes
+    last = _point(question, least.result)
+    high, low = fastest.best.peak_bytes, last.estimate.peak_bytes
     steps = max(points - 1, 1)
     return [high * (low / high) ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)], last
 
@@ -192,23 +194,24 @@ def _as_fast(one: Point, other: Point) -> bool:
     return one.estimate.step_seconds <= other.estimate.step_seconds * (1 + TOLERANCE)
 
 
-def _below(question: Question, limits: Restrictions, limit: float, budget: Budget) -> Point | None:
-    """The fastest plan within a memory limit; None where there is none, or time ran out."""
+def _below(
+    question: Question, limits: Restrictions, limit: float, budget: Budget, as_fast_as: Point | None = None
+) -> Point | None:
+    """The fastest plan within a memory limit, or of those as fast as a point; None where there is none, or time ran
+    out."""
+    within = replace(limits, max_memory=limit)
     try:
-        return _fastest(question, replace(limits, max_memory=limit), budget)
+        if as_fast_as is None:
+            result = budget.search(question, within, effort="bounds")
+            return None if result is None else _point(question, result)
+        slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
+        found = budget.faster_than(slowest, question, within, seconds=math.inf, space=None)
     except InfeasibleError:
         return None
+    return None if found is None else Point(question=question, estimate=found, gap=0.0)
 
 
-def _fastest(question: Question, limits: Restrictions, budget: Budget) -> Point | None:
-    """The time-optimal plan, or the best that one point's time allows; None where time ran out.
-
-    Raises:
-        InfeasibleError: nothing fits.
-    """
-    result = budget.search(question, limits, seconds=POINT_SECONDS)
-    if result is None:
-        return None
+def _point(question: Question, result: SearchResult) -> Point:
     return Point(question=question, estimate=result.best, gap=result.certificate.gap)
 
 

@@ -18,7 +18,7 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
 from cost_models.specs.choices import Schedule
-from planner.certificate import Certificate, Settled
+from planner.certificate import Certificate, Effort, Settled
 from planner.exact.best_placement import best_placement
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.ilp.solvers import SolverName
@@ -36,8 +36,11 @@ FEWEST_REFINED, MOST_REFINED = 32, 1024
 """Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
 discard most."""
 MOST_ROUNDS, FEWEST_ROUNDS = 24, 2
-"""Rounds in which one layout is to be placed exactly where no time limit says when to stop: three times as many as any
-needed that ended. What one layout could not do, those after it seldom can: each that is given up halves them."""
+"""Rounds in which one layout is to be placed exactly where no time limit says when to stop, or one of many searches is
+to end alike on every machine: three times as many as any needed that ended. What one layout could not do, those after
+it seldom can: each that is given up halves them."""
+USUAL_ROUNDS = MOST_ROUNDS // 3
+"""As many as any needed that ended: enough for one of many searches."""
 COUNTED_EVERY = 0.1
 """Seconds between two counts of what is left: to count takes longer than many a step of the search."""
 
@@ -105,9 +108,12 @@ class BranchAndBound:
         """(N,): rows that are undecided and may still belong to the k best."""
         return self.rows.below(self._threshold())
 
-    def run(self) -> None:
-        """Give every row whose bound is below the time to beat a good placement, then an exact one."""
-        while self._seconds_left() > 0:
+    def run(self, effort: Effort = "search") -> None:
+        """Give every row whose bound is below the time to beat a good placement, then an exact one; where any plan will
+        do, until one fits."""
+        if effort != "search":
+            self._rounds = min(self._rounds, USUAL_ROUNDS)
+        while self._seconds_left() > 0 and not (effort == "any" and self.best):
             more = self.candidates.least_closed() < self._threshold()
             row = self._next(~self.rows.placed)
             if row is None and not more:
@@ -118,8 +124,8 @@ class BranchAndBound:
                 self.rows.placed[row] = True
                 self._place(row)
             self._report()
-        while (row := self._next(~self.rows.given_up)) is not None:
-            self._solve(row)
+        while not (effort == "any" and self.best) and (row := self._next(~self.rows.given_up)) is not None:
+            self._solve(row, effort)
             self._report()
         self._counted = -math.inf  # the last report is exact
         self._report()
@@ -208,7 +214,7 @@ class BranchAndBound:
         if not leaf.is_plain or seconds <= self.rows.bound[row] * (1 + TOLERANCE):
             self.rows.decide(row, seconds)
 
-    def _solve(self, row: int) -> None:
+    def _solve(self, row: int, effort: Effort) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
         leaf, left = self.candidates.leaf(row), self._seconds_left()
         met = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
@@ -218,7 +224,7 @@ class BranchAndBound:
             met_paths=met,
             cut_off=self.kth_seconds,
             time_limit=None if math.isinf(left) else left,
-            most_rounds=self._rounds if math.isinf(left) else None,
+            most_rounds=self._rounds if math.isinf(left) or effort != "search" else None,
         )
         met += solution.paths
         if solution.placement is not None:

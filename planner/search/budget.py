@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from cost_models.errors import NothingPlacedError, RunError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from planner.certificate import Proof
+from planner.certificate import Effort
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.result import SearchResult, out_of_own_time, out_of_time
@@ -34,8 +34,8 @@ class Budget:
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
     """Which solver settles the answers; None: the usual one."""
-    proof: Proof = "search"
-    """What proves them: the search, or one integer program over all layouts."""
+    proof: Effort = "search"
+    """What proves them, and how far the searches go."""
     spaces: Spaces = field(default_factory=Spaces, repr=False, compare=False)
     """Spaces that the searches share."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
@@ -70,11 +70,13 @@ class Budget:
         seconds: float = math.inf,
         below: float = math.inf,
         settles: bool = True,
+        effort: Effort | None = None,
     ) -> SearchResult | None:
         """The best layouts of a question; None where the search ended before it had any.
 
         `seconds` limits this search alone; when they run out, the budget has not ended. The answer holds only layouts
         that take less than `below` seconds, perhaps none; unless it `settles`, no integer program closes the proof.
+        `effort` is how far it goes, if not to the budget's proof.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -96,7 +98,7 @@ class Budget:
                     keep_on_interrupt=self.keep_on_interrupt,
                     settles=settles,
                     solver=self.solver,
-                    proof=self.proof,
+                    proof=effort or self.proof,
                 )
                 found = search_on(terms, question, restrictions)
         except RunError as error:
@@ -108,7 +110,7 @@ class Budget:
         self.interrupted = self.interrupted or (found is not None and found.interrupted)
         proven = found is not None and not found.certificate.undecided
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
-        self.ended = self.interrupted or not (proven or by_choice)
+        self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and found is None:
             self.failure = out_of_own_time(seconds)
         return found

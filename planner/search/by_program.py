@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Bools
 from cost_models.errors import InputError
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.schedules import CriticalPath
-from planner.certificate import Certificate, Proof
+from planner.certificate import Certificate, Effort
 from planner.exact.ilp.program import Choice, Program
 from planner.exact.ilp.solvers import SolverName, available_solver
 from planner.exact.whole.columns import Timed, balanced, fitting_columns
@@ -96,7 +96,7 @@ class ProgramSearch:
         names = {row: str(self.candidates.layout(row)) for row in self._rows[number]}
         return min(names, key=lambda row: (len(names[row]), names[row]))
 
-    def run(self) -> None:
+    def run(self, _: Effort = "ilp") -> None:
         """Relax all layouts, then let the solver choose until the k best are proven or time runs out."""
         self._gather()
         self._relax()
@@ -271,7 +271,7 @@ def _pipeline(leaf: Leaf) -> Pipeline:
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
 
 
-def require_searched(proof: Proof) -> None:
+def require_searched(proof: Effort) -> None:
     """Nothing where the search proves the answer.
 
     Raises:

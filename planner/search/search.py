@@ -17,7 +17,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
-from planner.certificate import Proof
+from planner.certificate import PROOFS, Effort
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
 from planner.rules.searched import searched
@@ -49,7 +49,8 @@ class Terms:
     """Whether an integer program closes the proof."""
     solver: SolverName | None = None
     """Which solver does; None: HiGHS where it is there."""
-    proof: Proof = "search"
+    proof: Effort = "search"
+    """With "bounds" none does, and with "any" the first plan that fits is the answer."""
     space: Space | None = None
     """The question's layouts where they are known, or those of them that may take less."""
 
@@ -63,7 +64,7 @@ def search(
     on_progress: Progress | None = None,
     keep_on_interrupt: bool = False,
     solver: SolverName | None = None,
-    proof: Proof = "search",
+    proof: Effort = "search",
 ) -> SearchResult:
     """The `top` fastest layouts of a question.
 
@@ -139,7 +140,7 @@ def faster_than(
     """
     if space is not None and not len(space.cores):
         return None
-    terms = Terms(below=seconds, time_limit=time_limit, settles=False, space=space)
+    terms = Terms(below=seconds, time_limit=time_limit, proof="bounds", space=space)
     with suppress(NothingPlacedError):
         found = search_on(terms, question, restrictions).estimates
         return next((one for one in found if one.compared_seconds < seconds), None)
@@ -159,8 +160,8 @@ def _proven(found: BranchAndBound | ProgramSearch, terms: Terms) -> SearchResult
     """The best layouts that a prover finds, with its certificate."""
     candidates, interrupted = found.candidates, False
     try:
-        found.run()
-        if terms.settles:
+        found.run(terms.proof)
+        if terms.settles and terms.proof in PROOFS:
             found.settle(terms.solver)
     except KeyboardInterrupt:
         if not (terms.keep_on_interrupt and found.best):

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 from cost_models.risk import EVEN
@@ -17,6 +19,8 @@ from planner.space.restrictions import Restrictions
 if TYPE_CHECKING:
     from planner.space.layouts import Space
 
+_DEGREES = ("tp", "pp")
+"""Of a mesh: layouts with some of them are part of those with any."""
 _MOST_CORES = 1_000_000
 """Cores of the spaces that are kept, those asked for last: each takes some 200 bytes."""
 
@@ -57,9 +61,15 @@ class Spaces:
     def of(
         self, question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
     ) -> Space:
-        """The space of a question, made where it is not kept."""
+        """The space of a question, made where neither it is kept nor that of any degrees."""
         asked = _Asked.of(question, restrictions)
         space = next((one for known, one in self._kept if known == asked), None)
+        whole = replace(asked, restrictions=asked.restrictions.without(_DEGREES))
+        wider = next((one for known, one in self._kept if known == whole), None)
+        if space is None and wider is not None:
+            each = [restrictions.permits(name, getattr(wider.cores, name)) for name in _DEGREES]
+            if all(own.any() for own in each):  # tensor ranks over nodes are there where they are asked for alone
+                return wider.of_cores(np.logical_and.reduce(each)).held_to(question)
         if space is None:
             space = make(question, restrictions)
         elif space.question != question:

@@ -68,6 +68,7 @@ def draw_kind(kind: str, files: Sequence[str | Path], options: PlotOptions, budg
     require_kind(kind)
     check_options(kind, options)
     spending = budget or Budget(time_limit=options.time_limit or CURVE_SECONDS, keep_on_interrupt=True)
+    spending.proof = "bounds"
     request = PlotRequest(files=tuple(map(Path, files)), options=options, budget=spending)
     return Plotted(kind=kind, drawing=_KINDS[kind](request), notes=tuple(request.notes))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from itertools import count
+
 import pytest
 from every_plan import every_plan, few_layouts
 from small import small_question
 from test_objectives import SIZES, interrupt_after, with_tokens
 
 from cost_models.errors import InputError, RunError
-from planner.answers import frontier, pareto
+from planner.answers import frontier
 from planner.answers.frontier import frontier_frame, pareto_frame
 from planner.answers.optimising import optimise
 from planner.answers.pareto import exact_frontier
@@ -16,7 +19,7 @@ from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.gpu_counts import resized
-from planner.space.layouts import parse_restrictions
+from planner.space.layouts import Restrictions, parse_restrictions
 
 TIME, MEMORY, HOURS = Objective(name="time"), Objective(name="memory"), Objective(name="gpu-hours")
 
@@ -55,15 +58,26 @@ def test_a_few_points_are_some_of_all_with_both_ends() -> None:
     assert (chosen[0], chosen[-1]) == (0, len(layouts) - 1)
 
 
-def test_a_point_that_found_nothing_in_its_time_is_not_blamed_on_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pareto, "POINT_SECONDS", 1e-6)
+def test_a_search_that_found_nothing_in_its_time_is_not_blamed_on_the_limit() -> None:
+    budget = Budget(time_limit=600.0)
+    assert budget.search(small_question(), Restrictions(), seconds=1e-6) is None
     with pytest.raises(RunError, match=r"no layout was placed in .*, which is what each search") as caught:
-        exact_frontier(small_question(), (TIME, MEMORY), budget=Budget(time_limit=600.0))
+        raise budget.nothing_found()
     assert "time-limit" not in caught.value.hint
     with pytest.raises(RunError, match="time ran out before any layout was placed"):
         exact_frontier(small_question(), (TIME, MEMORY), budget=Budget(time_limit=1e-7))
+
+
+def test_points_are_those_of_a_quick_machine_on_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that runs a minute at each look ends every search that is limited in seconds."""
+    question, few = few_layouts()
+    usual = exact_frontier(question, (TIME, MEMORY), points=4, restrictions=few)
+    minutes = count(step=60.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(minutes))
+    slow = exact_frontier(question, (TIME, MEMORY), points=4, restrictions=few)
+    assert [one.estimate for one in slow.points] == [one.estimate for one in usual.points]
+    assert [one.gap for one in slow.points] == [one.gap for one in usual.points]
+    assert slow.complete == usual.complete
 
 
 def test_time_against_gpu_hours_has_the_fastest_of_each_size() -> None:

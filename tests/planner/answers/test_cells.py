@@ -1,0 +1,38 @@
+"""Cells of the heat map: they share one space, and a slow machine draws the same ones."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from unittest.mock import Mock
+
+import pandas as pd
+import pytest
+from small import small_question
+
+from planner.answers.heatmap import heatmap_frame
+from planner.search.search import search
+from planner.space import layouts
+from planner.space.layouts import parse_restrictions
+
+
+def test_layouts_are_enumerated_once_for_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    question, limits = small_question(4, "220 MiB"), parse_restrictions(forbid=["zero3"])
+    enumerated = Mock(wraps=layouts._legal_space)
+    monkeypatch.setattr(layouts, "_legal_space", enumerated)
+    cells = heatmap_frame(question, restrictions=limits)
+    assert enumerated.call_count == 1
+    found = cells[cells["reason"] == ""]
+    assert len(found) > 1
+    for cell in found.itertuples():
+        own = parse_restrictions([f"tp={cell.tp}", f"pp={cell.pp}"], ["zero3"])
+        best = search(question, top=1, restrictions=own).best
+        assert (cell.layout, cell.step_seconds) == (best.layout.brief, best.step_seconds)
+
+
+def test_a_slow_machine_draws_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that runs a minute at each look ends every search that is limited in seconds."""
+    question = small_question(4, "220 MiB")
+    usual, minutes = heatmap_frame(question), count(step=60.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(minutes))
+    pd.testing.assert_frame_equal(heatmap_frame(question), usual)
