@@ -173,7 +173,7 @@ def _amount(name: str, values: Mapping[str, str]) -> float | None:
         ) from None
 
 
-def _tokens(said: str | None) -> float | None:
+def _tokens(said: str | float | None) -> float | None:
     """Tokens to train on. Raises InputError."""
     try:
         return None if said is None else read_tokens(said)

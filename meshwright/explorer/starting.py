@@ -10,6 +10,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.flags import part_of
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -35,8 +36,8 @@ class Start:
     """Of the start's own cluster; others take the catalogue's nearest."""
     limits: Limits = field(default_factory=Limits)
     trainer: str | None = None
-    tokens: str | None = None
-    operations: str | None = None
+    tokens: str | float | None = None
+    operations: str | OperationsSpec | None = None
     plan: Plan | None = None
     """The plan whose question it is: shown as it is while no control is turned."""
 
@@ -75,7 +76,9 @@ def start_of(options: ExploreOptions) -> Start:
     )
 
 
-def start_of_plan(plan: Plan, *, tokens: str | None, operations: str | None) -> Start:
+def start_of_plan(
+    plan: Plan, *, tokens: str | float | None, operations: str | OperationsSpec | None
+) -> Start:
     """The question of a plan file, within its restrictions. Raises InputError."""
     question, told = answered_question(plan), plan.recommendation
     asked = plan.restrictions if told is None else told.asked

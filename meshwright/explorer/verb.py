@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument, flag, said
-from meshwright.inputs.options import Limits, Request
+from meshwright.inputs.options import Failures, Limits, Request, tokens_flag
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import option_word, require_verb, verbs_of_model
 
@@ -27,7 +27,7 @@ _SHOWN = {
 
 
 @dataclass(frozen=True)
-class ExploreOptions(Limits, Request):
+class ExploreOptions(Limits, Failures, Request):
     """What `meshwright explore` takes."""
 
     model: str = field(
@@ -39,8 +39,7 @@ class ExploreOptions(Limits, Request):
     cluster: str = field(
         default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", offers="clusters")
     )
-    tokens: str | None = flag("N", "Tokens to train on, e.g. 1.4T.")
-    operations: str | None = flag("NAME", "Failures, storage: catalogue name or file.", offers="operations")
+    tokens: str | float | None = tokens_flag()
     port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, least=1, most=65535)
 
 
@@ -75,7 +74,7 @@ def _start(options: ExploreOptions) -> Start:
     if options.cluster or known_model(name) or not name.endswith(_PLANS):
         require_verb(verbs_of_model(name), "explore")
         return start_of(options)
-    if words := [option_word(one) for one in said(options)]:
+    if words := [option_word(one) for one in said(options) if one not in ("tokens", "operations")]:
         raise InputError(
             "a plan file says what is asked", hint=f"leave out {sentence_list(words)}, or turn it on the page"
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.documents import printable
 from cost_models.errors import UnknownNameError
 from cost_models.flags import argument, flag, out, part_of
+from meshwright.inputs.options import Failures, tokens_flag
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -40,18 +41,16 @@ CURVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotOptions:
-    """Options of the curves that are searched for."""
+class PlotOptions(Failures):
+    """Options of the curves that are searched for; `forecast` counts failures."""
 
     gpus: str | None = flag("N,N,...", "Also 64..1024, 64..16384x50.")
     """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
     between: str | None = flag("A,B", "frontier: two objectives; time,memory.")
     points: str | None = flag("N", "frontier: how many, or all.")
     kind: str | None = flag("KIND", "scaling: strong, weak or stacked.")
-    tokens: str | None = flag("N", "Tokens to train on, e.g. 1.4T.")
-    price: str | None = flag("MONEY", "Of one GPU-hour, for cost.")
-    operations: str | None = flag("NAME", "Failures, storage: catalogue name or file.", offers="operations")
-    """For `forecast`."""
+    tokens: str | float | None = tokens_flag()
+    price: str | None = flag("MONEY", "Of one GPU-hour, for cost.", panel="objective")
     allow: tuple[str, ...] = flag(
         "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
     )

@@ -6,9 +6,14 @@ import pytest
 
 from cost_models.documents import Document
 from cost_models.files.names import known_model
+from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
+from meshwright.explorer.verb import ExploreOptions
 from meshwright.families.transformer.planning.next_step import odd_count_note
 from meshwright.render.words import change_words, percent
+from meshwright.verbs.forecast import ForecastOptions
+from meshwright.verbs.plot import PlotOptions
+from meshwright.verbs.report import ReportOptions
 from planner.certificate import Certificate
 
 
@@ -50,3 +55,9 @@ def test_a_folder_names_a_model_only_where_it_says_a_size(folder: str, name: str
     }
     document, _ = read_config(Document(source=f"/tmp/{folder}/config.json", value=config))
     assert document.value["name"] == name
+
+
+@pytest.mark.parametrize("name", ["tokens", "operations"])
+def test_a_job_and_its_failures_are_said_alike_in_every_verb(name: str) -> None:
+    here = flags_of(ForecastOptions)[name]
+    assert [flags_of(one)[name] for one in (ReportOptions, PlotOptions, ExploreOptions)] == [here] * 3
