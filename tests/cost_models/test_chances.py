@@ -65,11 +65,11 @@ def test_chances_are_held_against_what_ran() -> None:
             prediction(0.1),
         ]
     )
-    assert [(one.least, one.most, one.runs, one.ran) for one in found] == [
+    assert [(one.least, one.most, one.runs, one.ran_share) for one in found] == [
         (0.8, 0.95, 2, 0.5),
         (0.95, 1.0, 1, 1.0),
     ]
-    assert found[0].said == pytest.approx(0.9)
+    assert found[0].fits_probability == pytest.approx(0.9)
 
 
 def test_mixtures_have_an_error_of_their_own() -> None:

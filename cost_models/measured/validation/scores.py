@@ -266,9 +266,9 @@ class ChanceRange:
     least: float
     most: float
     runs: int
-    said: float
+    fits_probability: float
     """Mean of their chances."""
-    ran: float
+    ran_share: float
     """Share of them that ran."""
 
 
@@ -287,5 +287,7 @@ def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
         ]
         if own:
             said, ran = (mean(column) for column in zip(*own, strict=True))
-            found.append(ChanceRange(least=least, most=most, runs=len(own), said=said, ran=ran))
+            found.append(
+                ChanceRange(least=least, most=most, runs=len(own), fits_probability=said, ran_share=ran)
+            )
     return tuple(found)

@@ -188,7 +188,7 @@ class ShardingExplained(AnswerBase):
             "layout": self.plan.layout,
             "estimate": estimate_record(self.estimate),
             "certificate": None if told is None else told.model_dump(mode="json"),
-            "binds": self.rows,
+            "bottleneck": self.rows,
         }
 
     @property

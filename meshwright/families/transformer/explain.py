@@ -64,16 +64,16 @@ class Explained(AnswerBase):
             "searched": self.explanation.origin.searched,
             "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
             "recommendation": None if told is None else told.model_dump(mode="json"),
-            "binds": {
+            "bottleneck": {
                 "resource": bound.resource,
                 "change": bound.change,
-                "faster": estimate_record(bound.faster) if bound.faster else None,
+                "faster_plan": estimate_record(bound.faster) if bound.faster else None,
             },
             "ties": [str(tie.layout) for tie in self.explanation.ties],
             "runner_up": None
             if rivals is None
-            else {"plan": estimate_record(rivals.rival), "difference": rivals.difference.as_dict()},
-            "if_only": [
+            else {"plan": estimate_record(rivals.rival), "difference_seconds": rivals.difference.as_dict()},
+            "what_if": [
                 {
                     "change": one.change,
                     "layout": str(one.best.layout),
@@ -141,7 +141,7 @@ class NotChosen(AnswerBase):
             "reason": self.answer.reason,
             "problems": [str(problem) for problem in self.answer.problems],
             "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,
-            "difference": self.answer.difference.as_dict() if self.answer.difference else None,
+            "difference_seconds": self.answer.difference.as_dict() if self.answer.difference else None,
         }
 
     @property

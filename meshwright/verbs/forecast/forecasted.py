@@ -95,10 +95,10 @@ class Forecasted(AnswerBase):
                 "step_seconds_on_paper": found.job.step_seconds if expected is None else expected.on_paper,
                 "checkpoint_bytes": found.job.checkpoint_bytes,
             },
-            "expected_step": expected_record(self.question, None, expected),
+            "expected": expected_record(self.question, None, expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
-            "ends": dict(zip(NAMES, self.ends.values(), strict=True)),
+            "ends_seconds": dict(zip(NAMES, self.ends.values(), strict=True)),
             "dates": None if self.start is None else dict(zip(NAMES, map(str, self._dates), strict=True)),
             "price": self.price,
             "costs": None if self.price is None else dict(zip(NAMES, self._costs, strict=True)),
@@ -122,7 +122,7 @@ class Forecasted(AnswerBase):
             "replaces_slow_hosts": found.evicts,
             "changes": [
                 {
-                    "what": one.what,
+                    "change": one.what,
                     "seconds": one.found.seconds,
                     "saved_seconds": found.seconds - one.found.seconds,
                 }

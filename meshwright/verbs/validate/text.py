@@ -127,7 +127,7 @@ def choice_cells(choice: ChoiceScore) -> list[str]:
 def chance_cells(found: ChanceRange) -> list[str]:
     """One line of the table of chances."""
     chance = f"{100 * found.least:.0f} to {100 * found.most:.0f} %"
-    return [chance, str(found.runs), _percent(found.said), _percent(found.ran)]
+    return [chance, str(found.runs), _percent(found.fits_probability), _percent(found.ran_share)]
 
 
 def speaks_of_memory(source: SourceScore) -> bool:

@@ -30,7 +30,7 @@ def test_says_when_it_ends_and_how_often_to_save(plan: Path) -> None:
         assert words in text
     assert all(len(line) <= 80 for line in text.splitlines())
     record = json.loads(json.dumps(answer.record()))
-    assert record["ends"]["p5"] < record["ends"]["p50"] < record["ends"]["p95"]
+    assert record["ends_seconds"]["p5"] < record["ends_seconds"]["p50"] < record["ends_seconds"]["p95"]
     assert sum(record["parts"].values()) == pytest.approx(record["seconds"])
     assert answer.to_frame()["seconds"].sum() == pytest.approx(record["seconds"])
 
@@ -38,8 +38,8 @@ def test_says_when_it_ends_and_how_often_to_save(plan: Path) -> None:
 def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
     answer = forecast(plan, "3T", price="2.5/gpu-hour", start="2027-01-04")
     record, text = answer.record(), " ".join(" ".join(map(str, answer.text)).split())
-    low, high = record["expected_step"]["step_seconds_90"]
-    ends, costs, dates = record["ends"], record["costs"], record["dates"]
+    low, high = record["expected"]["step_seconds_90"]
+    ends, costs, dates = record["ends_seconds"], record["costs"], record["dates"]
     assert ends["p95"] / ends["p5"] == pytest.approx(high / low, rel=0.1)
     assert costs["p50"] == pytest.approx(2.5 * 8192 * ends["p50"] / 3600)
     assert "2027-01-04" < dates["p5"] < dates["p50"] < dates["p95"]

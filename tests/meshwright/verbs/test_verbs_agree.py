@@ -58,14 +58,14 @@ def test_verbs_say_the_same_of_a_transformer(ask: Ask, tmp_path: Path, question:
     for verb in ("explain", "verify"):
         answer = ask(verb, file)
         answers[verb] = answer["plan"], answer["expected"]
-        faster = answer.get("binds", {}).get("faster")
+        faster = answer.get("bottleneck", {}).get("faster_plan")
         assert faster is None or faster["memory_limit"] == own["memory_limit"]
     for verb, (price, step) in answers.items():
         assert _some(price, PRICES) == own, verb
         assert _some(step, STEPS) == expected, verb
     ends = ask("forecast", file, *TOKENS)
     assert ends == reported["forecast"]
-    assert _some(ends["expected_step"], STEPS) == expected
+    assert _some(ends["expected"], STEPS) == expected
     assert ends["job"]["step_seconds_on_paper"] == own["step_seconds"]
     assert ask("advise", file, "--time-limit", "5")["today"]["step_seconds"] == own["step_seconds"]
     (same,) = compared["against_first"]
@@ -91,8 +91,8 @@ def test_what_training_costs_is_said_alike_by_plan_forecast_and_report(ask: Ask,
     planned = ask("plan", *DENSE, "--fix", "tp=1", "--fix", "pp=1", *words, "-o", file)["training"]
     ends = ask("forecast", file)
     reported = ask("report", file, "-o", page)["forecast"]
-    assert (ends["ends"], ends["costs"]) == (planned["ends"], planned["costs"])
-    assert (reported["ends"], reported["costs"]) == (planned["ends"], planned["costs"])
+    assert (ends["ends_seconds"], ends["costs"]) == (planned["ends_seconds"], planned["costs"])
+    assert (reported["ends_seconds"], reported["costs"]) == (planned["ends"], planned["costs"])
     assert planned["cost_on_paper"] < planned["costs"]["p95"]
 
 

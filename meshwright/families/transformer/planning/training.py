@@ -82,7 +82,7 @@ class TrainingRun:
             "seconds_on_paper": self.on_paper,
             "cost_on_paper": self.cost(self.on_paper) if priced else None,
             "operations": None if self.objective.operations is None else self.objective.operations.name,
-            "ends": dict(zip(NAMES, self.ends, strict=False)) or None,
+            "ends_seconds": dict(zip(NAMES, self.ends, strict=False)) or None,
             "costs": dict(zip(NAMES, costs, strict=False)) or None,
         }
 
