@@ -74,12 +74,6 @@ def cut(tensor: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...
     return torch.split(tensor, list(sizes), dim)
 
 
-def no_bags(count: int, device: torch.device) -> Bags:
-    """`count` empty bags."""
-    empty = torch.empty(0, dtype=torch.int64, device=device)
-    return Bags(empty, torch.zeros(count, dtype=torch.int32, device=device))
-
-
 def joined(parts: list[Bags]) -> Bags:
     """The bags of several, one after another."""
     return Bags(torch.cat([one.values for one in parts]), torch.cat([one.lengths for one in parts]))

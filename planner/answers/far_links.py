@@ -19,8 +19,6 @@ from planner.space.restrictions import Restrictions
 if TYPE_CHECKING:
     import pandas as pd
 
-POINT_SECONDS = 20.0
-"""Time limit of one point, seconds; its answer is then the best found."""
 MOST_BUILDINGS = 4
 NARROWEST, WIDEST = 2**-6, 2**3
 """Least and greatest bandwidth, as a share of the cluster's own."""
@@ -45,7 +43,7 @@ def far_links_frame(
             where = f"{counted(domains, 'building')}, " if domains else ""
             spending.on_status(f"{where}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
         try:
-            found = spending.search(asked, limits, seconds=POINT_SECONDS)
+            found = spending.search(asked, limits, effort="bounds")
         except InfeasibleError:
             continue
         if found is None:

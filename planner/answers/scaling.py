@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.question import Question
 from planner.search.budget import Budget
-from planner.search.scaling import KINDS, POINT_SECONDS, Row, scaling_rows
+from planner.search.scaling import KINDS, Row, scaling_rows
 from planner.space.gpu_counts import require_possible, resized
 from planner.space.restrictions import Restrictions
 
@@ -38,7 +38,7 @@ def scaling_frame(
 
     def row_at(gpus: int, global_batch: int) -> Row | None:
         there = resized(question, gpus, global_batch)
-        found = spending.search(there, Restrictions(), seconds=POINT_SECONDS)
+        found = spending.search(there, Restrictions(), effort="bounds")
         if found is None:
             return None
         best = found.best

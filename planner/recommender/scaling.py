@@ -13,11 +13,14 @@ from planner.recommender.answer import ShardingAnswer
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.search.budget import Budget
-from planner.search.scaling import POINT_SECONDS, Row, scaling_rows
+from planner.search.scaling import Row, scaling_rows
 from planner.space.gpu_counts import on_whole_nodes, require_possible, resized
 
 if TYPE_CHECKING:
     import pandas as pd
+
+POINT_SECONDS = 20.0
+"""Time limit of one point of a curve, seconds; its answer is then the best found."""
 
 
 def best_sharding(

@@ -11,8 +11,6 @@ from cost_models.units import counted
 from planner.search.budget import Budget
 from planner.space.gpu_counts import possible
 
-POINT_SECONDS = 20.0
-"""Time limit of one point of a curve, seconds; its answer is then the best found."""
 KINDS = ("strong", "weak")
 """Kinds of scaling: `strong` keeps the global batch, `weak` grows it with the GPUs."""
 Row = dict[str, object]

@@ -19,7 +19,7 @@ from meshwright.families.recommender.served import ServedRecommender
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.verbs.serve import ServeOptions
-from planner.serving.serving_plan import ServingPlan, ServingQuestion, plan_cache
+from planner.serving.serving_plan import ServingQuestion, plan_cache
 
 BATCHES = (64, 256, 1024, 4096, 16384)
 """Samples of a batch, where nobody says."""
@@ -57,11 +57,6 @@ def serve(options: ServeOptions) -> ServedRecommender:
     )
     plan = plan_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
-
-
-def served_plan(plan: ServingPlan) -> ServedRecommender:
-    """The answer that a plan file holds."""
-    return ServedRecommender(plan=plan)
 
 
 def _model(model: str | Path | RecommenderSpec) -> RecommenderSpec:
