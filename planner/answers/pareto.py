@@ -158,8 +158,8 @@ def _down_the_memory(
             continue
         levels = [level for level in levels if level < point.estimate.peak_bytes]
         if not levels:
-            known = last is not None and successor is not None
-            complete = complete and known and not _smaller(last, successor)
+            ends = last is not None and successor is not None and not _smaller(last, successor)
+            complete = complete and ends
             break
         jump = successor if successor is not None and successor.estimate.peak_bytes <= levels[0] else None
         jump = jump or _below(question, limits, levels[0], budget)
