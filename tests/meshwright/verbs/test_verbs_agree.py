@@ -92,7 +92,7 @@ def test_what_training_costs_is_said_alike_by_plan_forecast_and_report(ask: Ask,
     ends = ask("forecast", file)
     reported = ask("report", file, "-o", page)["forecast"]
     assert (ends["ends_seconds"], ends["costs"]) == (planned["ends_seconds"], planned["costs"])
-    assert (reported["ends_seconds"], reported["costs"]) == (planned["ends"], planned["costs"])
+    assert (reported["ends_seconds"], reported["costs"]) == (planned["ends_seconds"], planned["costs"])
     assert planned["cost_on_paper"] < planned["costs"]["p95"]
 
 
