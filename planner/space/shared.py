@@ -67,8 +67,11 @@ class Spaces:
         whole = replace(asked, restrictions=asked.restrictions.without(_DEGREES))
         wider = next((one for known, one in self._kept if known == whole), None)
         if space is None and wider is not None:
-            each = [restrictions.permits(name, getattr(wider.cores, name)) for name in _DEGREES]
-            if all(own.any() for own in each):  # tensor ranks over nodes are there where they are asked for alone
+            values = {name: getattr(wider.cores, name) for name in _DEGREES}
+            if all(
+                restrictions.only.get(name, frozenset()) <= {*own.tolist()} for name, own in values.items()
+            ):  # tensor ranks over nodes are there where they are asked for alone
+                each = [restrictions.permits(name, own) for name, own in values.items()]
                 return wider.of_cores(np.logical_and.reduce(each)).held_to(question)
         if space is None:
             space = make(question, restrictions)
