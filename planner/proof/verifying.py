@@ -268,9 +268,12 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate."""
     found = optimum.result.certificate
     again = _PROVERS[found.proved_by]
-    names = ["layouts", "undecided", "bound", "gap"]
-    if claimed.proved_by == found.proved_by:
-        names[1:1] = ["infeasible", "pruned", "solved"]
+    names = [
+        "layouts",
+        "undecided",
+        "bound",
+        "gap",
+    ]  # what rules a layout out depends on what was known before
     complete = claimed.gap <= 0 and not claimed.undecided
     wrong = [
         f"`{name}` says {getattr(claimed, name):.8g}, {again} counts {getattr(found, name):.8g}"
@@ -289,5 +292,6 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
         return Check("proof", False, "; ".join(wrong))
     counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
     done = f"{counted(found.layouts, 'layout')}: {counts}"
-    same = "as" if claimed.proved_by == found.proved_by else "with the bound that"
+    alike = all(getattr(claimed, name) == getattr(found, name) for name in ("infeasible", "pruned", "solved"))
+    same = "as" if alike else "with the bound that"
     return Check("proof", True, f"{done}, {same} the certificate says")

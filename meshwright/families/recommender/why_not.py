@@ -120,7 +120,7 @@ class ShardingNotChosen(AnswerBase):
         if pays:
             worst = max(apart, key=lambda name: apart[name])
             gpu = self.otherwise.busiest[list(apart).index(worst)]
-            end = f". Binds then: GPU {gpu}, which ends the {worst}"
+            end = f". Bottleneck then: GPU {gpu}, which ends the {worst}"
         return f": {', '.join(said)}{end}"
 
     def _memory(self) -> str:

@@ -20,7 +20,7 @@ from planner.answers.heatmap import BETWEEN
 _COLOURS = "cividis"
 """Evenly rising lightness, and the same to most eyes (Nunez, Anderton & Renslow 2018)."""
 _DARKEST, _LIGHTEST = 0.25, 0.95
-_INKED = 0.45
+_INKED = 0.55
 """From this depth on ink stands out more than white."""
 _NEAR = 0.05
 """Layouts so close to the best are counted in the title."""

@@ -192,12 +192,15 @@ def test_forged_certificates(plan: Plan, update: dict[str, object], said: dict[s
         assert words in failed[check]
 
 
-def test_counts_moved_from_one_reason_to_another(plan: Plan) -> None:
+def test_a_layout_may_be_ruled_out_for_another_reason(plan: Plan) -> None:
+    """A search that knew a time to beat leaves out by bound what one that did not asks whether it fits."""
     assert plan.certificate is not None
-    moved = {"solved": plan.certificate.solved + 1, "pruned": plan.certificate.pruned - 1}
-    failed = failures(certified(plan, **moved))
-    assert set(failed) == {"proof"}
-    assert "`solved` says" in failed["proof"]
+    moved = certified(plan, solved=plan.certificate.solved + 1, pruned=plan.certificate.pruned - 1)
+    assert not failures(moved)
+    told = {check.name: check.what for check in verify(moved)}
+    assert told["proof"].endswith("with the bound that the certificate says")
+    more = certified(plan, layouts=plan.certificate.layouts + 1, pruned=plan.certificate.pruned + 1)
+    assert "`layouts` says" in failures(more)["proof"]
 
 
 def test_a_certificate_for_what_was_never_searched(plan: Plan) -> None:

@@ -82,8 +82,9 @@ def _proof(optimum: Optimum, told: Recommendation | None) -> str:
     certificate = optimum.result.certificate
     if told is None or told.is_fastest:
         return proof_words(certificate, optimum.result.best.compared_seconds)
+    why = told.why if told.certificate.layouts < certificate.layouts else f"fit with {100 * FITTING:.0f} %"
     return (
-        f"{_kind(told.why, told.certificate, told.gain)} {grouped(certificate.layouts)}; proved under the cost model"
+        f"{_kind(why, told.certificate, told.gain)} {grouped(certificate.layouts)}; proved under the cost model"
         f" in {format_seconds(certificate.seconds)}"
     )
 
