@@ -49,7 +49,8 @@ class StartClock:
         now = time.time()
         if part not in self._seconds:
             self._seconds[part] = now - self._last - inside
-            self._seconds["groups"] = self._seconds.get("groups", 0.0) + inside
+            if inside:
+                self._seconds["groups"] = self._seconds.get("groups", 0.0) + inside
         self._last = now
 
     def report(self) -> StartReport | None:

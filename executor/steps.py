@@ -179,7 +179,8 @@ def follow_steps(
     """
     heart, last = watcher.heartbeat, config.warm_up + config.steps
     start = _start(trained, checkpointer, watcher)
-    watcher.clock.end("checkpoint")
+    if checkpointer is not None:
+        watcher.clock.end("checkpoint")
     losses, norms = watcher.before(start)
     curve = Curve(
         clock=StepClock(trained.device),
