@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from hypothesis import settings
 # The usual tests draw the same each time, so that one tree passes or fails alike everywhere.
 settings.register_profile("meshwright", deadline=None, derandomize=not THOROUGH)
 settings.load_profile("meshwright")
+
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-cache-")  # of these tests alone
 
 CPU_TABLE = os.environ.get("CPU_TABLE")
 """A CSV file that gets a line `test,CPU seconds` for each test, with the time of its fixtures and child processes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cost_models.axes.layout import Layout
@@ -15,12 +14,13 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
+from planner.kept import Found, Kept
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
 from planner.repricing import priced_again, priced_as_held
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
-from planner.search.search import search
+from planner.search.search import Terms, search_on
 from planner.space.restrictions import Restrictions, keeps_to
 from planner.space.shared import shared_spaces
 
@@ -28,8 +28,8 @@ UNLIMITED = 1e6
 """Factor on device memory in a question where nothing fails to fit."""
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
-RIVALS = 6
-"""Plans searched for: the plan itself, those as fast, and the next best."""
+RIVALS = 5
+"""Plans searched for, as many as `plan` searches: the plan itself, those as fast, and the next best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +96,15 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan that was priced again: search for its rivals, and price what would change it."""
+    """Explain a plan that was priced again: find its rivals, and price what would change it.
+
+    What is kept of them (`planner.kept`) is not searched again.
+    """
     question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
-    rivals: tuple[Estimate, ...] = ()
+    kept = Kept(plan)
     with shared_spaces().shared():
-        with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
-            rivals = search(
-                question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS
-            ).estimates
-        changed = sensitivities(question, estimate, restrictions, replan=origin.is_fastest)
+        rivals = rivals_of(plan, kept)
+        changed = sensitivities(question, estimate, restrictions, kept, replan=origin.is_fastest)
     binding = binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
@@ -116,6 +116,23 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         rivalry=rivalry(estimate, rivals),
         sensitivities=changed,
     )
+
+
+def rivals_of(plan: Plan, kept: Kept) -> tuple[Estimate, ...]:
+    """The fastest layouts within the plan's restrictions, the plan itself among them where it is one."""
+    restrictions = plan.restrictions.read
+    question, most = restrictions.held(plan.question), restrictions.max_memory
+
+    def found() -> Found:
+        terms = Terms(top=RIVALS, time_limit=RIVALS_SECONDS, settles=False)
+        try:
+            result = search_on(terms, question, restrictions)
+        except InfeasibleError:  # a layout that was asked for may be all there is, and not fit
+            return (), True
+        return [one.layout for one in result.estimates], not result.certificate.undecided
+
+    priced = [price(question, layout) for layout in kept.layouts("rivals", found)]
+    return tuple(one if most is None else one.within(most) for one in priced)
 
 
 def binding_constraint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from cost_models.question import MixedQuestion, Question, each_pool, mixed_quest
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from planner.bounds.relaxed import ideal_seconds, known_not_to_fit, known_seconds
+from planner.kept import Found, Kept
 from planner.search.budget import Budget
 from planner.space.cores import tensor_degrees
 from planner.space.layouts import Restrictions, Space, legal_space
@@ -49,20 +51,43 @@ class Sensitivity:
 
 
 def sensitivities(
-    question: Question, estimate: Estimate, restrictions: Restrictions, *, replan: bool = True
+    question: Question,
+    estimate: Estimate,
+    restrictions: Restrictions,
+    kept: Kept | None = None,
+    *,
+    replan: bool = True,
 ) -> tuple[Sensitivity, ...]:
-    """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, a new search."""
+    """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, the best plan
+    then, as it is kept or searched for."""
     answers = []
-    space = searched_space(question, restrictions) if replan else None
     for words, change in CHANGES.items():
-        if (changed := change.of(question)) is not None:
-            limits = scaled(restrictions, question, changed)
-            held = price(changed, estimate.layout)
-            held = held if limits.max_memory is None else held.within(limits.max_memory)
+        if (changed := change.of(question)) is None:
+            continue
+        limits = scaled(restrictions, question, changed)
+        held, best = _within(limits, changed, estimate.layout), None
+        if replan:
             below = seconds_to_beat(held) * (1 - NEXT_TO_NOTHING)
-            best = faster_under(change, (question, changed), restrictions, below, space) if replan else None
-            answers.append(Sensitivity(change=words, held=held, replanned=best))
+            search = partial(_searched, change, (question, changed), restrictions, below)
+            found = kept.layouts(f"if {words}", search) if kept else search()[0]
+            best = next((_within(limits, limits.held(changed), one) for one in found), None)
+        answers.append(Sensitivity(change=words, held=held, replanned=best))
     return tuple(answers)
+
+
+def _within(limits: Restrictions, question: Question, layout: Layout) -> Estimate:
+    """The price of a placed layout under a limit of memory."""
+    priced = price(question, layout)
+    return priced if limits.max_memory is None else priced.within(limits.max_memory)
+
+
+def _searched(
+    change: Change, questions: tuple[Question, Question], restrictions: Restrictions, below: float
+) -> Found:
+    """The layout of `faster_under`, or none."""
+    budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], restrictions)
+    best = faster_under(change, questions, restrictions, below, space, budget)
+    return [best.layout] if best else [], budget.seconds_left > 0
 
 
 def same_degrees(one: Layout, other: Layout) -> bool:

@@ -6,21 +6,34 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from cost_models.errors import NothingPlacedError, RunError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from planner.certificate import Effort
+from planner.certificate import PROOFS, Effort
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.result import SearchResult, out_of_own_time, out_of_time
-from planner.search.search import Terms, faster_than, search_on
+from planner.search.search import Terms, faster_than, search_on, settled
 from planner.space.layouts import Space
 from planner.space.restrictions import Restrictions
 from planner.space.shared import Spaces
 
 OnStatus = Callable[[str], None]
 """Called with what is being searched now, in a few words."""
+
+
+MOST_PROVEN = 2
+"""Answers that are remembered: each holds as much memory as its search."""
+
+
+class Proven(NamedTuple):
+    """A proved answer, and what it answers."""
+
+    asked: tuple[Question, Restrictions, int, float, Effort]
+    """With how many of the fastest, the time to beat and the effort."""
+    result: SearchResult
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +51,8 @@ class Budget:
     """What proves them, and how far the searches go."""
     spaces: Spaces = field(default_factory=Spaces, repr=False, compare=False)
     """Spaces that the searches share."""
+    proven: list[Proven] = field(default_factory=list, repr=False, compare=False)
+    """The last answers that were proved, which are not searched for twice."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
     """True once time ran out or the user interrupted."""
@@ -85,6 +100,10 @@ class Budget:
         if self.ended or self.seconds_left <= 0:
             self.ended = True
             return None
+        proof = effort or self.proof
+        settles, asked = settles and proof in PROOFS, (question, restrictions, top, below, proof)
+        if known := next((one.result for one in self.proven if one.asked == asked), None):
+            return settled(known, self.solver) if settles and not known.certificate.settled else known
         limit, start = min(self.seconds_left, seconds), time.monotonic()
         self.searches += 1
         found: SearchResult | None = None
@@ -98,7 +117,7 @@ class Budget:
                     keep_on_interrupt=self.keep_on_interrupt,
                     settles=settles,
                     solver=self.solver,
-                    proof=effort or self.proof,
+                    proof=proof,
                 )
                 found = search_on(terms, question, restrictions)
         except RunError as error:
@@ -109,6 +128,9 @@ class Budget:
             self.interrupted = True
         self.interrupted = self.interrupted or (found is not None and found.interrupted)
         proven = found is not None and not found.certificate.undecided
+        if proven and found is not None and not found.interrupted:
+            self.proven[MOST_PROVEN - 1 :] = []
+            self.proven.insert(0, Proven(asked, found))
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and found is None:

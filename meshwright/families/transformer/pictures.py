@@ -28,17 +28,14 @@ from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
 from planner.explaining.differing import differences
+from planner.explaining.explain import RIVALS, rivals_of
+from planner.kept import Kept
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget
-from planner.search.search import search
 from planner.space.gpu_counts import parse_sizes
 
-RIVALS = 5
-"""Bars of the time breakdown of a single plan."""
-RIVALS_SECONDS = 20.0
-"""Time limit of the search for them."""
 MOST_POINTS = 1000
 """Points of a frontier that can be asked for by number."""
 
@@ -62,6 +59,7 @@ def _frontier(request: PictureRequest) -> Drawing:
         sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
         points=_points(options.points),
         restrictions=plan.asked,
+        named=request.named,
     )
     return draw_frontier(asked, chosen, tradeoff, request.budget)
 
@@ -120,8 +118,8 @@ def _time(request: PictureRequest) -> Drawing:
     if len(plans) == 1:
         if request.budget.on_status is not None:
             request.budget.on_status("searching for rivals")
-        (question, own), restrictions = plans[0], read[0].restrictions.read
-        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+        question, own = plans[0]
+        rivals = rivals_of(read[0], Kept(read[0]))
         plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 

@@ -37,6 +37,8 @@ class Tradeoff:
     exact: bool = True
     """Over layouts: proved for as many points; else the best of all layouts with even stages, at once."""
     restrictions: Restrictions | None = None
+    named: bool = True
+    """Whether its data are read besides, so that every layout of the cloud needs its name."""
 
     @property
     def over_layouts(self) -> bool:
@@ -63,7 +65,7 @@ def draw_frontier(
             chosen,
             exact=what.exact,
             points=what.points,
-            most_named=None if what.exact else _MOST_NAMED,
+            most_named=None if what.exact and what.named else _MOST_NAMED,
             restrictions=what.restrictions,
             budget=spending,
         )

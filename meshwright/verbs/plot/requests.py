@@ -42,6 +42,8 @@ class PictureRequest:
     """For the searches of a curve."""
     notes: list[str] = field(default_factory=list)
     """What the pictures pass over."""
+    named: bool = True
+    """Whether their data are read besides, so that every layout in them needs its name."""
 
     def only(self, kind: str, plan_type: type[P]) -> P:
         """The one plan. Raises InputError where there are several."""

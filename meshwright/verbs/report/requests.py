@@ -52,7 +52,7 @@ def pictures(
         request.tell(f"drawing {kind}")
         options = PlotOptions(points=_POINTS) if kind == "frontier" else PlotOptions()
         asked = PictureRequest(
-            plans=[plan], options=options, budget=replace(request.budget), notes=request.notes
+            plans=[plan], options=options, budget=replace(request.budget), notes=request.notes, named=False
         )
         try:
             drawing = drawers[kind](asked)

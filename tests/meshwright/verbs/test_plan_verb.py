@@ -116,6 +116,23 @@ def test_fixed_axes_are_kept(meshwright) -> None:
         assert "zero1" not in plan["layout"]
 
 
+def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(
+    meshwright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsearched(*_: object, **__: object) -> None:
+        raise AssertionError("rivals were searched again")
+
+    path = str(tmp_path / "plan.yaml")
+    assert meshwright("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", path).code == 0
+    monkeypatch.setattr("planner.explaining.explain.search_on", unsearched)
+    explained = meshwright("explain", path, "--json")
+    picture = meshwright("plot", "time", path, "--json", "-o", str(tmp_path / "time.png"))
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    assert meshwright("explain", path, "--json") == explained
+    assert picture.code == 0
+
+
 def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

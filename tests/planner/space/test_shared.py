@@ -57,6 +57,19 @@ def test_bounds_of_seconds_outlive_a_change_of_confidence_those_of_memory_only_a
         assert legal_space(surer, Restrictions()).too_large == known.too_large
 
 
+def test_a_budget_searches_for_an_answer_once() -> None:
+    question, budget = small_question(), Budget()
+    first = budget.search(question, Restrictions(), settles=False)
+    again = budget.search(small_question(), Restrictions())
+    assert first is not None
+    assert again is not None
+    assert budget.searches == 1
+    assert again.estimates == first.estimates
+    assert (first.certificate.settled, again.certificate.settled is None) == (None, False)
+    budget.search(question, Restrictions(), top=2)
+    assert budget.searches == 2
+
+
 def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
     question, budget = small_question(memory="400 MiB"), Budget()
     for trainer in (None, "megatron"):

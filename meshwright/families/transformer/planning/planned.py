@@ -45,9 +45,10 @@ from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.answers.recommended import Recommendation
 from planner.certificate import Certificate
-from planner.explaining.explain import explain
+from planner.explaining.explain import RIVALS, explain
 from planner.explaining.why_not import why_not
 from planner.formats.registry import exporter_of
+from planner.kept import Kept
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.repricing import priced_again
@@ -125,8 +126,13 @@ class Planned(AnswerBase):
         return ("", "") if self.recommendation is None else exporter_of(self.plan)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan that was picked."""
-        save_plan(self.plan, Path(path))
+        """Write the plan that was picked; what was proved of its rivals is kept for the verbs that ask next."""
+        plan, proof = self.plan, self.certificate
+        save_plan(plan, Path(path))
+        own = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
+        proved = self.optimum.plain and proof.proved_by == "search" and not proof.undecided
+        if own and proved and proof.top >= RIVALS:
+            Kept(plan).keep("rivals", [one.layout for one in self.estimates[:RIVALS]])
 
     def explain(self) -> str:
         """Say what binds the plan, what it wins by, and what would change it."""
