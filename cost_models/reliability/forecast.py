@@ -1,7 +1,6 @@
 """Forecast of a job: when it ends, what of the time trains, and how often to save.
 
-    wall = (start + steps/k · (E[segment of k steps] + failures · wait for a spare) + replacing slow hosts)
-           / (1 − maintenance)
+    wall · (1 − maintenance) = start + steps/k · (E[k steps] + failures · wait for a spare) + replacing slow hosts
 
 Being slow is a trait of a host (MegaScale, section 6.3): a share s of them is slow, whichever they are. Kept, they slow
 every step of a job that has any. Replaced, each costs a restart once, and so does any slow host among those that come
