@@ -36,7 +36,8 @@ _WHOLE = 16
 )
 def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
-    return Words(what, IN_16_BITS)
+    why = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
+    return Words(what + why, IN_16_BITS)
 
 
 def _narrow_states(training: TrainingSpec) -> bool:
