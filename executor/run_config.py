@@ -20,6 +20,8 @@ from cost_models.flags import Flag
 
 PROGRESS = "progress.jsonl"
 """A line for every step and every note, as they happen."""
+ALLOCATOR = "PYTORCH_ALLOC_CONF"
+"""Environment variable with settings of torch's allocator on a GPU."""
 REPORT = "run-report.json"
 STOP = "stop"
 """Asks the ranks to stop after the step they are in."""

@@ -22,7 +22,7 @@ from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
 from executor.measure.rank_watch import RankWatch
 from executor.messages import json_from_first
-from executor.run_config import RunConfig
+from executor.run_config import ALLOCATOR, RunConfig
 from executor.starting import StartClock
 from executor.timing import StepClock
 
@@ -293,4 +293,5 @@ def _environment(device: torch.device) -> Environment:
         world_size=dist.get_world_size(),
         cores=os.cpu_count() or 1,
         processor=processor_name(),
+        allocator=os.environ.get(ALLOCATOR, "") if device.type == "cuda" else "",
     )

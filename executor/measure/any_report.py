@@ -34,6 +34,8 @@ class Environment(Spec):
     cores: int
     processor: str = ""
     """The CPU's name; empty where it is unknown."""
+    allocator: str = ""
+    """Settings of torch's allocator on a GPU (PYTORCH_ALLOC_CONF)."""
 
 
 class AnyReport(Spec):

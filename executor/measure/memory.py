@@ -105,12 +105,14 @@ def held_on_drive(engine: Trains) -> int:
 
 
 def allocator_peak(device: torch.device) -> AllocatorPeak | None:
-    """Peaks of CUDA's allocator since the last reset; None on a CPU."""
+    """Peaks of CUDA's allocator since the last call, which this one resets; None on a CPU."""
     if device.type != "cuda":
         return None
-    return AllocatorPeak(
+    peak = AllocatorPeak(
         allocated=torch.cuda.max_memory_allocated(device), reserved=torch.cuda.max_memory_reserved(device)
     )
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
 
 
 def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:

@@ -74,7 +74,9 @@ class RankReport(Spec):
     predicted_memory: dict[str, float]
     """The same parts as the plan has them."""
     allocator_peak: AllocatorPeak | None = None
-    """On a GPU, over all steps but those that are watched."""
+    """On a GPU, over the measured steps; the rest of what was reserved before them may still be."""
+    starting_peak: AllocatorPeak | None = None
+    """On a GPU, before them: of building, loading, compiling and the steps of the warm-up."""
     host: HostReport | None = None
     """None where the layout keeps all on the device."""
     drive: DriveReport | None = None

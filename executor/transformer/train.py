@@ -43,12 +43,14 @@ _UNCOMPILED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrainedTransformer(Trained):
     """An engine and what it trains on."""
 
     engine: Engine
     batches: SharedBatches
+    starting_peak: AllocatorPeak | None = None
+    """Before the first measured step."""
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +63,7 @@ class TrainedTransformer(Trained):
     def forget(self) -> None:
         routers_so_far(self.engine)
         self.engine.forget()
+        self.starting_peak = allocator_peak(self.device)
 
     def watch(self) -> RankWatch | None:
         """Ranks of a stage do the same work, unless they hold experts or lie in pools; hosts of GPUs only launch it."""
@@ -124,7 +127,9 @@ def train(
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
         if isinstance(curve, Stopped):
             return curve
-        report = partial(_report, engine, curve, allocator_peak(device), routers_so_far(engine))
+        report = partial(
+            _report, engine, curve, (trained.starting_peak, allocator_peak(device)), routers_so_far(engine)
+        )
 
         def keep(so_far: Diagnosis) -> None:
             kept = report(so_far, watcher.notes)
@@ -142,12 +147,12 @@ def train(
 def _report(
     engine: Engine,
     curve: Curve,
-    peak: AllocatorPeak | None,
+    peaks: tuple[AllocatorPeak | None, AllocatorPeak | None],
     routers: tuple[RouterReport, ...],
     diagnosis: Diagnosis,
     notes: Sequence[str],
 ) -> RunReport:
-    """The report of all ranks; `peak` is of the measured steps."""
+    """The report of all ranks; `peaks` are those before the measured steps and in them."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(
@@ -162,7 +167,8 @@ def _report(
         parts=dict(diagnosis.parts),
         memory=dict(diagnosis.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
-        allocator_peak=peak,
+        starting_peak=peaks[0],
+        allocator_peak=peaks[1],
         **engine.report(diagnosis.host_bytes),
     )
     ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]

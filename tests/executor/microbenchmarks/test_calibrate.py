@@ -99,6 +99,21 @@ def test_cuda_without_devices_is_an_error_about_the_host() -> None:
         measure(2, device="cuda")
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, {}),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
+    ],
+)
+def test_allocators_of_gpus_grow_their_segments_unless_told_otherwise(
+    said: dict[str, str], expected: dict[str, str]
+) -> None:
+    found = worker_environment(said)
+    assert {name: found[name] for name in found if name == "PYTORCH_ALLOC_CONF"} == expected
+
+
 def test_workers_keep_what_the_user_decided() -> None:
     environment = worker_environment({"OMP_NUM_THREADS": "4", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"})
     assert environment["OMP_NUM_THREADS"] == "4"
