@@ -26,7 +26,9 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.models.feed_forward import ACTIVATIONS, FeedForward
 from executor.models.routing import choose_experts
 
-Run = Callable[[Tensor, list[int]], Tensor]
+Counts = list[int] | Tensor
+"""Rows of each of L experts; a tensor, (L,), where the host need not know them."""
+Run = Callable[[Tensor, Counts], Tensor]
 """(R, D) rows in the order of this rank's experts, and how many each has → (R, D)."""
 Exchange = Callable[[Tensor, Tensor, Run], Tensor]
 """(N·K, D) copies in the order of all experts, (E,) how many each gets, what to do with them → (N·K, D)."""
@@ -60,8 +62,11 @@ class RoutedExperts(nn.Module):
             self.register_parameter(f"{name}_bias", bias)
         self.activation = ACTIVATIONS[spec.activation]
 
-    def forward(self, rows_RD: Tensor, counts: list[int]) -> Tensor:
-        """(R, D) rows in the order of the experts, `counts` of each → (R, D); a part of the sum if split."""
+    def forward(self, rows_RD: Tensor, counts: Counts) -> Tensor:
+        """(R, D) rows in the order of the experts, `counts` of each → (R, D); a part of the sum if split.
+
+        Grouped products read counts on the device, so that the host waits for nothing.
+        """
         up_RF = self._product("up", rows_RD, counts)
         if self.spec.gated_mlp:
             inner_RF = self.activation(self._product("gate", rows_RD, counts)) * up_RF
@@ -81,21 +86,26 @@ class RoutedExperts(nn.Module):
             whole[split], offsets[split] = inner, place.part * (inner // place.parts)
         return tuple(whole), tuple(offsets)
 
-    def _product(self, name: str, rows: Tensor, counts: list[int]) -> Tensor:
+    def _product(self, name: str, rows: Tensor, counts: Counts) -> Tensor:
         """Rows of each expert times its matrix."""
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         if bias is not None and name == "down" and self.place.parts > 1:
             # added once by all parts together; each has the whole gradient, as each sees all rows
             bias = bias.detach() / self.place.parts + (bias - bias.detach())
         if _has_grouped_product(rows, weight):
-            repeats = torch.tensor(counts, device=rows.device)
+            repeats = torch.as_tensor(counts, device=rows.device)
             ends = repeats.cumsum(0).to(torch.int32)
             out: Tensor = F.grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
             if bias is not None:
                 out = out + bias.repeat_interleave(repeats, dim=0, output_size=rows.shape[0])
             return out
         biases = (None,) * len(counts) if bias is None else bias.unbind(0)
-        pieces = zip(torch.split(rows, counts), weight.unbind(0), biases, strict=True)
+        pieces = zip(
+            torch.split(rows, counts.tolist() if isinstance(counts, Tensor) else counts),
+            weight.unbind(0),
+            biases,
+            strict=True,
+        )
         return torch.cat([F.linear(piece, matrix, one) for piece, matrix, one in pieces])
 
 
@@ -150,10 +160,8 @@ class Routed(nn.Module):
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)  # copy → place by expert
         rows: Tensor = _Copy.apply(x_ND, order, back, k)  # type: ignore[no-untyped-call]
-        if self.exchange is None:
-            done = self.experts(rows, counts_E.tolist())
-        else:
-            done = self.exchange(rows, counts_E, self.experts)
+        run = self.experts
+        done = run(rows, counts_E) if self.exchange is None else self.exchange(rows, counts_E, run)
         copies: Tensor = reorder(done, back, order)
         weights_NK1 = weights_BSK.flatten(0, 1).unsqueeze(-1).to(copies.dtype)
         return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)

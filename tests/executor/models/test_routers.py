@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -102,6 +103,16 @@ def test_the_grouped_product_is_the_loop(biased: bool, monkeypatch: pytest.Monke
     for one, two in zip(gradients, other_gradients, strict=True):
         assert torch.allclose(one, two, atol=1e-5)
     assert products == other_products == 3 * 3 * 2 * 9 * 32 * 48
+
+
+def test_experts_that_are_all_here_wait_for_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a number read by the host would wait for all that was launched, once a mixture and microbatch."""
+    module = MoE(TransformerSpec.model_validate(MOE), ExpertPlace())
+    initialise(module, 3, tied=False)
+    read = mock.Mock(side_effect=AssertionError("the host reads a tensor"))
+    for name in ("tolist", "item", "__int__", "__bool__", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, read)
+    module(torch.randn(2, 8, MOE["hidden_size"])).sum().backward()
 
 
 def test_parts_of_the_experts_make_the_whole() -> None:
