@@ -82,17 +82,20 @@ def _proof(optimum: Optimum, told: Recommendation | None) -> str:
     certificate = optimum.result.certificate
     if told is None or told.is_fastest:
         return proof_words(certificate, optimum.result.best.compared_seconds)
-    why = told.why if told.certificate.layouts < certificate.layouts else f"fit with {100 * FITTING:.0f} %"
-    return (
-        f"{_kind(why, told.certificate, told.gain)} {grouped(certificate.layouts)}; proved under the cost model"
-        f" in {format_seconds(certificate.seconds)}"
-    )
+    kind = f"{_kind(told.why, told.certificate, told.gain)} {grouped(certificate.layouts)}"
+    if told.certificate.layouts == certificate.layouts:  # they differ in how surely they fit
+        of_all = counted(certificate.layouts, "layout")
+        kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(told.gain)} the fastest"
+    return f"{kind}; proved under the cost model in {format_seconds(certificate.seconds)}"
 
 
 def _kind(why: str, certificate: Certificate, gain: float) -> str:
     """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all"."""
-    behind = "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} behind"
-    return f"fastest of the {counted(certificate.layouts, 'layout')} that {why}; {behind} the fastest of all"
+    return f"fastest of the {counted(certificate.layouts, 'layout')} that {why}; {_behind(gain)} the fastest of all"
+
+
+def _behind(gain: float) -> str:
+    return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} behind"
 
 
 def _against(risk: Risk, chance: float, error: float) -> str:
