@@ -36,8 +36,10 @@ _ASIDE = re.compile(r"^(?:error|warning|note|hint|more|assumed|Wrote|Next)\b", r
 """How lines of stderr begin."""
 _FIGURE = re.compile(rf"(?<![\w@*=.,:-])[-+±]?\d[\d,.]*{_UNITS}")
 """A number with its unit that stands for itself; those of a layout (`tp8`, `layers=2*7`) are words."""
-_TOOK = re.compile(r"(?<= in )\d[\d.,]* (?:us|ms|s|min)\b(?! a)|(?<=, highs, )\d[\d.,]* m?s")
-"""How long a search itself took: no two machines agree."""
+_TOOK = re.compile(
+    r"(?<= in )\d[\d.,]* (?:us|ms|s|min)\b(?! a)|(?<=, highs, )\d[\d.,]* m?s|\d+(?= searches in )"
+)
+"""How long a search itself took, and how many there was time for: no two machines agree."""
 
 
 @dataclass(frozen=True, kw_only=True)
