@@ -6,7 +6,8 @@
     python benchmarks/answers_speed/run.py --table                results.csv as the table of the report
 
 `git worktree add DIR COMMIT` makes the other checkout. A process is cold: nothing of it is kept but the bytecode of its
-modules, as an installed package has it, which is compiled first. "Wall" is from the start of the process to its end;
+modules, as an installed package has it, which is compiled first, and what the commands before it kept in the user's
+cache, which is empty at first. "Wall" is from the start of the process to its end;
 "CPU" is user and system time of the process, which other work on the machine changes less.
 """
 
@@ -117,7 +118,7 @@ def _run(checkout: Path, folder: Path, words: str) -> tuple[float, float]:
     subprocess.run(
         [sys.executable, "-m", "meshwright", *words.split()],
         cwd=folder,
-        env=_env() | {"PYTHONPATH": str(checkout)},
+        env=_env() | {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True,
         check=False,
     )
