@@ -300,6 +300,16 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) 
     assert str(load_plan(paper).layout) == document["plans"][0]["layout"]
 
 
+def test_a_recommendation_that_time_did_not_allow_is_missed(
+    meshwright, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.answers.recommended.recommend", lambda *_: None)
+    answer = meshwright("plan", *ASKED)
+    assert answer.code == 0
+    assert "warning: time ran out before simpler layouts" in answer.err
+    assert "warning: time ran out" not in meshwright("plan", *ASKED, "--pick", "fastest").err
+
+
 def test_a_plan_of_before_has_no_recommendation(meshwright, plan_file: Path, tmp_path: Path) -> None:
     old, again = tmp_path / "old.yaml", tmp_path / "again.yaml"
     assert meshwright("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", str(old)).code == 0

@@ -61,6 +61,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_NOT_COMPARED = (
+    "warning: time ran out before simpler layouts, and those that fit more surely, were compared: this is the fastest"
+    " on paper; allow more with --time-limit"
+)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(AnswerBase):
     """A question, its best plans and the proof."""
@@ -264,7 +270,8 @@ class Planned(AnswerBase):
         if undecided:
             left = counted(undecided, "layout")
             return [f"warning: only the first is proved; {left} may still belong among the others"]
-        return []
+        ended = self.pick == "recommended" and self.recommendation is None and self.optimum.plain
+        return [_NOT_COMPARED] if ended and not isinstance(self.question, MixedQuestion) else []
 
     @property
     def more(self) -> str:
