@@ -33,7 +33,7 @@ class RecommenderEngine:
     """A recommender on one rank: its slices of the tables, the dense network, and the steps of both.
 
     Both have their initial values, unless they are not to be `filled`, as they will be loaded.
-    `options` clip the dense network's gradient. `shares` has one process add up gradients as so many ranks would.
+    `options` clip the dense network's gradient.
     """
 
     def __init__(
@@ -45,13 +45,14 @@ class RecommenderEngine:
         device: torch.device,
         *,
         options: EngineOptions | None = None,
-        shares: int = 1,
         peers: type[Peers] = Peers,
         filled: bool = True,
     ) -> None:
         self.model, self.sharding, self.training, self.places = model, sharding, training, places
         options = options or EngineOptions()
-        self.device, self.shares, self.clip = device, shares, options.clip
+        self.device, self.clip = device, options.clip
+        self.shares = 1
+        """Ranks as which this one process adds up gradients."""
         self.seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
         with torch.device("meta"):

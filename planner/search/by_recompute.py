@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cost_models.errors import InfeasibleError, NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from planner.certificate import Certificate
 from planner.placement.leaf import gap_of
 from planner.search.branching import BEYOND
 from planner.search.pools import count_layouts
@@ -62,11 +63,35 @@ def search_each_policy(
             left_open += count_layouts(question, limits)
     if not answers:
         raise nothing
-    found = [result.certificate for result in answers]
+    return SearchResult(
+        estimates=tuple(ranked),
+        certificate=_together(
+            [result.certificate for result in answers],
+            ranked,
+            space=" | ".join(dict.fromkeys(spaces)),
+            unanswered=unanswered,
+            left_open=left_open,
+            seconds=time.monotonic() - start,
+        ),
+        interrupted=answers[-1].interrupted,
+        searches=tuple(one for result in answers for one in result.searches),
+    )
+
+
+def _together(
+    found: Sequence[Certificate],
+    ranked: Sequence[Estimate],
+    *,
+    space: str,
+    unanswered: int,
+    left_open: int,
+    seconds: float,
+) -> Certificate:
+    """One certificate of all policies; `unanswered` layouts do not fit, `left_open` were not decided on."""
     bound = 0.0 if left_open else min(one.bound for one in found)
-    together = found[0].model_copy(
+    return found[0].model_copy(
         update={
-            "space": " | ".join(dict.fromkeys(spaces)),
+            "space": space,
             "layouts": sum(one.layouts for one in found) + unanswered + left_open,
             "infeasible": sum(one.infeasible for one in found) + unanswered,
             "pruned": sum(one.pruned for one in found),
@@ -74,12 +99,6 @@ def search_each_policy(
             "undecided": sum(one.undecided for one in found) + left_open,
             "bound": bound,
             "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
-            "seconds": time.monotonic() - start,
+            "seconds": seconds,
         }
-    )
-    return SearchResult(
-        estimates=tuple(ranked),
-        certificate=together,
-        interrupted=answers[-1].interrupted,
-        searches=tuple(one for result in answers for one in result.searches),
     )

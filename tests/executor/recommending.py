@@ -71,9 +71,9 @@ def one_run(
         training,
         Places(ranks, per_node or ranks),
         torch.device("cpu"),
-        shares=shares,
         options=EngineOptions(clip=clip),
     )
+    engine.shares = shares
     engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
     clicks = MadeUpClicks(spec, batch, seed=0, jagged=True)
     losses, before = [], whole_tables(engine)
@@ -146,9 +146,9 @@ def save_and_resume(
         global_batch=BATCH, precision="fp32", optimizer=optimizer, dense_optimizer="adam"
     )
     parsed = parse_sharding(sharding, spec.num_tables)
-    engine = RecommenderEngine(
-        spec, parsed, training, Places(ranks, per_node or ranks), torch.device("cpu"), shares=4 // ranks
-    )
+    places = Places(ranks, per_node or ranks)
+    engine = RecommenderEngine(spec, parsed, training, places, torch.device("cpu"))
+    engine.shares = 4 // ranks
     engine.set_rate(RATE / 10)
     state = RecommenderState(engine, EngineOptions())
     checkpointer = Checkpointer(state, Saving(folder=folder, every=1, keep=3, resume=resume), "made-up")
