@@ -158,14 +158,14 @@ class Forecasted(AnswerBase):
     def facts(self) -> tuple[Fact, ...]:
         """When training ends and, where a GPU-hour has a price, what it costs."""
         early, middle, late = (_time(self.ends[share]) for share in _SHARES)
-        ends = f"after {middle}, 90 % interval {early} to {late}"
+        ends = f"after {middle}{_within(early, late)}"
         if self.start is not None:
             first, day, last = self._dates
-            ends = f"on {day}, 90 % interval {first} to {last} ({middle} from {self.start})"
+            ends = f"on {day}{_within(str(first), str(last))} ({middle} from {self.start})"
         if self.price is None:
             return (Fact(name="ends", value=ends),)
         low, cost, high = map(money, self._costs)
-        costs = f"{cost}, 90 % interval {low} to {high}, at {money(self.price)} a GPU-hour"
+        costs = f"{cost}{_within(low, high)}, at {money(self.price)} a GPU-hour"
         return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
 
     @property
@@ -254,3 +254,8 @@ def _time(seconds: float) -> str:
 
 def _later(seconds: float) -> str:
     return f"{_time(seconds)} later" if seconds >= 1 else "no later"
+
+
+def _within(low: str, high: str) -> str:
+    """ ", 90 % interval 2027-06-07 to 2027-06-29"; empty where both ends read the same."""
+    return "" if low == high else f", 90 % interval {low} to {high}"
