@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 Trained = tuple[list[tuple[float, float]], dict[str, Array]]
 """Loss and gradient norm of every step, and how far every parameter went."""
 NOTICEABLE = 1e-6
+NO_GRADIENT = "attention.key.bias"
+"""It adds the same to all scores of a query, which softmax takes out again: rounding alone moves it."""
+LAST_PLACE = 2.0**-23
+"""Of an fp32 weight of 1, such as a norm's gain: how far it went cannot be told closer."""
 
 GPT: dict[str, Any] = {
     "num_layers": 4,
