@@ -23,6 +23,7 @@ from cost_models.axes.offload import USUAL_RING, Offload
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
+from cost_models.communication.levels import levels_of
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
@@ -42,8 +43,18 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
+def _fast_enough(question: Question, tp: int) -> bool:
+    """Whether a tensor group lies in a node, or the links between nodes have half the bandwidth of those inside."""
+    cluster = question.cluster
+    inside, between = (
+        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
+    )
+    return cluster.gpus_per_node % tp == 0 or 2 * min(between, default=0.0) >= min(inside)
+
+
 def every_layout(question: Question, *, offload: bool = False, overlap: bool = False) -> LayoutColumns:
-    """All that break no rule and whose placements the search covers; those that mean the same once.
+    """All that break no rule and whose placements the search covers; those that mean the same once. Tensor groups
+    over nodes only where the links are fast.
 
     With `offload` every count of blocks whose states leave the device, of every rank the same; with `overlap` every
     choice of axes whose communication runs behind compute.
@@ -52,6 +63,8 @@ def every_layout(question: Question, *, offload: bool = False, overlap: bool = F
     meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
     rows = []
     for tp, pp, cp, dp in meshes:
+        if not _fast_enough(question, tp):
+            continue
         if prod((tp, pp, cp, dp)) != question.cluster.num_gpus or batch % dp or pp > model.num_layers:
             continue
         shares = (

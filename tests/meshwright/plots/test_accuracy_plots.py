@@ -32,13 +32,13 @@ def bars(figure: Figure, chart: int) -> list[float]:
 
 
 def report() -> dict[str, Any]:
-    """A run report of two processes, as JSON."""
-    phase = {"wall_seconds": [1.0], "thread_seconds": [0.9], "waiting_seconds": {}}
+    """A run report of two processes and two steps, as JSON."""
+    phase = {"wall_seconds": [1.0, 1.0], "thread_seconds": [0.9, 0.9], "waiting_seconds": {}}
     rank = {
         "pipeline_rank": 0,
-        "wall_seconds": [1.0],
-        "thread_seconds": [0.9],
-        "process_seconds": [1.0],
+        "wall_seconds": [1.0, 1.0],
+        "thread_seconds": [0.9, 0.9],
+        "process_seconds": [1.0, 1.0],
         "forward_backward": phase,
         "update": phase,
         "parts": {"compute": 0.5, "host": 0.3, "other": 0.2},
@@ -69,8 +69,8 @@ def report() -> dict[str, Any]:
         },
         "seed": 0,
         "warm_up_steps": 0,
-        "losses": [5.5],
-        "gradient_norms": [1.0],
+        "losses": [5.5, 5.5],
+        "gradient_norms": [1.0, 1.0],
         "step_seconds": 1.0,
         "quickest_step_seconds": 1.0,
         "step_spread": 0.0,

@@ -64,9 +64,9 @@ def test_the_best_plan_is_written_and_true(meshwright, today: Path, tmp_path: Pa
 def test_another_layout_may_be_what_is_run(meshwright, today: Path) -> None:
     answer = meshwright("advise", str(today), "--layout", "dp8 mbs1")
     assert "today tp1 pp1 dp8 mbs1 zero0: " in answer.out
-    refused = meshwright("advise", str(today), "--layout", "tp3")
+    refused = meshwright("advise", str(today), "--layout", "tp5 dp1")
     assert (refused.code, refused.out) == (2, "")
-    assert "layout `tp3 pp1 dp1 mbs1 zero0` cannot run" in refused.err
+    assert "layout `tp5 pp1 dp1 mbs1 zero0` cannot run" in refused.err
 
 
 def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class Planned(AnswerBase):
     """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
     or the search has no proof."""
     pick: Pick = "recommended"
+    compares: bool = False
+    """Whether simpler layouts were to be compared with the fastest."""
     """Which of the two `plan` is."""
     ranks: bool = False
     """Whether the ranking is printed below the answer."""
@@ -270,8 +272,8 @@ class Planned(AnswerBase):
         if undecided:
             left = counted(undecided, "layout")
             return [f"warning: only the first is proved; {left} may still belong among the others"]
-        ended = self.pick == "recommended" and self.recommendation is None and self.optimum.plain
-        return [_NOT_COMPARED] if ended and not isinstance(self.question, MixedQuestion) else []
+        ended = self.compares and self.recommendation is None and not isinstance(self.question, MixedQuestion)
+        return [_NOT_COMPARED] if ended else []
 
     @property
     def more(self) -> str:

@@ -87,8 +87,8 @@ class PlanQuestion:
                 restrictions=self.restrictions,
                 budget=budget,
             )
-        told = None
-        if self.pick == "recommended" and self.plain:
+        told, compares = None, self.pick == "recommended" and self.plain
+        if compares:
             told = recommend(self.question, optimum.result, self.restrictions, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
         return Planned(
@@ -98,6 +98,7 @@ class PlanQuestion:
             assumptions=self.assumptions,
             recommendation=told,
             pick=self.pick,
+            compares=compares,
             ranks=top is not None,
         )
 
