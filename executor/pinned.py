@@ -1,4 +1,4 @@
-"""Page-locked host memory of exactly the size that is asked for, which a GPU copies from and to by itself.
+"""Page-locked host memory of exactly the size that is asked for, and copies from host memory to a GPU.
 
 Torch's own allocator of pinned memory rounds every block up to a power of two (c10/cuda/CachingHostAllocator), so that
 21 blocks of Llama 2 13B take 137 GiB in place of 112. Here ordinary memory is registered with the driver.
@@ -28,3 +28,9 @@ def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
     # the tensor keeps the array, not the other way round; an array's finalizers run before its memory is freed
     weakref.finalize(memory, driver.cudaHostUnregister, address).atexit = False
     return torch.from_numpy(memory)[: elements * dtype.itemsize].view(dtype)
+
+
+def carried_to(device: torch.device, tensor: Tensor) -> Tensor:
+    """The same on a device; to a GPU from pinned memory, so that the host need not wait for the copy."""
+    pinned = device.type == "cuda" and tensor.device.type == "cpu"
+    return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)

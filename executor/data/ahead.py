@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from executor.axes.replicas import Share
 from executor.data.batches import Batches
-from executor.embeddings.bags import carried_to
 from executor.mesh import Place
+from executor.pinned import carried_to
 
 Batch = TypeVar("Batch")
 

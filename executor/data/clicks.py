@@ -17,7 +17,8 @@ from torch import Tensor
 
 from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from executor.embeddings.bags import Bags, carried_to
+from executor.embeddings.bags import Bags
+from executor.pinned import carried_to
 
 _STRENGTH = 3.0
 """Standard deviation of a sample's worth, in units of log odds."""

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from executor.pinned import carried_to
+
 
 @dataclass(frozen=True, slots=True)
 class Bags:
@@ -108,9 +110,3 @@ def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
     rows, counts = values.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
     users = Bags(bags.bag_of_value()[order], counts)
     return RowGradients(rows, pooled(gradients, users))
-
-
-def carried_to(device: torch.device, tensor: Tensor) -> Tensor:
-    """The same on a device; to a GPU from pinned memory, so that the host need not wait for the copy."""
-    pinned = device.type == "cuda" and tensor.device.type == "cpu"
-    return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)

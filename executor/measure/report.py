@@ -15,7 +15,7 @@ from cost_models.base import Spec
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport, Course, seconds_of_steps
-from executor.measure.slow_ranks import SlowRank, others_like, slow_ranks
+from executor.measure.slow_ranks import WORK, SlowRank, others_like, slow_ranks
 from planner.plan import LayoutText, Plan, Prediction
 
 
@@ -161,11 +161,11 @@ class RunReport(AnyReport):
     @property
     def work_seconds(self) -> dict[str, Array]:
         """Part of a step → (T, R) CPU seconds of each rank's training thread in T steps: ranks in their order."""
-        phases = {
-            "forward and backward": [rank.forward_backward.thread_seconds for rank in self.ranks],
-            "the update": [rank.update.thread_seconds for rank in self.ranks],
+        phases = ([rank.forward_backward for rank in self.ranks], [rank.update for rank in self.ranks])
+        return {
+            part: np.array([one.thread_seconds for one in each]).T
+            for part, each in zip(WORK, phases, strict=True)
         }
-        return {part: np.array(seconds).T for part, seconds in phases.items()}
 
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:

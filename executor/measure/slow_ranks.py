@@ -16,6 +16,8 @@ import numpy as np
 
 from cost_models.arrays import Array
 
+WORK = ("forward and backward", "the update")
+"""Parts of a transformer's step in which ranks work, in their order."""
 LEAST = 0.1
 """Excess over the peers from which a rank is slow; MegaScale's slow hosts took about a tenth longer (section 6.3)."""
 SURE = 5.0

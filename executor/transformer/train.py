@@ -27,6 +27,7 @@ from executor.measure.report import (
     RunReport,
     make_report,
 )
+from executor.measure.slow_ranks import WORK
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.mesh import pipeline_rank
 from executor.messages import gather_json
@@ -72,7 +73,7 @@ class TrainedTransformer(Trained):
         if engine.device.type != "cpu" or uneven or dist.get_world_size() == 1:
             return None
         peers = [pipeline_rank(engine.layout, rank) for rank in range(dist.get_world_size())]
-        return RankWatch(("forward and backward", "the update"), peers)
+        return RankWatch(WORK, peers)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         engine = self.engine

@@ -7,22 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forecast_job import JOB
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability.forecast import Job, forecast, with_every
+from cost_models.reliability.forecast import forecast, with_every
 from cost_models.reliability.outlook import RUNS, changes_of, draw_ends, draw_ends_of
 from cost_models.specs.operations import OperationsSpec
-
-JOB = Job(
-    steps=300_000,
-    step_seconds=5.0,
-    checkpoint_bytes=13.8e12,
-    gpus=3072,
-    nodes=384,
-    host_bandwidth=25e9,
-    watts=400.0,
-)
 
 
 def operations(**fields: Any) -> OperationsSpec:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forecast_job import JOB
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Breakdown
 from cost_models.files.catalog import load_operations
-from cost_models.reliability.forecast import Job, forecast
+from cost_models.reliability.forecast import forecast
 from cost_models.reliability.outlook import draw_ends
 from cost_models.reliability.starting import (
     group_sizes,
@@ -21,14 +22,6 @@ from cost_models.reliability.starting import (
     store_seconds,
 )
 
-JOB = Job(
-    steps=300_000,
-    step_seconds=5.0,
-    checkpoint_bytes=13.8e12,
-    gpus=3072,
-    nodes=384,
-    host_bandwidth=25e9,
-)
 COUNTED = Path(__file__).parents[3] / "benchmarks" / "start_up" / "counted.csv"
 
 
