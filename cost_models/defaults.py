@@ -50,8 +50,8 @@ def complete_question(
 
     The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
     peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its other constants
-    are shares of them. A cluster of several pools gives a `MixedQuestion`: all pools have the stack of the first, and a
-    given profile counts for the pools with its GPU.
+    are shares of them. Our own stack has the attention kernel that was measured. A cluster of several pools gives a
+    `MixedQuestion`: all pools have the stack of the first, and a given profile counts for the pools with its GPU.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -67,6 +67,8 @@ def complete_question(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
+    if hardware.attention_kernel is not None and chosen.name in OWN_STACKS:
+        chosen = chosen.model_copy(update={"attention": hardware.attention_kernel})
     require_tiles(hardware, cluster.gpu)
     question = Question(
         model=_padded(model, chosen),

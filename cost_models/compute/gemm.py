@@ -4,7 +4,7 @@ A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a ti
 short inner dimension never fills the pipeline, and a narrow product is bound by memory:
 
     seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
-    rate  = efficiency · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
+    rate  = efficiency · settled · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
@@ -47,7 +47,8 @@ def gemm_seconds(
     if over_rows and device.operand_bytes < device.element_bytes:
         widths.append(k)
     best = min(device.peak * device.sustained, device.power_rate)
-    rate = device.profile.gemm_efficiency * best * share * _alignment(widths, device)
+    reached = device.profile.gemm_efficiency * (device.profile.gemm_settled or 1.0)
+    rate = reached * best * share * _alignment(widths, device)
     traffic = ((m * k + k * n) * device.operand_bytes + m * n * device.element_bytes) * batch
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from cost_models.base import MAX_GPUS, Efficiency, GpuCount, Name, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.cluster import Peak
+from cost_models.specs.cluster import AttentionKernel, Peak
 from cost_models.specs.links import Rate
 from cost_models.specs.recommender.constants import TableRates
 
@@ -198,16 +198,21 @@ class HardwareProfile(Spec):
     """Rate of large, well-shaped GEMMs in training, as a share of what the GPU sustains."""
     fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
     """The same for fp8 GEMMs; None: `gemm_efficiency`."""
+    gemm_settled: Annotated[float, Efficiency] | None = None
+    """Measured: rate of a large product that has run for seconds, as a share of its rate in bursts, of which
+    `gemm_efficiency` is. None: efficiencies are those of training already."""
     gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
     """Inner dimension at which half of the loss by filling the pipeline remains."""
     gemm_operand_bandwidth: Rate | None = None
     """Bandwidth of moving a GEMM's operands and result in addition to its arithmetic; None: hidden behind it."""
     gemm_tiles: tuple[GemmTile, ...] = ()
     """Tile shapes that the library chooses from; needed where the GPU has more than one multiprocessor."""
+    attention_kernel: AttentionKernel | None = None
+    """Measured: what torch runs on this machine; None: as the stack says."""
     attention_forward_efficiency: float = Efficiency
-    """Forward rate of the flash attention kernel, as a share of what was published for it on the GPU."""
+    """Forward rate of the attention kernel, as a share of what was published for it on the GPU."""
     attention_backward_efficiency: float = Efficiency
-    """Backward rate of the flash attention kernel, as such a share."""
+    """Backward rate of the attention kernel, as such a share."""
     memory_efficiency: float = Efficiency
     """Share of memory bandwidth that element-wise kernels reach."""
     kernel_seconds: Overhead

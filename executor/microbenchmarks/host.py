@@ -1,8 +1,8 @@
 """Host time of the executor on models so small that nothing else counts: modules, dispatch, autograd, DTensor, hooks.
 
-What a block adds to a step is the difference between models of more blocks and of fewer; the rest of such a step is
-told by neither. Everything a training step does is in it: gradients added to the flat buffers, the parts of a split
-model that are sent, shards that are gathered.
+What a block adds to a step is the slope over models of more and more blocks; the rest of such a step is told by none.
+Everything a training step does is in it: gradients added to the flat buffers, the parts of a split model that are sent,
+shards that are gathered.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from planner.plan import make_plan
 
 _SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
 _SHAPE = (_SEQUENCE, _HIDDEN, _HEADS)
-_FEW, _MANY = 2, 6
-_STAGES = 2
+_BLOCKS = (2, 3, 4, 6)
+_STAGES, _PIPELINED = 2, "block.pipelined"
 _MICROBATCHES = 2
 """Of a step: shards are gathered for each, their gradients scattered once."""
-_REPEATS = 2
-"""Of each round; fixed, because split models communicate and must run equally often on every process."""
+_REPEATS = {"cpu": 2, "cuda": 9}
+"""Of each round, of which a GPU has one; fixed, because split models communicate and must run equally often on every
+process."""
 _TRAINED: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "bf16"}
 """Calibrated precision → the one whose operators the executor launches."""
 
 
-Engines = dict[str, tuple[Engine, Engine]]
-"""What is added to a plain block → a model of few such blocks, and one of many."""
+Engines = dict[str, dict[int, Engine]]
+"""What is added to a plain block → models of such blocks, by how many."""
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
@@ -52,21 +53,26 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
         split = f"tp{_HEADS} dp{world // _HEADS}"
         layouts |= {"block.tensor-parallel": split, "block.sequence-parallel": f"{split} sp"}
         if device.type == "cpu":
-            layouts["block.pipelined"] = f"pp{_STAGES} dp{world // _STAGES}"
+            layouts[_PIPELINED] = f"pp{_STAGES} dp{world // _STAGES}"
     return {
-        name: (_engine(layout, _FEW, device, precision), _engine(layout, _MANY, device, precision))
+        name: {
+            # of a pipeline what its blocks do not explain is asked for
+            blocks: _engine(layout, blocks, device, precision)
+            for blocks in (_BLOCKS[:1] if name == _PIPELINED else _BLOCKS)
+        }
         for name, layout in layouts.items()
     }
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
     """Time forward and backward of a microbatch by number of blocks, then an update of few parameters."""
-    for name, pair in engines.items():
-        for blocks, engine in zip((_FEW, _MANY), pair, strict=True):
-            step = watch.host(_forward_backward(engine), _REPEATS).shared(_MICROBATCHES)
+    repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
+    for name, by_blocks in engines.items():
+        for blocks, engine in by_blocks.items():
+            step = watch.host(_forward_backward(engine), repeats).shared(_MICROBATCHES)
             yield step.row("host", name, float(blocks), _SHAPE)
-    few, _ = engines["block"]
-    yield watch.host(few.update, _REPEATS).row("host", "update", float(_FEW), _SHAPE)
+    update = watch.host(engines["block"][fewest].update, repeats)
+    yield update.row("host", "update", float(fewest), _SHAPE)
 
 
 def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:

@@ -5,19 +5,31 @@ Shape legend: m rows (tokens), n columns out, k inner; B sequences, H heads, S s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import REPEATED
+from cost_models.measured.calibration.microbenchmark_fit import REPEATED, SUSTAINED
+from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import ElementwiseOperator
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing, copies, in_turn
+from executor.models.positions import Turning, Turns
+from executor.transformer.diagnosis import AttentionKernels
 
 Tensors = tuple[torch.Tensor, ...]
+_KERNELS: dict[str, AttentionKernel] = {
+    "math, with all scores in memory": "unfused",
+    "memory-efficient": "flash1",
+    "cuDNN": "cudnn",
+}
+"""Backend that torch chose → the kernel that is priced; others are FlashAttention 2. The memory-efficient one is of the
+first one's generation, and like it keeps no scores."""
 _BACKWARD_PRODUCTS = 2.5
 """FLOPs of attention's backward pass, in those of forward: the scores are computed again (Dao 2023)."""
 
@@ -25,11 +37,7 @@ _BACKWARD_PRODUCTS = 2.5
 def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time the three GEMMs of each linear layer: output (with bias), dgrad, wgrad."""
     for m, n, k in scale.products:
-        count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
-        operands = [
-            tuple(scale.tensor(watch.device, *shape) for shape in ((m, k), (n, k), (m, n), (n,)))
-            for _ in range(count)
-        ]
+        operands = _operands(watch, scale, m, n, k)
         passes = {
             "forward": ((m, n, k), _output),
             "backward-input": ((m, k, n), _input_gradient),
@@ -38,6 +46,21 @@ def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         for name, (shape, product) in passes.items():
             timing = watch.compute(in_turn([partial(product, *tensors) for tensors in operands]))
             yield timing.row("matrix", f"{name}.{scale.precision}", 2.0 * m * n * k, shape)
+
+
+def sustained_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time the largest output product again, for seconds without a gap: a GPU at its power limit lowers its clocks."""
+    m, n, k = max(scale.products, key=math.prod)
+    call = in_turn([partial(_output, *tensors) for tensors in _operands(watch, scale, m, n, k)])
+    timing = watch.sustained(call, scale.sustained_seconds)
+    yield timing.row("matrix", f"{SUSTAINED}.{scale.precision}", 2.0 * m * n * k, (m, n, k))
+
+
+def _operands(watch: Stopwatch, scale: Scale, m: int, n: int, k: int) -> list[Tensors]:
+    """Input, weight, gradient and bias of a layer, so often that they overflow the cache next to a core."""
+    shapes = ((m, k), (n, k), (m, n), (n,))
+    count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
+    return [tuple(scale.tensor(watch.device, *shape) for shape in shapes) for _ in range(count)]
 
 
 def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -90,10 +113,15 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
             for output, tensors in zip(outputs, leaves, strict=True)
         ]
     )
+    with AttentionKernels() as kernels:
+        _attend(*leaves[0])
+    usual: AttentionKernel = "flash2"
+    ran = next((kernel for name, kernel in _KERNELS.items() if name in kernels.seen), usual)
     causal_flops = 2.0 * sequence * sequence * head_dim
     for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
         per_head = watch.compute(call).shared(heads)
-        yield per_head.row("attention", name, products * causal_flops, (sequence, head_dim))
+        row = per_head.row("attention", name, products * causal_flops, (sequence, head_dim))
+        yield replace(row, kernel=ran)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -144,7 +172,6 @@ def _operators(
     plain = scale.tensor(device, rows, scale.width)
     weight, bias = (scale.tensor(device, scale.width).requires_grad_() for _ in range(2))
     heads = scale.tensor(device, 1, rows, scale.width // _HEAD_DIM, _HEAD_DIM).requires_grad_()
-    angles = torch.randn(rows, 1, _HEAD_DIM // 2, device=device)
     table = scale.tensor(device, _VOCABULARY, scale.width).requires_grad_()
     token_ids = torch.randint(_VOCABULARY, (rows,), device=device)
     lines = max(1, rows * scale.width // _VOCABULARY)
@@ -160,7 +187,7 @@ def _operators(
         "multiply": (torch.mul, (x, y)),
         "add": (torch.add, (plain, plain.clone())),
         "dropout": (lambda x: F.dropout(x, _DROPOUT, training=True), (x,)),
-        "rotary": (partial(_rotate, cosine=angles.cos(), sine=angles.sin()), (heads,)),
+        "rotary": (partial(_turned, turns=Turns()), (heads,)),
         "copy": (lambda x: x.transpose(1, 2).contiguous(), (heads.detach(),)),
         "bias-gradient": (lambda x: x.sum(0), (plain,)),
         "embedding": (partial(F.embedding, token_ids), (table,)),
@@ -168,11 +195,9 @@ def _operators(
     }
 
 
-def _rotate(x_BSHD: torch.Tensor, *, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary positions, halves convention, computed in fp32."""
-    left, right = x_BSHD.float().chunk(2, dim=-1)
-    turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
-    return turned.type_as(x_BSHD)
+def _turned(x_BSHK: torch.Tensor, turns: Turns) -> torch.Tensor:
+    """Rotary positions as attention has them: in the training precision, of heads in views of their projection."""
+    return turns(x_BSHK.transpose(1, 2), (range(x_BSHK.shape[1]),), Turning())
 
 
 def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:

@@ -25,6 +25,8 @@ class Scale:
     """(tokens, columns out, inner) of linear layers."""
     repeated_products: tuple[tuple[int, int, int], ...]
     """(tokens, columns out, inner) of products that are run again and again on the same operands: the peak."""
+    sustained_seconds: float
+    """How long the largest of `products` runs without a gap."""
     head_dims: tuple[int, ...]
     sequences: tuple[int, ...]
     attention_tokens: int
@@ -93,6 +95,7 @@ def cpu_scale(*, quick: bool) -> Scale:
             (256, 8192, 128),
         ),
         repeated_products=((256, 256, 256), (512, 512, 512), (1024, 1024, 1024)),
+        sustained_seconds=0.1,  # a core is never idle between other measurements either: its clocks are down already
         head_dims=(16, 32, 64) if quick else (16, 32, 64, 128),
         sequences=(64, 128, 256, 512) if quick else (32, 64, 128, 256, 512, 1024),
         attention_tokens=1024,
@@ -124,6 +127,7 @@ def cuda_scale(precision: Precision, *, quick: bool) -> Scale:
             (4096, 32000, 4096),
         ),
         repeated_products=(),
+        sustained_seconds=2.0,  # power limits act on averages over tens of milliseconds, fans and heat over seconds
         head_dims=(64, 128),
         sequences=(1024, 2048, 4096, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384),
         attention_tokens=2**17,

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -21,6 +22,9 @@ _LEAST_REPEATS = 3
 _MOST_REPEATS = 100
 _BATCHES = 8
 """CUDA: timed batches of launches; one launch alone would measure the launch."""
+
+_WINDOWS = 20
+"""A long run of one call is cut into so many, if it has as many calls."""
 
 _SLEEP_CYCLES = 2_000_000
 """CUDA: about a millisecond in which launches queue up, so that events see the device's time and not the host's."""
@@ -68,6 +72,31 @@ class Stopwatch:
         if self.device.type == "cuda":
             return self._events(call)
         return self._clock(call, time.thread_time)
+
+    def sustained(self, call: Callable[[], object], seconds: float) -> Timing:
+        """Device time of `call` once it has run back to back for half of `seconds`: by windows of the second half.
+
+        Nothing waits between windows, so a GPU never idles, and its clocks are those that its power limit allows.
+        """
+        calls = seconds / self.compute(call).seconds
+        windows = min(_WINDOWS, max(2, int(calls)))
+        each = max(1, int(calls / windows))
+        marks = [self._mark()]
+        for _ in range(windows):
+            for _ in range(each):
+                call()
+            marks.append(self._mark())
+        self.settle()
+        times = [_seconds_between(begin, end) / each for begin, end in pairwise(marks)][windows // 2 :]
+        return Timing(seconds=statistics.median(times), quiet=min(times))
+
+    def _mark(self) -> float | torch.cuda.Event:
+        """Now: on CUDA when the stream comes here, on a CPU by the thread's clock."""
+        if self.device.type != "cuda":
+            return time.thread_time()
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        return mark
 
     def host(self, call: Callable[[], object], repeats: int | None = None) -> Timing:
         """Host time until `call` returns, without waiting for the device.
@@ -167,6 +196,14 @@ class Stopwatch:
     def _repeats(self, once: float) -> int:
         wanted = int(self.budget_seconds / max(once, 1e-9))
         return max(_LEAST_REPEATS, min(_MOST_REPEATS, wanted))
+
+
+def _seconds_between(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    if isinstance(begin, torch.cuda.Event):
+        assert isinstance(end, torch.cuda.Event)
+        return float(begin.elapsed_time(end)) / 1e3
+    assert isinstance(end, float)
+    return end - begin
 
 
 _MOST_COPIES = 64

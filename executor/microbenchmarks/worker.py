@@ -24,6 +24,7 @@ from executor.microbenchmarks.kernels import (
     gemms,
     memory,
     optimizer,
+    sustained_gemms,
 )
 from executor.microbenchmarks.offload import offload
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
@@ -42,7 +43,9 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     world, rank = dist.get_world_size(), dist.get_rank()
     engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, Family] = {
-        "matrix products": lambda: chain(gemms(watch, scale), cached_gemms(watch, scale)),
+        "matrix products": lambda: chain(
+            gemms(watch, scale), sustained_gemms(watch, scale), cached_gemms(watch, scale)
+        ),
         "attention": lambda: attention_cores(watch, scale),
         "element-wise operators": lambda: element_wise(watch, scale),
         "memory": lambda: memory(watch, scale),

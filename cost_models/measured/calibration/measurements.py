@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from cost_models.specs.cluster import AttentionKernel
+
 Kind = Literal[
     "matrix", "attention", "operator", "memory", "optimizer", "host", "offload", "collective", "table"
 ]
@@ -18,7 +20,8 @@ class Measurement:
     """One thing timed on one process.
 
     `shape` and `size` by kind:
-    matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache · attention (sequence, head_dim)
+    matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache and `sustained` where it ran
+    for seconds · attention (sequence, head_dim)
     and FLOPs of one causal head · operator () and elements · memory () and bytes read + written · optimizer (tensors,)
     and parameters · host (tokens, hidden size, heads) and blocks · offload (threads,) and parameters of an update,
     (ranks,) and bytes of a copy, (threads,) and blocks of what overlaps · collective (group size,) and bytes of the
@@ -35,6 +38,8 @@ class Measurement:
     quiet_seconds: float
     """Seconds of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
+    kernel: AttentionKernel | None = None
+    """Of attention, what torch chose to run."""
 
     @property
     def noise(self) -> float:

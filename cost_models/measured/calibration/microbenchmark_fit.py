@@ -2,6 +2,7 @@
 
     matrix product   GPU: start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves
                      CPU: start-up + flops / (peak · efficiency) + operand bytes / operand bandwidth
+                     and both slower in training, as the largest is once it has run for seconds
     attention        flops / (peak · efficiency), and a curve over sequence length for each head width
     element-wise     bytes / (bandwidth · efficiency), and a curve over elements for each operator
     optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mode
 
 import numpy as np
 
+from cost_models.arrays import Array
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
@@ -50,6 +53,7 @@ _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written; memory efficiency is judged by these."""
 _PERFECT_PRODUCTS = {
     "gemm_efficiency": 1.0,
+    "gemm_settled": None,
     "gemm_k_half": 0.0,
     "gemm_operand_bandwidth": None,
     "kernel_seconds": 0.0,
@@ -57,6 +61,8 @@ _PERFECT_PRODUCTS = {
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
 REPEATED = "repeated"
 """Name prefix of products whose operands stay in the cache, as no model's do: they give a CPU's peak."""
+SUSTAINED = "sustained"
+"""Name prefix of a product that ran for seconds without a gap."""
 _NO_FASTER_THAN_THE_PEAK = np.array([1.0, 0.0, 0.0])
 _NO_TRAFFIC = 1e15
 """Operand bandwidth, bytes/s, of products whose operands took no time that could be seen."""
@@ -69,8 +75,6 @@ _SPLIT_HOST = {
     "sharded_host_seconds": ("block.sharded", "block"),
 }
 """Constant → (tiny block with what it is the time of, tiny block without)."""
-_KERNEL: AttentionKernel = "flash2"
-"""The kernel that torch's scaled_dot_product_attention runs on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,8 @@ def fit_microbenchmarks(
         raise InputError(f"nothing was measured of {', '.join(missing)}")
     gpu = measured_gpu(rows, cluster.gpu)
     peak = gpu.peak[precision]
-    published = gpu.attention_share(_KERNEL)
+    kernel = _attention_kernel(rows)
+    published = gpu.attention_share(kernel or "flash2")
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
     memory_rate = _memory_rate(rows, precision)
     bandwidth = gpu.memory_bandwidth
@@ -121,6 +126,7 @@ def fit_microbenchmarks(
         "tier": "measured",
         "gpu": gpu.name,
         **matrices,
+        "attention_kernel": kernel,
         "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak * published.forward),
         "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak * published.backward),
         "memory_efficiency": _efficiency(memory_rate / bandwidth),
@@ -166,7 +172,7 @@ def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) ->
 
 def _matrices(
     rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
-) -> tuple[dict[str, float], float]:
+) -> tuple[dict[str, float | None], float]:
     """Constants of matrix products, and the median error of their fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
@@ -175,7 +181,7 @@ def _matrices(
     chosen = [
         row
         for row in select(rows, "matrix")
-        if row.name.endswith(f".{precision}") and not row.name.startswith(REPEATED)
+        if row.name.endswith(f".{precision}") and not row.name.startswith((REPEATED, SUSTAINED))
     ]
     perfect = base.model_copy(update=_PERFECT_PRODUCTS)
     device = Device(
@@ -201,10 +207,37 @@ def _matrices(
     coefficients = relative_least_squares(terms, seconds, least=_NO_FASTER_THAN_THE_PEAK)
     error = float(np.median(np.abs(relative_errors(terms, coefficients, seconds))))
     slope, other = np.maximum(coefficients[:2], np.finfo(np.float64).tiny)
-    constants = {"gemm_efficiency": _efficiency(1.0 / slope)}
+    constants = {
+        "gemm_efficiency": _efficiency(1.0 / slope),
+        "gemm_settled": _sustained(rows, chosen, terms @ coefficients, precision),
+    }
     if gpu.kind != "cpu":
         return constants | {"gemm_k_half": rounded(other / slope)}, error
     return constants | {"gemm_operand_bandwidth": rounded(min(1.0 / other, _NO_TRAFFIC))}, error
+
+
+def _sustained(
+    rows: Sequence[Measurement], bursts: Sequence[Measurement], priced: Array, precision: Precision
+) -> float | None:
+    """Rate of the product that ran for seconds relative to its burst's; None where none did.
+
+    To its fitted price's where that is longer: a fit that stops at the datasheet's rate has part of it already. The
+    fastest window counts, because what neighbours took is not a matter of clocks.
+    """
+    for row in select(rows, "matrix", f"{SUSTAINED}.{precision}"):
+        burst = (
+            max(one.seconds, seconds)
+            for one, seconds in zip(bursts, priced, strict=True)
+            if one.shape == row.shape and one.name.startswith("forward")
+        )
+        return _efficiency(min(burst) / row.quiet_seconds)
+    return None
+
+
+def _attention_kernel(rows: Sequence[Measurement]) -> AttentionKernel | None:
+    """What ran at most of the measured lengths and widths; None where nobody looked."""
+    ran = [row.kernel for row in select(rows, "attention", "forward") if row.kernel is not None]
+    return mode(ran) if ran else None
 
 
 def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:

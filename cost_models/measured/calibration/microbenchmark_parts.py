@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any, get_args
 
 import numpy as np
@@ -166,9 +167,17 @@ def update_host_seconds(rows: Sequence[Measurement]) -> float:
 
 
 def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
-    """Seconds of one more block in a pass, the mean of forward and backward: models of more blocks against fewer."""
-    few, *_, many = sorted(select(rows, "host", name), key=lambda row: row.size)
-    return (many.seconds - few.seconds) / (many.size - few.size) / 2
+    """Seconds of one more block in a pass, the mean of forward and backward.
+
+    The slope over models of more and more blocks by repeated medians (Siegel 1982): of each model's slopes towards the
+    others, then of those, so that nearly half of the models may have been disturbed.
+    """
+    found = select(rows, "host", name)
+    slopes = (
+        median((one.seconds - other.seconds) / (one.size - other.size) for other in found if other is not one)
+        for one in found
+    )
+    return median(slopes) / 2
 
 
 def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class MeasuredProfile:
         profile = self.profile
         shares = (
             "gemm_efficiency",
+            *(["gemm_settled"] if profile.gemm_settled is not None else []),
             "attention_forward_efficiency",
             "attention_backward_efficiency",
             "memory_efficiency",
@@ -49,7 +50,10 @@ class MeasuredProfile:
                 ),
             )
         rows += _of_the_host(profile)
-        return [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
+        said = [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
+        if (kernel := profile.attention_kernel) is not None:
+            said.append({"constant": "attention_kernel", "value": kernel, "text": kernel})
+        return said
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""
