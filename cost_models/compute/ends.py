@@ -16,9 +16,12 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     head_operators,
 )
-from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
+
+_COMPILED_PASSES = 4.0
+"""Over logits in their own type: they are read for maximum, sum and gradient, which is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +39,21 @@ class EndSeconds:
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
     """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss.
 
-    A loss in chunks takes as long: it passes over as many bytes of logits, and all of the backward pass but the final
-    norm's, too little to tell apart, runs with the forward pass.
+    A loss in chunks takes as long, unless it is compiled: it passes over as many bytes of logits. All of its backward
+    pass, and the final norm's, too little to tell apart, runs with the forward pass.
     """
     names = ("tp", "cp", "mbs", "sp")
     ends = over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
     if question.stack.loss_chunk is None:
         return ends
     early = np.where(chunks_loss(question, columns), ends.head_backward, 0.0)
-    return replace(ends, head_forward=ends.head_forward + early, head_backward=ends.head_backward - early)
+    if compiles_chunks(question):
+        tokens = columns.tokens(question.training.sequence_length)
+        passes = sum(_loss_bytes(question, device)) - _COMPILED_PASSES * device.element_bytes
+        saved = tokens * float(padded_vocabulary(question.model, 1)) * passes / device.memory_rate
+        early = early - np.where(early > 0, saved, 0.0)
+    left = np.where(early > 0, 0.0, ends.head_backward)
+    return replace(ends, head_forward=ends.head_forward + early, head_backward=left)
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
@@ -77,14 +86,9 @@ def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:
 
 
 def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) -> EndSeconds:
-    """Everything but the products at memory rate.
-
-    The loss passes over the logits: cast to fp32, maximum, exponentials with their sum, gradient in place, cast back.
-    """
+    """Everything but the products at memory rate."""
     hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
-    fp32 = 4 if question.stack.fp32_logits else device.element_bytes
-    loss_forward = logits * (device.element_bytes + 4 * fp32)
-    loss_backward = logits * (2 * fp32 + 2 * device.element_bytes)
+    loss_forward, loss_backward = (logits * each for each in _loss_bytes(question, device))
     kernel = device.profile.kernel_seconds
     return EndSeconds(
         embedding_forward=3 * kernel + 3 * hidden_bytes / device.memory_rate,
@@ -93,3 +97,10 @@ def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) 
         head_backward=5 * kernel + (loss_backward + 3 * hidden_bytes) / device.memory_rate,
         head_weight=np.zeros(tokens.shape),
     )
+
+
+def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:
+    """Bytes a logit, forward and backward: cast to fp32, maximum, exponentials with their sum; gradient in place, cast
+    back."""
+    fp32 = 4 if question.stack.fp32_logits else device.element_bytes
+    return device.element_bytes + 4 * fp32, 2 * fp32 + 2 * device.element_bytes

@@ -22,7 +22,7 @@ from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
 from cost_models.operators.block import block_operators
-from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
@@ -95,10 +95,11 @@ def _chunked_loss(question: Question, hidden: Array) -> Array:
 
     It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
     are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
-    log-probabilities in fp32.
+    log-probabilities in fp32, or where it is compiled its logits and their gradient.
     """
     vocabulary = float(padded_vocabulary(question.model, 1))
-    chunk = 2 * _FP32 * (question.stack.loss_chunk or 0) * vocabulary
+    element = question.training.element_bytes if compiles_chunks(question) else _FP32
+    chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
     matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
     return hidden + matrix + chunk
 

@@ -26,6 +26,12 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     return chunked
 
 
+def compiles_chunks(question: Question) -> bool:
+    """Whether the loss of a chunk is compiled: logits are read twice, their gradient is written, and no copy is in
+    fp32."""
+    return question.stack.compiled and question.stack.compiles_loss
+
+
 def loss_chunk(question: Question, layout: Layout) -> int | None:
     """Tokens of a chunk in this layout; None: all logits at once."""
     return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

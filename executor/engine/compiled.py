@@ -1,4 +1,4 @@
-"""Blocks through `torch.compile`, one by one: they are alike, so one graph serves all.
+"""Blocks through `torch.compile`, one by one: they are alike, so one graph serves all. And the loss in chunks.
 
 Over tensor ranks PyTorch (2.13) takes a tensor that is still in flight for a constant where a graph reads it, and loses
 its gradient silently (pytorch/pytorch#191113). Where a graph breaks, or has a checkpoint in it, meshes get among its
@@ -34,6 +34,8 @@ def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any
     for block in model.blocks.values():
         for piece in _unbroken(_inside(block)) if split else [block]:
             piece.compile(fullgraph=split, **({"options": dict(options)} if options else {}))
+    if model.of_logits is not None:  # the last chunk of a microbatch may be shorter
+        model.of_logits.compile(fullgraph=True, dynamic=False)
 
 
 def _unbroken(block: Block) -> list[nn.Module]:

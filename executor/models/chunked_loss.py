@@ -14,16 +14,35 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
-def chunked_loss(x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+class ChunkOfLogits(nn.Module):
+    """A chunk's logits, their loss and its gradient. Eagerly there are two copies of the logits in fp32 for a moment,
+    compiled none."""
+
+    def forward(self, x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the losses in fp32, and its gradient, (C, V) in the type of the weights."""
+        scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
+        targets_C1 = targets_C.unsqueeze(1)
+        if torch.compiler.is_compiling():  # it fuses what is not done in place
+            hits_CV = targets_C1 == torch.arange(len(weight_VD), device=targets_C.device)
+            return -scores_CV.gather(1, targets_C1).sum(), (scores_CV.exp() - hits_CV.float()).to(x_CD.dtype)
+        total = F.nll_loss(scores_CV, targets_C, reduction="sum")
+        less_C1 = scores_CV.new_full(targets_C1.shape, -1.0)
+        return total, scores_CV.exp_().scatter_add_(1, targets_C1, less_C1).to(x_CD.dtype)
+
+
+def chunked_loss(
+    x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, of_logits: ChunkOfLogits | None = None
+) -> Tensor:
     """Mean cross-entropy of `x @ weight.T` in fp32, from the logits of `chunk` tokens at a time.
 
-    Takes one backward pass; a second one of the same graph raises RuntimeError.
+    `of_logits` may have been compiled. Takes one backward pass; a second one of the same graph raises RuntimeError.
     """
-    value: Tensor = _ChunkedLoss.apply(x_TD, weight_VD, targets_T, chunk)  # type: ignore[no-untyped-call]
+    how = of_logits or ChunkOfLogits()
+    value: Tensor = _ChunkedLoss.apply(x_TD, weight_VD, targets_T, chunk, how)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -31,7 +50,9 @@ class _ChunkedLoss(torch.autograd.Function):
     """Gradients wait undivided by the number of tokens: in 16 bits the quotients would lose the small ones."""
 
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, of_logits: ChunkOfLogits
+    ) -> Tensor:
         learns = any(ctx.needs_input_grad)
         total = torch.zeros((), device=x_TD.device)
         if learns:
@@ -39,29 +60,22 @@ class _ChunkedLoss(torch.autograd.Function):
         for first in range(0, len(x_TD), chunk):
             rows = slice(first, first + chunk)
             x_CD, targets_C = x_TD[rows], targets_T[rows]
-            scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
-            total += F.nll_loss(scores_CV, targets_C, reduction="sum")
+            of_chunk, gradient_CV = of_logits(x_CD, weight_VD, targets_C)
+            total += of_chunk
             if learns:
-                scores_CV = _gradient_of_logits(scores_CV, targets_C).to(x_TD.dtype)
-                torch.mm(scores_CV, weight_VD, out=dx_TD[rows])
-                torch.addmm(dweight_VD, scores_CV.t(), x_CD, out=dweight_VD)
-            del scores_CV  # before the next chunk's are made
+                torch.mm(gradient_CV, weight_VD, out=dx_TD[rows])
+                torch.addmm(dweight_VD, gradient_CV.t(), x_CD, out=dweight_VD)
+            del gradient_CV  # before the next chunk's logits are made
         if learns:
             ctx.save_for_backward(dx_TD, dweight_VD)
         return total / len(x_TD)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         share = gradient / len(ctx.saved_tensors[0])
         dx_TD, dweight_VD = (
             one.mul_(share) if needed else None
             for one, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         )
-        return dx_TD, dweight_VD, None, None
-
-
-def _gradient_of_logits(log_probabilities_CV: Tensor, targets_C: Tensor) -> Tensor:
-    """Probabilities, less one where the target is; in place."""
-    less = log_probabilities_CV.new_full((len(targets_C), 1), -1.0)
-    return log_probabilities_CV.exp_().scatter_add_(1, targets_C.unsqueeze(1), less)
+        return dx_TD, dweight_VD, None, None, None

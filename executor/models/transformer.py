@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention, LatentAttention
-from executor.models.chunked_loss import chunked_loss
+from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.sequence import Sequence, WholeSequence
@@ -150,6 +150,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.loss_chunk = loss_chunk
+        self.of_logits = ChunkOfLogits() if has_head and loss_chunk is not None else None
         self.before: Callable[[str], None] = _nothing
         """Called with the name of the embedding, each block (`blocks.3`) and the head before it computes.
         """
@@ -188,4 +189,5 @@ class Transformer(nn.Module):
             logits_BSV: Tensor = self.head(x)
             return logits_BSV
         # here, not outside: only inside a forward pass does `fully_shard` promise that the weight is gathered
-        return chunked_loss(x.flatten(0, 1), self.head.weight, targets_BS.flatten(), self.loss_chunk)
+        rows_TD, targets_T = x.flatten(0, 1), targets_BS.flatten()
+        return chunked_loss(rows_TD, self.head.weight, targets_T, self.loss_chunk, self.of_logits)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,16 +14,21 @@ from flop_counter import FlopCounter
 from processes import Processes
 from test_memory import peak
 from torch import Tensor
-from training import GPT, LLAMA, Trained, plan_for, question_for, stray, train_weights
+from torch._inductor.utils import run_and_get_code
+from training import GPT, LLAMA, Trained, plan_for, question_for, stray, traced, train, train_weights
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.compute.device import device_of
+from cost_models.compute.ends import end_seconds
+from cost_models.memory.activations import activation_bytes
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.pipeline.estimating import estimate
 from executor.emulate.one_rank import emulate
 from executor.engine.engine import loss
 from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
-from executor.models.chunked_loss import chunked_loss
+from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from planner.plan import Plan, make_plan
 
 STEPS, CHUNK = 3, 12
@@ -64,6 +71,67 @@ def test_value_and_gradients_are_those_of_all_logits(chunk: int, dtype: torch.dt
         torch.autograd.grad(value, (x, weight))
     with torch.no_grad():
         torch.testing.assert_close(chunked_loss(x, weight, targets, chunk) / 4, value, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler makes C++ for a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_a_compiled_chunk_has_no_logits_in_fp32() -> None:
+    """The same values: torch's compiler makes loss and gradient, in 16 bits, straight from logits in 16 bits."""
+    x, weight, targets = (one.detach() for one in drawn(torch.bfloat16))
+    with torch.no_grad():
+        expected = ChunkOfLogits()(x, weight, targets)
+        try:
+            found, (code,) = run_and_get_code(
+                torch.compile(ChunkOfLogits(), fullgraph=True), x, weight, targets
+            )
+        finally:
+            torch._dynamo.reset()
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+    made = [line for line in code.splitlines() if "= empty_strided" in line and "(40, 96)" in line]
+    assert made
+    assert not any("float32" in line for line in made)
+
+
+@pytest.mark.parametrize("layout", ["mbs4", "pp2 mbs2", "dp2 mbs2 zero3"])
+def test_blocks_and_chunks_that_are_compiled_train_the_same(layout: str, processes: Processes) -> None:
+    plan = in_chunks(layout, GPT, CHUNK)
+    expected, got = (processes.run(plan.layout.num_gpus, how, plan) for how in (as_it_is, compiled))
+    for one, other in zip(expected, got, strict=True):
+        assert other == [pytest.approx(step, rel=1e-5) for step in one]
+
+
+def as_it_is(plan: Plan) -> list[tuple[float, float]]:
+    return train(plan, STEPS, True)
+
+
+def compiled(plan: Plan) -> list[tuple[float, float]]:
+    """Traced as for torch's compiler, operator by operator."""
+    eagerly: list[Tensor] = []
+    plain = ChunkOfLogits.forward
+
+    def watched(self: ChunkOfLogits, *given: Tensor) -> tuple[Tensor, Tensor]:
+        if not torch.compiler.is_compiling():
+            eagerly.append(given[0])
+        return plain(self, *given)
+
+    with traced(), mock.patch.object(ChunkOfLogits, "forward", watched):
+        curve = train(plan, STEPS, True, compile=True)
+    assert not eagerly
+    return curve
+
+
+def test_compiled_chunks_are_priced_without_copies_in_fp32() -> None:
+    """Logits and their gradient in 16 bits, for two copies of 32; 8 bytes moved a logit for 30."""
+    plain = in_chunks("mbs4", GPT, CHUNK, precision="bf16").question
+    stack = plain.stack.model_copy(update={"compiled": True, "compiles_loss": True})
+    columns, logits = LayoutColumns.of([parse_layout("mbs4")]), plain.model.vocab_size
+    before, after = (activation_bytes(one, columns) for one in (plain, replace(plain, stack=stack)))
+    assert before.loss_gradients - after.loss_gradients == 2 * (4 - 2) * CHUNK * logits
+    device = device_of(plain)
+    eager, fused = (end_seconds(one, columns, device) for one in (plain, replace(plain, stack=stack)))
+    less = 4 * plain.training.sequence_length * logits * (30 - 8) / device.memory_rate
+    assert eager.head_forward - fused.head_forward == pytest.approx(less)
+    assert fused.head_backward == eager.head_backward == 0
 
 
 CHUNKED = [

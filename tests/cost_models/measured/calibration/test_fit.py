@@ -8,10 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds
 from cost_models.curves import attention_head_seconds, curve_seconds, measured_cluster
-from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -22,9 +19,7 @@ from cost_models.measured.calibration.microbenchmark_fit import (
     MicrobenchmarkFit,
     fit_microbenchmarks,
 )
-from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.training import TrainingSpec
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6
@@ -194,62 +189,6 @@ def test_host_time_is_the_tiny_block_beyond_its_operators() -> None:
     """Operators account for something but not for everything."""
     profile = fitted(machine(quiet)).profile
     assert 0 < profile.host_layer_seconds < HOST + 5e-5
-
-
-@pytest.mark.parametrize("disturbed", [2.0, 3.0, 4.0, 6.0])
-def test_one_disturbed_model_does_not_move_the_host_time_of_a_block(disturbed: float) -> None:
-    rows = [
-        replace(row, seconds=3 * row.seconds) if row.kind == "host" and row.size == disturbed else row
-        for row in machine(quiet)
-    ]
-    expected = fitted(machine(quiet)).profile.host_layer_seconds
-    assert fitted(rows).profile.host_layer_seconds == pytest.approx(expected, rel=1e-3)
-
-
-def product(name: str, slower: float) -> Measurement:
-    """A product of 2048 each way, so much slower than the machine's burst."""
-    side = 2048
-    seconds = START_UP + 2.0 * side**3 / PEAK / EFFICIENCY + 4.0 * 3 * side**2 / OPERANDS
-    return Measurement(
-        kind="matrix",
-        name=f"{name}.fp32",
-        shape=(side, side, side),
-        size=2.0 * side**3,
-        seconds=1.02 * slower * seconds,
-        quiet_seconds=slower * seconds,
-    )
-
-
-def test_products_are_priced_at_the_rate_of_a_long_run() -> None:
-    """A GPU at its power limit is slower than in the bursts of which its efficiency is; none is faster."""
-    rows = [*machine(quiet), product("forward", 1.0)]
-    burst, hot, cool = (
-        fitted([*rows, *more]).profile
-        for more in ([], [product("sustained", 1.25)], [product("sustained", 0.98)])
-    )
-    assert (burst.gemm_settled, cool.gemm_settled) == (None, 1.0)
-    assert hot.gemm_settled == pytest.approx(0.8, rel=0.03)
-    assert (hot.gemm_efficiency, hot.measured_peak) == (burst.gemm_efficiency, burst.measured_peak)
-    training = TrainingSpec(global_batch=1, sequence_length=8, precision="fp32")
-    asked = catalog.load_model("gpt2-tiny"), catalog.local_cluster(1), training
-    sides = np.full((3, 1), 1e6)  # so large that operands do not count
-    seconds = [
-        float(gemm_seconds(*sides, device_of(complete_question(*asked, profile=one)))[0])
-        for one in (burst, hot)
-    ]
-    assert seconds[0] / seconds[1] == pytest.approx(hot.gemm_settled, rel=1e-3)
-
-
-@pytest.mark.parametrize("kernel", ["cudnn", "unfused"])
-def test_the_attention_kernel_that_ran_is_priced(kernel: AttentionKernel) -> None:
-    """In the profile, and so in our own stack; other stacks bring their own."""
-    rows = [replace(row, kernel=kernel) if row.kind == "attention" else row for row in machine(quiet)]
-    profile = fitted(rows).profile
-    training = TrainingSpec(global_batch=1, sequence_length=8, precision="fp32")
-    asked = catalog.load_model("gpt2-tiny"), catalog.local_cluster(1), training
-    assert complete_question(*asked, profile=profile).stack.attention == kernel
-    assert complete_question(*asked, profile=profile, stack="torchtitan").stack.attention == "flash2"
-    assert complete_question(*asked, profile=fitted(machine(quiet)).profile).stack.attention == "flash2"
 
 
 @pytest.mark.parametrize("slower", [1.0, 100.0])
