@@ -1,7 +1,7 @@
 """What is measured on one GPU, in the order of what it teaches, and about how long each takes.
 
-The seconds are guesses, from FLOPs at 40 % of peak and from what torch takes to start and to compile; `took_seconds` of
-results.json is what it really took.
+The first eight plans are of eight kinds. The seconds are guesses, from FLOPs at 40 % of peak and from what torch takes
+to start and to compile; `took_seconds` of results.json is what it really took.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cost_models.specs.cluster import Precision
 
 _LOSS_CHUNK = 2048
 _START_SECONDS, _RUN_SECONDS, _COMPILE_SECONDS, _FP8_SECONDS = 20.0, 12.0, 50.0, 20.0
-_CALIBRATION_SECONDS = 75.0
+_CALIBRATION_SECONDS, _TABLES_SECONDS, _RELOAD_SECONDS = 80.0, 90.0, 60.0
 PATIENCE = 3.0
 """What takes so many times what was expected is ended."""
 
@@ -46,6 +46,14 @@ class Case:
     loss_chunk: int | None = _LOSS_CHUNK
     """Tokens whose logits exist at a time; None: all."""
     global_batch: int | None = None
+    offload: str = ""
+    """Words of a layout: what of the blocks is in host memory."""
+    loaded: bool = False
+    """After the steps all is saved, and another engine loads it and goes on."""
+    attention: str = ""
+    """The attention backend that torch is to take first; empty: its own choice."""
+    narrow: bool = False
+    """As narrow as a CPU's test, whatever the model."""
 
     @property
     def name(self) -> str:
@@ -58,12 +66,14 @@ class Case:
         ]
         words += [f"gbs{self.global_batch}" if self.global_batch else "", self.recompute]
         words += ["compiled" if self.compile else "", self.precision, self.optimizer]
-        words += ["whole-loss" if self.loss_chunk is None else ""]
+        words += ["whole-loss" if self.loss_chunk is None else "", self.offload.replace(" ", "-")]
+        words += ["loaded" if self.loaded else "", self.attention, "narrow" if self.narrow else ""]
         return "/".join(word for word in words if word)
 
     def seconds(self, runs_done: int = 0) -> float:
         """In a process of its own."""
         more = _COMPILE_SECONDS * self.compile + _FP8_SECONDS * (self.precision == "fp8")
+        more += _RELOAD_SECONDS * self.loaded
         return _START_SECONDS + _RUN_SECONDS + more
 
 
@@ -93,23 +103,45 @@ class Sweep:
         ]
 
 
-Job = Calibration | Case | Sweep
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """A recommender: `recommender.py` beside this, whose largest case is a row here."""
+
+    name: str = "recommender"
+
+    def seconds(self, runs_done: int = 0) -> float:
+        """All its cases."""
+        return _TABLES_SECONDS
+
+
+Job = Calibration | Case | Sweep | Tables
 
 _EIGHT = Case(model="llama3.1-8b", sequence=4096, mbs=1, layers=12)
+_EIGHT_PLANS: tuple[Job, ...] = (
+    _EIGHT,
+    Case(model="qwen3-30b-a3b", sequence=4096, mbs=1, layers=4),
+    replace(_EIGHT, compile=True, precision="fp8"),
+    replace(_EIGHT, recompute="full", offload="offload=streamed ring=2"),
+    replace(_EIGHT, compile=True),
+    Case(model="llama3.2-1b", sequence=32768, mbs=1, recompute="full"),
+    Case(model="llama3.2-1b", sequence=2048, mbs=4, loaded=True),
+    Tables(),
+)
+"""Dense, a mixture, fp8, offload, compiled, a long sequence, weights that were loaded, a recommender."""
 _JOBS: tuple[Job, ...] = (
     Calibration(),
+    *_EIGHT_PLANS,
+    # which attention kernel is faster; torch takes cuDNN's on Hopper by itself where that is new enough
+    replace(_EIGHT, attention="cudnn"),
+    replace(_EIGHT, attention="flash"),
     # prediction beside measurement
-    Case(model="llama3.2-1b", sequence=2048, mbs=4),
     Case(model="llama3.2-3b", sequence=4096, mbs=1),
-    _EIGHT,
     Case(model="llama3.1-8b", sequence=2048, mbs=1, recompute="full", optimizer="sgd"),
     # what the planner's choice costs beside the best
     Sweep(job=Case(model="llama3.2-3b", sequence=4096, mbs=1, global_batch=4)),
     # compiled, fp8, the loss whole
     Case(model="llama3.2-3b", sequence=4096, mbs=2, compile=True),
     Case(model="llama3.2-1b", sequence=2048, mbs=4, compile=True),
-    replace(_EIGHT, compile=True),
-    replace(_EIGHT, compile=True, precision="fp8"),
     Case(model="llama3.2-3b", sequence=4096, mbs=2),
     Case(model="llama3.2-3b", sequence=4096, mbs=2, loss_chunk=None),
     # all else: longer sequences, recomputation, other sweeps
@@ -125,11 +157,22 @@ _JOBS: tuple[Job, ...] = (
     Sweep(job=Case(model="llama3.2-1b", sequence=2048, mbs=1, global_batch=8)),
     Sweep(job=Case(model="llama3.1-8b", sequence=8192, mbs=1, layers=12, global_batch=2)),
 )
+
+
+def _narrow(job: Job) -> Job:
+    """The same job as a CPU does it in seconds."""
+    if not isinstance(job, Case):
+        return job
+    precision: Precision = "fp8" if job.precision == "fp8" else "fp32"
+    sequence, layers = max(32, job.sequence // 256), min(job.layers or 2, 4)
+    return replace(job, narrow=True, precision=precision, sequence=sequence, layers=layers, loss_chunk=48)
+
+
 _DRY_JOBS: tuple[Job, ...] = (
     Calibration(),
-    Case(model="llama-nano", sequence=32, mbs=1, precision="fp32"),
+    *map(_narrow, _EIGHT_PLANS),
+    _narrow(replace(_EIGHT, attention="flash")),
     Sweep(job=Case(model="llama-nano", sequence=32, mbs=1, precision="fp32", global_batch=2, loss_chunk=24)),
-    Case(model="llama-nano", sequence=32, mbs=2, precision="fp32", recompute="full"),
     Case(model="no-such-model", sequence=32, mbs=1, precision="fp32"),
 )
 

@@ -16,16 +16,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
+import recommender
 import torch
-from cases import PATIENCE, Calibration, Case, Sweep, jobs
+from cases import PATIENCE, Calibration, Case, Sweep, Tables, jobs
+from fusions import timed
 from measuring import environment, leave_nothing, trained
-from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
+from prices import BEST_TIER, OTHER_TIER, cluster_of, kernels, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, tell, write_csv, write_json
 
 from cost_models.files.parsing import save_spec
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.cluster import ClusterSpec
 from executor.microbenchmarks.calibrate import fit_measurements, measure
+from executor.microbenchmarks.stopwatch import Stopwatch
+
+_BUDGET_SECONDS = 0.1
 
 
 def main() -> None:
@@ -42,6 +47,8 @@ def main() -> None:
         calibrate(asked.out, cluster, quick=asked.dry)
     elif isinstance(job, Sweep):
         sweep(job, asked.out, cluster)
+    elif isinstance(job, Tables):
+        tell(asked.out, {job.name: recommender.row(asked.out, asked.cluster, dry=asked.dry)}, {})
     else:
         row, spoiled = run(job, asked.out, cluster, follow=True)
         tell(asked.out, {job.name: row}, {})
@@ -50,11 +57,13 @@ def main() -> None:
 
 
 def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
-    """Writes measurements.csv and, last, the profile."""
+    """Writes measurements.csv, fusions.csv and, last, the profile."""
     on_cpu = cluster.gpu.kind == "cpu"
     precision = "fp32" if on_cpu else "bf16"
     rows = measure(1, device="cpu" if on_cpu else "cuda", precision=precision, quick=quick, on_progress=print)
     write_csv(out / "measurements.csv", [row.as_dict() for row in rows])
+    watch = Stopwatch(device=torch.device("cpu" if on_cpu else "cuda:0"), budget_seconds=_BUDGET_SECONDS)
+    write_csv(out / "fusions.csv", timed(watch, torch.float32 if on_cpu else torch.bfloat16))
     save_spec(fit_measurements(rows, cluster, precision).profile, out / PROFILE)
 
 
@@ -89,7 +98,8 @@ def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:
         spoiled = False
         if not known.done(case.name):
             tell(out, runs, {job.name: found}, began=case.name)
-            faulthandler.dump_traceback_later(PATIENCE * case.seconds(), exit=True)
+            if cluster.gpu.kind != "cpu":
+                faulthandler.dump_traceback_later(PATIENCE * case.seconds(), exit=True)
             runs[case.name], spoiled = run(case, out, cluster, follow=False)
             faulthandler.cancel_dump_traceback_later()
         found["complete"] = case is order[-1]
@@ -115,8 +125,8 @@ def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> tuple[R
             tier: (question, estimate(question, layout_of(case)))
             for tier, question in questions(case, cluster, out / PROFILE).items()
         }
-        for tier, (_, estimated) in estimates.items():
-            row |= priced(tier, estimated)
+        for tier, (question, estimated) in estimates.items():
+            row |= priced(tier, estimated) | kernels(tier, question, estimated.layout)
         row |= trained(case, *estimates.get(BEST_TIER, estimates[OTHER_TIER]), follow=follow)
         for tier in estimates:
             row[f"{tier}_error"] = row[f"{tier}_step_seconds"] / row["step_seconds"] - 1

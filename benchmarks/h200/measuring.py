@@ -4,32 +4,54 @@ from __future__ import annotations
 
 import gc
 import statistics
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from cases import Case
+from torch._C._autograd import DeviceType
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
 from cost_models.estimate import Estimate
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.question import Question
+from executor.checkpoints.checkpointer import Checkpointer
 from executor.engine.engine import Engine
 from executor.measure.memory import measure_memory
+from executor.measure.parts import operator_share, step_parts
+from executor.measure.step_spans import gather_typical, record_steps
 from executor.requirements import require_torchao
-from executor.run_config import EngineOptions
+from executor.run_config import EngineOptions, Saving
 from executor.transformer.diagnosis import AttentionKernels
+from executor.transformer.state import TransformerState
 from planner.plan import make_plan
 
-_STEPS, _WARM_UP = 6, 2
+_STEPS, _WARM_UP, _WATCHED = 6, 2, 3
+_KINDS = {
+    "attention": ("attention", "flash", "fmha", "sdpa", "flex"),
+    "products": ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm", "grouped_mm"),
+}
+"""Kind of a kernel → parts of names of which it has one; attention comes first: some of its kernels are CUTLASS's."""
 _STANDARD_DEVIATION = 0.02
 
 
 def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool) -> dict[str, Any]:
-    """Columns of a row. `follow`: the storages of one step more, and the attention kernel it takes."""
+    """Columns of a row. `follow`: steps more, that tell parts of a step and of memory, and the attention kernel."""
+    with _first(case.attention):
+        return _trained(case, question, estimated, follow=follow)
+
+
+def _trained(case: Case, question: Question, estimated: Estimate, *, follow: bool) -> dict[str, Any]:
     plan = make_plan(question, estimated)
     require_torchao(plan, "the case")
     on_gpu = question.cluster.gpu.kind != "cpu"
+    options = EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd", emulate_fp8=not on_gpu)
     device = torch.device("cuda:0" if on_gpu else "cpu")
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
@@ -37,7 +59,7 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
         rank=0,
         world_size=1,
     )
-    engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
+    engine = Engine(plan, device, options)
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))
     seconds, losses = [], []
@@ -64,7 +86,22 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
     if on_gpu:
         row["peak_bytes"] = torch.cuda.max_memory_allocated()
         row["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
-    return row | (_followed(engine, tokens, targets) if follow and not case.compile else {})
+    if follow:
+        row |= _parts(engine, tokens, targets, median)
+        row |= {} if case.compile else _followed(engine, tokens, targets)
+    return row | (_reloaded(engine, options, tokens, targets) if case.loaded else {})
+
+
+@contextmanager
+def _first(backend: str) -> Iterator[None]:
+    """Have torch take this attention backend where it can."""
+    if not backend:
+        yield
+        return
+    chosen = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
+    others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel([chosen, *(one for one in others if one != chosen)], set_priority=True):
+        yield
 
 
 def leave_nothing() -> None:
@@ -92,6 +129,61 @@ def _now(on_gpu: bool) -> float:
     if on_gpu:
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def _parts(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor, median: float) -> dict[str, Any]:
+    """Seconds of the parts of a step and of two kinds of kernels, as shares of watched steps; none where that fails."""
+    try:
+        steps = gather_typical(record_steps(engine, [(tokens, targets)] * _WATCHED))
+        share = operator_share(engine, tokens, targets)
+        parts = step_parts(steps, {0: share}, on_cpu=engine.device.type == "cpu")[0]
+        kinds = _kinds(engine, tokens, targets)
+    except Exception as error:
+        return {"not_told_apart": f"{type(error).__name__}: {error}".splitlines()[0]}
+    unit = median / sum(parts.values())
+    computed = parts["compute"] * unit
+    found = {f"spent_{part}_seconds": seconds * unit for part, seconds in parts.items()}
+    return found | {f"spent_{kind}_seconds": computed * part for kind, part in kinds.items()}
+
+
+def _kinds(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Shares of matrix products and of attention cores in what forward and backward passes compute."""
+    on_gpu = engine.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        engine.forward_backward(tokens, targets)
+        _now(on_gpu)
+    engine.update()
+    seconds = dict.fromkeys((*_KINDS, "rest"), 0.0)
+    for event in profiler.events() or []:
+        name = event.name.lower()
+        if on_gpu != (event.device_type == DeviceType.CUDA) or "memcpy" in name:
+            continue
+        if on_gpu or name.startswith("aten::"):
+            kind = next((kind for kind, words in _KINDS.items() if any(one in name for one in words)), "rest")
+            seconds[kind] += event.self_device_time_total if on_gpu else event.self_cpu_time_total
+    total = sum(seconds.values())
+    return {kind: seconds[kind] / total for kind in _KINDS}
+
+
+def _reloaded(
+    engine: Engine, options: EngineOptions, tokens: torch.Tensor, targets: torch.Tensor
+) -> dict[str, Any]:
+    """What saving and loading takes, and the next step's loss of the engine that saved and of the one that loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        saving = Saving(folder=Path(folder))
+        checkpoints = Checkpointer(TransformerState(engine), saving, "random")
+        start = time.perf_counter()
+        checkpoints.save(1)
+        checkpoints.wait()
+        saved = time.perf_counter()
+        value, _ = engine.step(tokens, targets)
+        other = Engine(engine.plan, engine.device, options, filled=False)
+        made = time.perf_counter()
+        Checkpointer(TransformerState(other), saving, "random").resume()
+        loaded = time.perf_counter()
+    again, _ = other.step(tokens, targets)
+    seconds = {"save_seconds": saved - start, "load_seconds": loaded - made}
+    return seconds | {"loss_of_saved": value, "loss_of_loaded": again}
 
 
 def _followed(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, Any]:

@@ -63,10 +63,33 @@ def main() -> None:
     if asked.case:
         print(json.dumps(rates(asked) if asked.case == RATES else step(asked.case, asked)))
         return
+    go_on(asked)
+
+
+def go_on(asked: argparse.Namespace) -> None:
+    """Run what is missing."""
     done = {row["case"] for row in _rows(asked.out)}
     for case in cases(dry=asked.dry):
         if case not in done:
             _append(asked.out, _in_a_process(case, asked))
+
+
+def row(folder: Path, cluster: str, *, dry: bool) -> dict[str, Any]:
+    """Run what is missing in a folder; the step of the middle batch as a row of results.csv. Raises RuntimeError."""
+    asked = argparse.Namespace(out=folder / "recommender.csv", cluster=cluster, profile=None, dry=dry)
+    go_on(asked)
+    found = _rows(asked.out)
+    if failed := [f"{one['case']}: {one['failure']}" for one in found if one["failure"]]:
+        raise RuntimeError("; ".join(failed))
+    of_case = {one["quantity"]: one for one in found if one["case"] == cases(dry=dry)[2]}
+    seconds = {stage: of_case[stage] for stage in (*STAGES, "step")}
+    told: dict[str, Any] = {f"spent_{name}_seconds": float(one["measured"]) for name, one in seconds.items()}
+    for tier, column in (("measured", "predicted"), ("datasheet", "datasheet")):
+        told |= {f"{tier}_{name}_seconds": float(one[column]) for name, one in seconds.items()}
+        told[f"{tier}_error"] = told[f"{tier}_step_seconds"] / told["spent_step_seconds"] - 1
+    peak = of_case["peak bytes"]
+    held = {"peak_bytes": float(peak["measured"]), "predicted_peak_bytes": float(peak["predicted"])}
+    return {"model": cases(dry=dry)[2], "step_seconds": told.pop("spent_step_seconds"), **told, **held}
 
 
 def cases(*, dry: bool) -> list[str]:

@@ -5,6 +5,7 @@ results.json   {"runs": {name: row}, "sweeps": {name: what the planner chose}, "
                `repetition_failed`: why there is none.
 results.csv    the rows
 results.md     predicted beside measured, for people
+results.svg    the parts of a step, predicted above measured
 running.json   what a process that has not ended yet has to tell; taken over by whoever looks next
 """
 
@@ -24,7 +25,11 @@ from cost_models.files.whole import write_whole
 Row = dict[str, Any]
 PROFILE = "profile.yaml"
 _RESULTS, _TABLE, _WORDS, _RUNNING = "results.json", "results.csv", "results.md", "running.json"
+_FIGURE = "results.svg"
 _GIB, _MILLISECOND = 2**30, 1e-3
+_PREDICTED = {"compute": ("compute", "recompute"), "other": ("jitter",)}
+"""What a run tells apart → parts of a prediction, where they are called otherwise."""
+_KINDS = ("products", "attention")
 
 
 class Results:
@@ -106,9 +111,41 @@ class Results:
         together = {"runs": self.runs, "sweeps": sweeps, "left_out": self.left_out}
         write_json(self.folder / _RESULTS, together)
         write_csv(self.folder / _TABLE, [{"name": name} | row for name, row in self.runs.items()])
-        lines = [*_table(self.runs), *_chosen(self.sweeps, self.runs)]
+        lines = [*_table(self.runs), "", *_parts(self.runs), *_chosen(self.sweeps, self.runs)]
         lines += [f"- left out: {name}, {why}" for name, why in self.left_out.items()]
         write_whole(self.folder / _WORDS, "\n".join(lines) + "\n")
+
+    def draw(self) -> str:
+        """Draw results.svg: of each run the parts of a step, predicted above measured; why not, else."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return "matplotlib is not there; the same command draws it where it is"
+        rows = {name: row for name, row in self.runs.items() if parts_of(row)}
+        if not rows:
+            return "no run told the parts of its step"
+        figure = Figure(figsize=(9, 1 + 0.6 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        names = dict.fromkeys(
+            part for row in rows.values() for part, *_ in parts_of(row) if part not in _KINDS
+        )
+        colours = {name: f"C{number}" for number, name in enumerate(names)}
+        for place, row in enumerate(rows.values()):
+            for side, height in ((1, -0.2), (2, 0.2)):
+                left = 0.0
+                for line in parts_of(row):
+                    if (name := line[0]) not in _KINDS:
+                        share = line[side] / row["step_seconds"]
+                        axes.barh(place + height, share, 0.38, left=left, color=colours[name])
+                        left += share
+        for name, colour in colours.items():
+            axes.barh(0, 0, color=colour, label=name)
+        axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
+        axes.set_xlabel("share of the measured step; predicted above, measured below")
+        axes.invert_yaxis()
+        figure.legend(loc="outside upper right", ncols=len(colours), fontsize=7)
+        figure.savefig(self.folder / _FIGURE)
+        return ""
 
 
 def tell(folder: Path, runs: dict[str, Row], sweeps: dict[str, Row], began: str | None = None) -> None:
@@ -152,9 +189,35 @@ def _table(runs: dict[str, Row]) -> Iterable[str]:
         size, held = _peak(row), row["predicted_peak_bytes"]
         yield (
             f"| {name} | {seconds / _MILLISECOND:.1f} | {predicted / _MILLISECOND:.1f} | {_error(predicted, seconds)}"
-            f" | {row['datasheet_error']:+.1%} | {row['mfu']:.1%}"
+            f" | {row['datasheet_error']:+.1%} | {_mfu(row)}"
             f" | {size / _GIB:.2f} | {held / _GIB:.2f} | {_error(held, size)} |"
         )
+
+
+def parts_of(row: Row) -> list[tuple[str, float, float]]:
+    """(part, predicted, measured) of a step, in seconds; kinds of kernels, which are in `compute`, come last."""
+    tier = "measured" if "measured_step_seconds" in row else "datasheet"
+    told = [name.removeprefix("spent_").removesuffix("_seconds") for name in row if name.startswith("spent_")]
+    found = []
+    for part in told:
+        names = _PREDICTED.get(part, (part,))
+        predicted = sum(row.get(f"{tier}_{name}_seconds") or 0.0 for name in names)
+        measured = row[f"spent_{part}_seconds"]
+        if predicted or (measured and part not in _KINDS):
+            found.append((part, predicted, measured))
+    return found
+
+
+def _parts(runs: dict[str, Row]) -> Iterable[str]:
+    yield "| run | part of a step | predicted (ms) | measured (ms) | of the step |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, row in runs.items():
+        for part, predicted, measured in parts_of(row):
+            share = (predicted - measured) / row["step_seconds"]
+            yield (
+                f"| {name} | {part} | {predicted / _MILLISECOND:.1f} | {measured / _MILLISECOND:.1f} | {share:+.1%} |"
+            )
+    yield ""
 
 
 def _peak(row: Row) -> float:
@@ -163,6 +226,10 @@ def _peak(row: Row) -> float:
         row.get(f"measured_{part}_bytes", 0) for part in ("weights", "gradients", "optimizer", "rest")
     )
     return float(row.get("peak_bytes", followed))
+
+
+def _mfu(row: Row) -> str:
+    return f"{row['mfu']:.1%}" if "mfu" in row else "-"
 
 
 def _error(predicted: float, measured: float) -> str:

@@ -1,8 +1,8 @@
 """One command for one GPU: calibrate it, then train Llama-shaped models and compare with the predictions.
 
-    python benchmarks/h200/run.py OUT              an H200, under ten minutes; README.md beside this has the rest
-    python benchmarks/h200/run.py OUT              again, with the same OUT: what is missing
-    python benchmarks/h200/run.py OUT --dry        the same path with tiny models on a CPU
+    python benchmarks/h200/run.py              an H200, under ten minutes; README.md beside this has the rest
+    python benchmarks/h200/run.py              again: what is missing
+    python benchmarks/h200/run.py OUT --dry    the same path with narrow models on a CPU, in a folder of its own
     python benchmarks/h200/run.py --list
 
 Every job runs in a process of its own, so that one that runs out of memory or time leaves the others alone. Jobs start
@@ -22,7 +22,7 @@ import time
 from fnmatch import fnmatch
 from pathlib import Path
 
-from cases import PATIENCE, Calibration, Case, Job, Sweep, jobs
+from cases import PATIENCE, Calibration, Case, Job, Sweep, Tables, jobs
 from results import Results
 
 from executor.launch.environment import worker_environment
@@ -47,8 +47,6 @@ def main() -> None:
         for job in chosen:
             print(f"{job.seconds():4.0f} s  {job.name}")
         return
-    if asked.out is None:
-        raise SystemExit("where to? run.py OUT")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # not without what it started
     deadline = time.monotonic() + asked.seconds - _ENDING_SECONDS
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -58,12 +56,16 @@ def main() -> None:
             _go_through(job, results, deadline, asked)
             results.save()
         print(_line(job, results), flush=True)
+    if missing := results.draw():
+        print(f"no figure: {missing}", flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Calibrate a GPU, train, compare with the predictions.")
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--dry", action="store_true", help="tiny models on the CPU")
+    parser.add_argument(
+        "out", type=Path, nargs="?", default=Path("h200-results"), help="default: h200-results"
+    )
+    parser.add_argument("--dry", action="store_true", help="narrow models on the CPU")
     parser.add_argument("--cluster", default="hgx-h200", help="catalogue name of what the GPU is one of")
     parser.add_argument("--seconds", type=float, default=540.0, help="end before so many")
     parser.add_argument(
@@ -97,7 +99,8 @@ def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
     """In a process of its own; what it told is taken over however it ended."""
     results.left_out.pop(job.name, None)
     out_of_time = False
-    allowed = min(left, PATIENCE * results.seconds(job))
+    # a CPU may be a busy one
+    allowed = left if "--dry" in how else min(left, PATIENCE * results.seconds(job))
     command = [sys.executable, str(_JOB), str(results.folder), job.name, *how]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -117,7 +120,7 @@ def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
         output.seek(0)
         told = output.read().decode(errors="replace")
     unfinished = not results.has(job) or (isinstance(job, Calibration) and process.returncode != 0)
-    fault = job.name if isinstance(job, Case) else began
+    fault = job.name if isinstance(job, (Case, Tables)) else began
     if unfinished and fault and not out_of_time:
         results.keep(fault, {"failed": failed})
     if unfinished and (isinstance(job, Calibration) or not results.has(job)):
@@ -144,7 +147,8 @@ def _line(job: Job, results: Results) -> str:
         return f"{job.name}: {row['failed']}"
     if "step_seconds" in row:
         again = f"; measured again: {row['repetition_failed']}" if "repetition_failed" in row else ""
-        return f"{job.name}: {row['step_seconds']:.4g} s a step, MFU {row['mfu']:.1%}{again}"
+        mfu = f", MFU {row['mfu']:.1%}" if "mfu" in row else ""
+        return f"{job.name}: {row['step_seconds']:.4g} s a step{mfu}{again}"
     return f"{job.name}: {'measured' if isinstance(job, Calibration) else 'complete'}"
 
 
