@@ -108,25 +108,22 @@ class Peers:
 
         An all-reduce as a ring has it, ranks summing a share each, whose order no library chooses.
         """
-        if self.size == 1 or not values.numel():
-            return values
-        number = values.numel()
-        share = -(-number // self.size)
-        even = [share] * self.size
-        missing = share * self.size - number
-        padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-        mine = _added(self.exchange(padded, even, even).view(self.size, share))
-        return self.all_gather(mine).flatten()[:number]
+        sums = Summing(self, values)
+        sums.gather()
+        return sums.result()
 
-    def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
-        """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each."""
-        dist.all_to_all_single(came, sent, list(counts), list(sizes), group=self.group)
+    def _all_to_all(
+        self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int], *, later: bool = False
+    ) -> dist.Work | None:
+        """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each. `later`: return what to wait
+        for."""
+        return dist.all_to_all_single(came, sent, list(counts), list(sizes), group=self.group, async_op=later)
 
     def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
         dist.reduce_scatter_tensor(mine, parts, group=self.group)
 
-    def _all_gather(self, everyone: Tensor, mine: Tensor) -> None:
-        dist.all_gather_into_tensor(everyone, mine, group=self.group)
+    def _all_gather(self, everyone: Tensor, mine: Tensor, *, later: bool = False) -> dist.Work | None:
+        return dist.all_gather_into_tensor(everyone, mine, group=self.group, async_op=later)
 
 
 class Alone(Peers):
@@ -137,6 +134,46 @@ class Alone(Peers):
 
     def all_gather(self, mine: Tensor) -> Tensor:
         return mine
+
+
+class Summing:
+    """`Peers.sum_in_order` under way: shares of the sum, then all sums, travel while the caller does other things.
+
+    Every rank makes one, then calls `gather` and `result`, in the same order among all collectives of the group.
+    """
+
+    def __init__(self, peers: Peers, values: Tensor) -> None:
+        """Begin to send (n,) values to the ranks that sum them up, a share each."""
+        self._peers, self._number, self._there = peers, values.numel(), values
+        self._alone = peers.size == 1 or not values.numel()
+        self._work: dist.Work | None = None
+        if self._alone:
+            return
+        even = [-(-self._number // peers.size)] * peers.size
+        missing = sum(even) - self._number
+        padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
+        self._there = padded.new_empty(sum(even))
+        peers.sent.add((peers.size - 1) * even[0] * padded.element_size())
+        self._work = peers._all_to_all(self._there, padded, even, even, later=True)
+
+    def gather(self) -> None:
+        """Wait for the shares that come to this rank, add them up, and begin to send their sum to all."""
+        if self._alone:
+            return
+        mine = _added(self._arrived().view(self._peers.size, -1))
+        self._there = mine.new_empty(self._peers.size * mine.numel())
+        self._peers.sent.add((self._peers.size - 1) * mine.numel() * mine.element_size())
+        self._work = self._peers._all_gather(self._there, mine, later=True)
+
+    def result(self) -> Tensor:
+        """(n,) the sum over ranks, once it is here."""
+        return self._arrived()[: self._number]
+
+    def _arrived(self) -> Tensor:
+        work, self._work = self._work, None
+        if work is not None:
+            work.wait()
+        return self._there
 
 
 def _added(parts: Tensor) -> Tensor:

@@ -144,7 +144,9 @@ _SCALE = 0.02
 class AbsentPeers(Peers):
     """Absent ranks: their vectors and gradients are noise."""
 
-    def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
+    def _all_to_all(
+        self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int], *, later: bool = False
+    ) -> None:
         if came.is_floating_point():
             came.uniform_(0, _SCALE)
         else:
@@ -154,7 +156,7 @@ class AbsentPeers(Peers):
         theirs = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
         mine.copy_(theirs.view(self.size, -1)[self.rank])
 
-    def _all_gather(self, everyone: Tensor, mine: Tensor) -> None:
+    def _all_gather(self, everyone: Tensor, mine: Tensor, *, later: bool = False) -> None:
         everyone.view(self.size, -1).copy_(mine)
 
 

@@ -1,4 +1,11 @@
-"""A sharded recommender on this rank: tables, dense network, and one optimizer step of both."""
+"""A sharded recommender on this rank: tables, dense network, and one optimizer step of both.
+
+Gradients of the dense network are added up in a group of ranks of their own, beside what the tables do:
+
+    stage 4  dense network       ▇▇▇▇▇▇▇
+    stage 5  backward exchange          ▇▇▇▇▇▇▇▇▇▇      shares of the sum travel
+    stage 6  update of rows                       ▇▇▇▇▇▇▇   sums of the shares travel, then the dense network's update
+"""
 
 from __future__ import annotations
 
@@ -14,8 +21,9 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import Clicks
 from executor.embeddings.bags import cut
 from executor.embeddings.collection import Embeddings
-from executor.embeddings.exchanges import Peers
+from executor.embeddings.exchanges import Peers, Summing
 from executor.embeddings.places import Places
+from executor.mesh import make_groups
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
 from executor.run_config import EngineOptions
 
@@ -55,6 +63,9 @@ class RecommenderEngine:
         """Ranks as which this one process adds up gradients."""
         self.seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
+        beside = make_groups(torch.arange(places.ranks)[None]) if places.ranks > 1 else None
+        self.dense_peers = peers(self.embeddings.sent, beside)
+        """The ranks once more: what they add up here waits for no exchange of the tables."""
         with torch.device("meta"):
             network = DenseNetwork(model)
         self.network = network.to_empty(device=device)
@@ -132,40 +143,48 @@ class RecommenderEngine:
         return float(total)
 
     def backward_exchange(self) -> None:
-        """Stage 5: gradients of vectors go back."""
+        """Stage 5: gradients of vectors go back; those of the dense network set out beside them."""
+        with self.embeddings.sent.stage("update"):
+            self._sums = Summing(self.dense_peers, self._taken_gradients())
         gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._vectors]
         with self.embeddings.sent.stage("backward exchange"):
             self.embeddings.backward_exchange(gradients)
         self._vectors = []
 
     def update(self) -> float:
-        """Stage 6: rows are updated, the dense network's gradients added up and it, too; the norm of these."""
+        """Stage 6: rows are updated, and the dense network; the norm of its gradient."""
+        self.gather_sums()
         self.update_rows()
-        return self.update_dense(self.sum_gradients())
+        return self.update_dense()
+
+    def _taken_gradients(self) -> Tensor:
+        """Gradients of the dense network in one, padded to a share for every rank; parameters keep none."""
+        parts = [_gradient(one).view(-1) for one in self.network.parameters()]
+        number = sum(one.numel() for one in parts)
+        mine = torch.cat([*parts, parts[0].new_zeros(-number % self.dense_peers.size)])
+        self.dense_optimizer.zero_grad(set_to_none=True)
+        return mine
 
     def update_rows(self) -> None:
         """The tables' part of the update."""
         with self.embeddings.sent.stage("update"):
             self.embeddings.update(self.rate)
 
-    def sum_gradients(self) -> Tensor:
-        """Gradients of the dense network, of all ranks."""
+    def gather_sums(self) -> None:
+        """Shares of the dense network's gradients that came are added up, and their sums set out."""
         with self.embeddings.sent.stage("update"):
-            parts = [_gradient(one).view(-1) for one in self.network.parameters()]
-            number = sum(one.numel() for one in parts)
-            padding = parts[0].new_zeros(-number % self.embeddings.peers.size)
-            mine = torch.cat([*parts, padding])
-            del parts
-            self.dense_optimizer.zero_grad(set_to_none=True)
-            return self.embeddings.peers.sum_in_order(mine)[:number]
+            self._sums.gather()
 
-    def update_dense(self, flat: Tensor) -> float:
+    def update_dense(self) -> float:
         """The dense network's part of the update, by gradients of all ranks; their norm, before it is clipped."""
+        parameters = list(self.network.parameters())
+        sizes = [one.numel() for one in parameters]
+        flat = self._sums.result()[: sum(sizes)]
+        del self._sums
         norm = float(flat.norm())
         if self.clip is not None and norm > self.clip:
             flat = flat * (self.clip / norm)
-        parameters = list(self.network.parameters())
-        for one, part in zip(parameters, cut(flat, [one.numel() for one in parameters]), strict=True):
+        for one, part in zip(parameters, cut(flat, sizes), strict=True):
             one.grad = part.view_as(one)
         self.dense_optimizer.step()
         self.dense_optimizer.zero_grad(set_to_none=True)

@@ -9,6 +9,9 @@ What a GPU holds of ids and vectors is something else in each stage, and any may
     update               gradients that came, these in fp32, ids sorted, and what they add up to for each row
     sums of gradients    the dense network's weights, its gradients in one, and those of all GPUs
 
+Where the dense network's gradients are summed behind the tables' work, those that come lie beside it from the backward
+exchange on, in the update their sums and a share.
+
 An update takes one table after another: what sorting and fp32 take is counted of all shards that lie on GPUs of their
 own, which are few, and left out of rows over all GPUs, where it is that of one table in all.
 """
@@ -118,5 +121,8 @@ def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]
     if FORWARD in of:
         of[FORWARD] = states - weights, inputs  # no gradients yet
     of[DENSE] = states - weights, inputs + alive + cast  # gradients of weights come as the rest goes
+    if gpus > 1 and facts.hides_reduction:
+        of[BACKWARD] = of[COPIES] = states + weights, inputs
+        of[UPDATE] = states + weights * shares, inputs
     of[SUMS] = states + weights * (facts.eager_buffers.summed - 2 + shares), inputs
     return of

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cost_models.arrays import Array
+from cost_models.memory.device import is_own_host
 from cost_models.recommender.options import default_options
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.prices.dense import DenseNetwork, DenseSeconds, dense_seconds
@@ -84,7 +85,10 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """(K,) seconds of each stage that do not depend on the sharding, and (K,) of what runs behind it."""
+    """(K,) seconds of each stage that do not depend on the sharding, and (K,) of what runs behind it.
+
+    A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
+    """
     facts, dense, kernel = question.facts, dense_seconds(question), question.kernel_seconds
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
@@ -101,7 +105,7 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     where = beside if facts.hides_weight_gradients else fixed
     where[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
     _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
-    where = beside if facts.hides_reduction else fixed
+    where = beside if facts.hides_reduction and not is_own_host(question.cluster) else fixed
     where[STAGES.update] += reduction_seconds(question, links)
     return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*beside.values()])
 

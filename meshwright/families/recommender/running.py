@@ -132,7 +132,7 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         ]
         yield table(["", "predicted", "measured"], lines, words=("",))
         if report.stage_seconds and len(report.ranks) > 1:
-            yield "Gradients of the dense network travel in the update."
+            yield "Gradients of the dense network travel beside the backward exchange and update."
         lookups = sum(one.lookups for one in report.ranks)
         if lookups:
             hits = sum(one.hits for one in report.ranks)
