@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from asked import asked
 
-from cost_models.recommender.planners.hugectr import hugectr_options
+from benchmarks.recommenders.planners.hugectr import hugectr_options
 from cost_models.recommender.priced import STAGES
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import parse_option

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.recommenders.planners import option_prices
 from cost_models.errors import InputError
-from cost_models.recommender.planners import option_prices
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
