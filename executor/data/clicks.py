@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cost_models.arrays import Array, Ints
+from cost_models.recommender.accesses import accesses_of
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.embeddings.bags import Bags
 from executor.pinned import carried_to
@@ -103,14 +104,7 @@ class MadeUpClicks:
 
 def row_at(places: Array, table: TableSpec) -> Ints:
     """Shares of all accesses in [0, 1), the rows used most first → the rows that they fall on."""
-    if table.histogram:
-        rows, shares = (np.array(column, dtype=np.float64) for column in zip(*table.histogram, strict=True))
-        ends, borders = np.cumsum(shares) / shares.sum(), np.concatenate([[0.0], np.cumsum(rows)])
-        step = np.minimum(np.searchsorted(ends, places, side="right"), len(rows) - 1)
-        inside = (places - (ends[step] - shares[step] / shares.sum())) * shares.sum() / shares[step]
-        found = borders[step] + inside * rows[step]
-    else:
-        found = _of_zipf(places, table.rows, table.zipf or 0.0)
+    found = accesses_of(table).rows_for(places)
     return np.asarray(found, dtype=np.int64).clip(0, table.rows - 1)
 
 
@@ -124,13 +118,3 @@ def hidden_worth(rows: Ints, table: int, seed: int) -> Array:
     shares = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
     worth: Array = shares * 12.0**0.5 - 3.0**0.5
     return worth
-
-
-def _of_zipf(places: Array, rows: int, exponent: float) -> Array:
-    """The inverse of the share of accesses of the first rows, as an integral over ranks from ½ to rows + ½."""
-    low, high = 0.5, rows + 0.5
-    if abs(exponent - 1.0) < 1e-9:
-        return low * (high / low) ** places - 0.5
-    power = 1.0 - exponent
-    found: Array = (low**power + places * (high**power - low**power)) ** (1.0 / power)
-    return found - 0.5
