@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec as TransformerSpec
     from executor.microbenchmarks.calibrate import calibrate as calibrate
     from meshwright.families.recommender.advised import ShardingAdvised as ShardingAdvised
+    from meshwright.families.recommender.answering import CacheServed as CacheServed
     from meshwright.families.recommender.answers import ShardingEstimated as ShardingEstimated
     from meshwright.families.recommender.answers import ShardingPlanned as ShardingPlanned
     from meshwright.families.recommender.served import ServedRecommender as ServedRecommender
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.forecast.forecasted import Forecasted as Forecasted
     from meshwright.verbs.largest import largest as largest
     from meshwright.verbs.plan import plan as plan
+    from meshwright.verbs.plan_cache import plan_cache as plan_cache
     from meshwright.verbs.report import report as report
     from meshwright.verbs.report.writing import Reported as Reported
     from meshwright.verbs.run.training import run as run
@@ -92,6 +94,7 @@ _HOMES = {
     "cost_models.specs.transformer": "TransformerSpec",
     "executor.microbenchmarks.calibrate": "calibrate",
     "meshwright.families.recommender.advised": "ShardingAdvised",
+    "meshwright.families.recommender.answering": "CacheServed",
     "meshwright.families.recommender.answers": "ShardingEstimated ShardingPlanned",
     "meshwright.families.recommender.served": "ServedRecommender",
     "meshwright.families.transformer.advise": "Advised",
@@ -121,6 +124,7 @@ _HOMES = {
     "meshwright.verbs.forecast.forecasted": "Forecasted",
     "meshwright.verbs.largest": "largest",
     "meshwright.verbs.plan": "plan",
+    "meshwright.verbs.plan_cache": "plan_cache",
     "meshwright.verbs.report": "report",
     "meshwright.verbs.report.writing": "Reported",
     "meshwright.verbs.run.training": "run",

@@ -14,6 +14,7 @@ from cost_models.files.histograms import steps_of
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec
+from executor.embeddings.bags import Bags
 from executor.embeddings.cache import CachedSets, HottestRows
 
 ROWS, WIDTH, BATCH = 200_000, 16, 512
@@ -28,7 +29,7 @@ def replay(cache: HottestRows | CachedSets, ids: np.ndarray) -> None:
     for place, batch in enumerate(batches):
         if place == len(batches) - COUNTED // BATCH:
             cache.counted = type(cache.counted)()
-        cache.look_up(batch)
+        cache.look_up(Bags(batch, torch.ones(len(batch), dtype=torch.int32)))
 
 
 def measured(

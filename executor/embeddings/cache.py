@@ -1,20 +1,23 @@
 """Caches of a table's rows on the device while serving: the rows used most for good, or sets of ways.
 
-    HottestRows    rows that were chosen beforehand, found by bisection
+    HottestRows    rows that were chosen beforehand: the first of a table, or any, found by bisection
     CachedSets     a row may lie in the ways of one set; the way used longest ago (`lru`), or least often (`lfu`), makes
                    room. `lfu` counts all rows and lets none in that was used less than what it would displace
 
-All rows are in host memory; vectors are those of that table, whatever the cache holds. Rows that a batch lacks are
-copied up once.
+All rows are below, in host memory or on its drive; vectors are those of that table, whatever the cache holds. Rows that
+a batch lacks are copied up once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+
+from executor.embeddings.bags import Bags, pooled
 
 WAYS = 32
 """Rows of a set: the lanes of a warp, which probe it at once."""
@@ -42,35 +45,57 @@ class Counted:
         return 1 - self.fetched / max(self.lookups, 1)
 
 
+class Rows(Protocol):
+    """All rows of a table as a cache reads them: a tensor in host memory, or what is like one."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """(rows, width)"""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its elements."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """(n,) rows in host memory → (n, D)"""
+
+
 class HottestRows:
     """Rows that stay on the device for good."""
 
-    def __init__(self, table: Tensor, rows: Tensor, device: torch.device) -> None:
-        """`table` (R, D) in host memory, `rows` (F,) of it to hold, each once."""
+    def __init__(self, table: Rows, rows: Tensor, device: torch.device) -> None:
+        """`table` (R, D) below, `rows` (F,) of it to hold, each once."""
         self.table = table
         ordered = rows.sort().values
         self.held = ordered.to(device)
+        self.first = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
+        """Whether these are the first rows of the table."""
         self.vectors = table[ordered].to(device)
         self.counted = Counted()
 
-    def look_up(self, ids: Tensor) -> Tensor:
-        """(N,) ids on the device → (N, D) vectors."""
-        slots = torch.searchsorted(self.held, ids).clamp_(max=max(len(self.held) - 1, 0))
-        found = self.held[slots] == ids if len(self.held) else torch.zeros_like(ids, dtype=torch.bool)
-        vectors = self.vectors.new_empty(len(ids), self.table.shape[1])
-        vectors[found] = self.vectors[slots[found]]
-        missing, places = torch.unique(ids[~found], return_inverse=True)
-        vectors[~found] = fetched(self.table, missing, self.counted)[places]
+    def look_up(self, bags: Bags) -> Tensor:
+        """Bags of ids on the device → (bags, D) sums of their vectors."""
+        ids, held = bags.values, len(self.held)
+        slots = ids if self.first else torch.searchsorted(self.held, ids).clamp_(max=max(held - 1, 0))
+        found = ids < held if self.first else self.held[slots] == ids
+        hits = int(found.sum())
         self.counted.lookups += len(ids)
-        self.counted.hits += int(found.sum())
-        return vectors
+        self.counted.hits += hits
+        if hits == len(ids):
+            return pooled(self.vectors, Bags(slots, bags.lengths))
+        here = Bags(slots, bags.lengths).where(found)
+        missing, places = torch.unique(ids[~found], return_inverse=True)
+        brought = pooled(
+            fetched(self.table, missing, self.counted), Bags(places, bags.lengths - here.lengths)
+        )
+        return brought.add_(pooled(self.vectors, here)) if hits else brought
 
 
 class CachedSets:
     """Sets of ways, from which the least used rows are evicted."""
 
     def __init__(
-        self, table: Tensor, rows: int, policy: Literal["lru", "lfu"], device: torch.device, ways: int = WAYS
+        self, table: Rows, rows: int, policy: Literal["lru", "lfu"], device: torch.device, ways: int = WAYS
     ) -> None:
         """Room for so many rows of `table` (R, D), in whole sets."""
         self.table = table
@@ -78,14 +103,16 @@ class CachedSets:
         self.tags = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
         self.used = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
         """When each way was used last, or how often its row."""
-        self.vectors = torch.zeros(self.sets * ways, table.shape[1], dtype=table.dtype, device=device)
-        self.uses = torch.zeros(len(table) if policy == "lfu" else 0, dtype=torch.int64, device=device)
+        every, width = table.shape
+        self.vectors = torch.zeros(self.sets * ways, width, dtype=table.dtype, device=device)
+        self.uses = torch.zeros(every if policy == "lfu" else 0, dtype=torch.int64, device=device)
         self.counted = Counted()
         self._now = 0
 
-    def look_up(self, ids: Tensor) -> Tensor:
-        """(N,) ids on the device → (N, D) vectors; missing rows are admitted for the next batch."""
+    def look_up(self, bags: Bags) -> Tensor:
+        """Bags of ids on the device → (bags, D) sums of their vectors; missing rows are admitted for the next batch."""
         self._now += 1
+        ids = bags.values
         rows, places, times = torch.unique(ids, return_inverse=True, return_counts=True)
         if self.policy == "lfu":
             self.uses[rows] += times
@@ -94,13 +121,13 @@ class CachedSets:
         found, way = same.any(1), same.int().argmax(1)
         worth = self.uses[rows] if self.policy == "lfu" else torch.full_like(rows, self._now)
         self.used[sets[found], way[found]] = worth[found]
-        vectors = self.vectors.new_empty(len(rows), self.table.shape[1])
+        vectors = self.vectors.new_empty(len(rows), self.vectors.shape[1])
         vectors[found] = self.vectors[sets[found] * self.ways + way[found]]
         vectors[~found] = brought = fetched(self.table, rows[~found], self.counted)
         self._admit(rows[~found], sets[~found], worth[~found], brought)
         self.counted.lookups += len(ids)
         self.counted.hits += int(times[found].sum())
-        return vectors[places]
+        return pooled(vectors, Bags(places, bags.lengths))
 
     def _admit(self, rows: Tensor, sets: Tensor, worth: Tensor, vectors: Tensor) -> None:
         """Admit each row in place of the least used way of its set; the most used rows of a set come first."""
@@ -119,9 +146,9 @@ class CachedSets:
         self.vectors[sets * self.ways + way] = vectors[better]
 
 
-def fetched(table: Tensor, rows: Tensor, counted: Counted) -> Tensor:
-    """Rows of the table in host memory, copied to the device of their ids."""
-    vectors = table[rows.to(table.device)]
+def fetched(table: Rows, rows: Tensor, counted: Counted) -> Tensor:
+    """Rows of the table below, copied to the device of their ids."""
+    vectors = table[rows.cpu()]
     counted.fetched += len(rows)
     counted.up_bytes += vectors.nbytes
     return vectors.to(rows.device)

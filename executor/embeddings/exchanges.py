@@ -117,13 +117,17 @@ class Peers:
     ) -> dist.Work | None:
         """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each. `later`: return what to wait
         for."""
-        return dist.all_to_all_single(came, sent, list(counts), list(sizes), group=self.group, async_op=later)
+        work: dist.Work | None = dist.all_to_all_single(
+            came, sent, list(counts), list(sizes), group=self.group, async_op=later
+        )
+        return work
 
     def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
         dist.reduce_scatter_tensor(mine, parts, group=self.group)
 
     def _all_gather(self, everyone: Tensor, mine: Tensor, *, later: bool = False) -> dist.Work | None:
-        return dist.all_gather_into_tensor(everyone, mine, group=self.group, async_op=later)
+        work: dist.Work | None = dist.all_gather_into_tensor(everyone, mine, group=self.group, async_op=later)
+        return work
 
 
 class Alone(Peers):

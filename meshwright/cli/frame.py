@@ -32,6 +32,7 @@ from meshwright.verbs.plan import plan_command
 from meshwright.verbs.plot import plot_command
 from meshwright.verbs.report import report_command
 from meshwright.verbs.run import run_command
+from meshwright.verbs.serve import serve_command
 from meshwright.verbs.tokens import tokens_command
 from meshwright.verbs.validate import validate_command
 from meshwright.verbs.verify import verify_command
@@ -67,6 +68,7 @@ VERBS: tuple[Command[Any], ...] = (
     doctor_command,
     run_command,
     emulate_command,
+    serve_command,
     export_command,
     import_command,
     tokens_command,

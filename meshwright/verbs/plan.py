@@ -20,7 +20,7 @@ from meshwright.verbs.contract.family import (
     verbs_of_plan,
 )
 from meshwright.verbs.largest import LargestFlags, answer_largest
-from meshwright.verbs.serve import ServeFlags, answer_serving
+from meshwright.verbs.plan_cache import CacheFlags, answer_serving
 
 if TYPE_CHECKING:
     from cost_models.documents import Document
@@ -114,7 +114,7 @@ def plan(options: PlanOptions) -> PlanAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFlags(ServeFlags, LargestFlags, PlanOptions):
+class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
     """What `meshwright plan` takes: also the largest size, a cache for serving, and the question of a plan file."""
 
     replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, offers="plans")

@@ -1,114 +1,69 @@
-"""`plan --serve`: which rows of a recommender's tables every GPU caches while serving, and what that hits."""
+"""`serve`: lookups answered from the caches of a plan, hits and latency beside the predicted ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InputError, Problem
-from cost_models.flags import as_keywords, flag, flags_of, part_of, said, switch
-from meshwright.verbs.contract.answers import ServedAnswer
-from meshwright.verbs.contract.family import ServesCaches, option_word, verbs_with
+from cost_models.errors import InputError
+from cost_models.flags import as_keywords, flag, out, plan_file
+from meshwright.verbs.contract.answers import SavedAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import ServesCaches, verbs_with
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cost_models.specs.cluster import ClusterSpec
-    from cost_models.specs.recommender.model import RecommenderSpec
     from meshwright.terminal.output import Output
-    from meshwright.verbs.plan import PlanFlags
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cache:
-    """The cache of every GPU: of a size, or the smallest with a share of hits."""
-
-    cache: str | float | None = flag(
-        "SIZE", "Size of the cache; default what memory is left.", only_with="serve"
-    )
-    hits: str | float | None = flag(
-        "SHARE", "The smallest cache with this share of hits, e.g. 95%.", only_with="serve"
-    )
-    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once.", only_with="serve")
-    policy: str | None = flag("WHICH", "Rows it keeps: hottest (default) or lru.", only_with="serve")
-    zipf: float | None = flag(
-        "S", "Zipf exponent of tables without one.", kind=float, least=0, most=5, only_with="serve"
-    )
-    drive_rate: str | float | None = flag("RATE", "Of a node's drives, below its memory.", only_with="serve")
+    from planner.serving.serving_plan import ServingPlan
 
 
 @dataclass(frozen=True)
-class ServeOptions(Cache):
+class ServeOptions:
     """What `serve` takes."""
 
-    model: str | Path | RecommenderSpec
-    cluster: str | ClusterSpec
+    plan: ServingPlan | str | Path = field(
+        metadata=plan_file("Plan of a cache, written by `meshwright plan --serve -o`.")
+    )
     _: KW_ONLY
-    gpus: int | None = None
-    precision: str | None = None
-    host_memory: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeFlags(Cache):
-    """Flags of `plan` that only serving knows."""
-
-    serve: bool = switch("A recommender's cache on each GPU, not training; --serve --help.", after="by")
-
-    def require_serving(self) -> None:
-        """Raises InputError where one is said without `--serve`."""
-        names = [name for name in flags_of(Cache) if getattr(self, name) is not None]
-        if names and not self.serve:
-            problems = [Problem(option_word(name), "goes with --serve") for name in names]
-            raise InputError("flags of serving without `--serve`", problems=problems)
+    requests: Path | None = flag("FILE", "Requests: a line of JSON each, tables and their ids.", kind=Path)
+    synthetic: int | None = flag(
+        "N", "Samples drawn for each size of batch; default 65536.", kind=int, least=1, most=10**9
+    )
+    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once; default the plan's.")
+    scale: float = flag("SHARE", "Of the plan's rows, in every table and tier.", kind=float, default=1.0)
+    weights: Path | None = flag("DIR", "Checkpoints of `run` with the tables; default drawn.", kind=Path)
+    drive: Path | None = flag("DIR", "Folder for rows that lie on the drive.", kind=Path)
 
 
 @as_keywords(ServeOptions)
-def serve(options: ServeOptions) -> ServedAnswer:
-    """Plan the cache of every GPU: of a size (`8GiB`; all that is left of a GPU unless said), or the smallest with a
-    share of hits (`95%`).
+def serve(options: ServeOptions) -> SavedAnswer:
+    """Answer lookups on one device of this machine from the cache, host memory and drive that a plan fills.
 
-    `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
-    `hottest` or `lru`, `drive_rate` what the drives of a node read where host memory does not hold all tables (the
-    cluster's own unless said).
+    `requests` is a file; else `synthetic` samples are drawn as the model's tables are used. `batch` are the samples
+    answered at once, `scale` a share of the plan's rows, `weights` a folder of checkpoints, `drive` a folder.
 
     Raises:
-        InputError: what was asked is wrong; everything that is, at once.
-        InfeasibleError: the cache does not fit the GPU, or the tables the host.
+        InputError: a broken plan, or requests or weights that do not go with it; everything that is, at once.
+        HostError: no torch, or too little memory or room on the drive.
     """
     family: ServesCaches = verbs_with("serve")
     return family.serve(options)
 
 
-def answer_serving(options: PlanFlags, output: Output) -> None:
-    """Plan the cache and print."""
-    from meshwright.inputs.questions import single_count
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags(ServeOptions):
+    """What `meshwright serve` takes."""
 
-    _require_meant(options)
+    out: Path | None = out("Write the vectors of the requests, as arrays by table (.npz).")
+
+
+@command(ServeFlags, name="serve")
+def serve_command(options: ServeFlags, output: Output) -> None:
+    """Answer lookups of a recommender from its planned caches."""
     output.check_places(options.out)
-    count = single_count(options.gpus)
-    if options.gpus is not None and count is None:
-        raise InputError(f"--gpus: `{options.gpus}` is not one number of GPUs", hint="--serve asks about one")
-    family: ServesCaches = verbs_with("serve")
-    answer = family.serve(replace(part_of(options, ServeOptions), gpus=count))
-    output.assumed(answer.assumptions)
+    if options.out is not None and options.requests is None:
+        raise InputError("-o writes the vectors of requests, and there are none", hint="--requests FILE")
+    answer = verbs_with("serve").serve(options)
     output.show(answer, options.out)
-    output.wrote(options.out, lambda file: f"meshwright plot cache {file}")
-
-
-def _require_meant(options: PlanFlags) -> None:
-    nouns = {"MODEL": options.model, "CLUSTER": options.cluster}
-    if missing := [noun for noun, value in nouns.items() if not value]:
-        raise InputError(
-            "nothing to serve",
-            problems=[Problem(noun, "missing") for noun in missing],
-            hint="meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB",
-        )
-    strange = [name for name in said(options) if name not in ("gpus", "precision", "host_memory")]
-    strange += [name for name in ("top", "replay") if getattr(options, name) is not None]
-    if strange:
-        raise InputError(
-            "`--serve` takes fewer flags",
-            problems=[Problem(option_word(name), "means nothing beside --serve") for name in strange],
-        )
+    output.wrote(options.out, lambda file: f"numpy.load({str(file)!r})")

@@ -119,6 +119,28 @@ def plan_cache(
     )
 
 
+def scaled(plan: ServingPlan, share: float) -> ServingPlan:
+    """The plan of a model whose tables, cache and host memory are all this share of its own.
+
+    Raises:
+        InputError: a table has a recorded histogram, which tells of its own rows alone.
+    """
+    question = plan.question
+    if recorded := [one.name for one in question.model.classes if one.histogram]:
+        raise InputError(
+            f"table `{recorded[0]}` has a recorded histogram, which says nothing of a smaller table",
+            hint="leave out --scale",
+        )
+    smaller = {
+        kind: tuple(one.model_copy(update={"rows": max(1, round(one.rows * share))}) for one in tables)
+        for kind, tables in (("tables", question.model.tables), ("wide", question.model.wide))
+    }
+    host = question.cluster.host_memory
+    cluster = question.cluster.model_copy(update={"host_memory": host and host * share})
+    changed = {"model": question.model.model_copy(update=smaller), "cluster": cluster}
+    return plan_cache(question.model_copy(update=changed), cache_bytes=plan.cache_bytes * share)
+
+
 def require_host(question: ServingQuestion) -> None:
     """Raises InfeasibleError where host memory has to hold all tables and is too small."""
     room, needs = usable_host_memory(question.cluster), question.tables.bytes

@@ -18,15 +18,16 @@ from cost_models.units import parse_bandwidth, parse_bytes
 from meshwright.families.recommender.served import ServedRecommender
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
-from meshwright.verbs.serve import ServeOptions
-from planner.serving.serving_plan import ServingQuestion, plan_cache
+from meshwright.verbs.plan_cache import CacheOptions
+from planner.serving import serving_plan
+from planner.serving.serving_plan import ServingQuestion
 
 BATCHES = (64, 256, 1024, 4096, 16384)
 """Samples of a batch, where nobody says."""
 _SHARE = re.compile(r"\d{1,3}(\.\d+)?%?|0?\.\d+", re.ASCII)
 
 
-def serve(options: ServeOptions) -> ServedRecommender:
+def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
     spec = problems.read(lambda: _model(options.model))
@@ -35,7 +36,7 @@ def serve(options: ServeOptions) -> ServedRecommender:
     size = problems.read(lambda: _amount(options.cache, parse_bytes, "--cache"))
     rate = problems.read(lambda: _amount(options.drive_rate, parse_bandwidth, "--drive-rate"))
     share = problems.read(lambda: _share(options.hits))
-    batches = problems.read(lambda: _batches(options.batch))
+    batches = problems.read(lambda: read_batches(options.batch, BATCHES))
     problems.read(lambda: _require_known(options.precision, tuple(ELEMENT_BYTES), "--precision"))
     problems.read(lambda: _require_known(options.policy, POLICIES, "--policy"))
     problems.read(lambda: _require_one(options.cache, options.hits))
@@ -55,7 +56,7 @@ def serve(options: ServeOptions) -> ServedRecommender:
         batches=batches,
         drive_rate=rate or (held.drive.read if held.drive else None),
     )
-    plan = plan_cache(question, cache_bytes=size, hits=share)
+    plan = serving_plan.plan_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
 
 
@@ -111,10 +112,10 @@ def _share(said: str | float | None) -> float | None:
     return share
 
 
-def _batches(said: str | int | Sequence[int] | None) -> tuple[int, ...]:
-    """Read `64,1024`."""
+def read_batches(said: str | int | Sequence[int] | None, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """Read `64,1024`; `usual` where nobody says. Raises InputError."""
     if said is None:
-        return BATCHES
+        return usual
     words = (
         [str(said)] if isinstance(said, int) else said.split(",") if isinstance(said, str) else map(str, said)
     )

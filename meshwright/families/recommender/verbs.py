@@ -13,6 +13,7 @@ from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
     from meshwright.families.recommender.advised import ShardingAdvised
+    from meshwright.families.recommender.answering import CacheServed
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
     from meshwright.families.recommender.imported import ImportQuestion
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plan_cache import CacheOptions
     from meshwright.verbs.plot.requests import PictureRequest
     from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
@@ -81,8 +83,13 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
 
         return ask_import(options)
 
-    def serve(self, options: ServeOptions) -> ServedRecommender:
-        from meshwright.families.recommender.serving import serve
+    def plan_cache(self, options: CacheOptions) -> ServedRecommender:
+        from meshwright.families.recommender.serving import plan_cache
+
+        return plan_cache(options)
+
+    def serve(self, options: ServeOptions) -> CacheServed:
+        from meshwright.families.recommender.answering import serve
 
         return serve(options)
 

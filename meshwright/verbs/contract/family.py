@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.export import ImportOptions
     from meshwright.verbs.largest import LargestOptions
     from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plan_cache import CacheOptions
     from meshwright.verbs.plot.requests import PictureRequest
     from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
@@ -110,8 +111,11 @@ class FindsLargest(Protocol):
 class ServesCaches(Protocol):
     """A family whose tables are cached while serving."""
 
-    def serve(self, options: ServeOptions) -> ServedAnswer:
+    def plan_cache(self, options: CacheOptions) -> ServedAnswer:
         """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
+
+    def serve(self, options: ServeOptions) -> SavedAnswer:
+        """Answer lookups from a planned cache. Raises InputError, HostError."""
 
 
 class Verbs(Protocol[P]):

@@ -12,6 +12,7 @@ from cost_models.files.histograms import steps_of
 from cost_models.recommender.accesses import accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec
+from executor.embeddings.bags import Bags, pooled
 from executor.embeddings.cache import CachedSets, HottestRows
 
 ROWS, HELD, BATCH = 50_000, 4096, 512
@@ -37,12 +38,17 @@ def table() -> torch.Tensor:
     return torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
 
 
+def each(ids: torch.Tensor) -> Bags:
+    """Bags of one id."""
+    return Bags(ids, torch.ones(len(ids), dtype=torch.int32))
+
+
 def replay(cache: HottestRows | CachedSets, ids: np.ndarray, warm: int) -> None:
     """All ids in batches; the first `warm` of them are not counted."""
     for place, batch in enumerate(torch.from_numpy(ids).split(BATCH)):
         if place * BATCH >= warm > 0:
             cache.counted, warm = type(cache.counted)(), 0
-        cache.look_up(batch)
+        cache.look_up(each(batch))
 
 
 @pytest.mark.parametrize("kind", ["hottest", "lru", "lfu"])
@@ -55,20 +61,31 @@ def test_vectors_are_those_of_the_table(kind: str) -> None:
         else CachedSets(rows, 300, kind, CPU, ways=4)  # type: ignore[arg-type]
     )
     for batch in torch.from_numpy(ids).split(501):
-        assert torch.equal(cache.look_up(batch), rows[batch])
+        assert torch.equal(cache.look_up(each(batch)), rows[batch])
     assert cache.counted.lookups == 20_000
     assert cache.counted.up_bytes == cache.counted.fetched * 16
     assert 0 < cache.counted.hits < 20_000
+
+
+@pytest.mark.parametrize("kind", ["hottest", "first", "lru"])
+def test_bags_add_up_what_the_cache_has_and_what_it_lacks(kind: str) -> None:
+    rows, held = table(), torch.arange(40, 340) if kind == "hottest" else torch.arange(300)
+    cache = CachedSets(rows, 320, "lru", CPU) if kind == "lru" else HottestRows(rows, held, CPU)
+    ids = torch.from_numpy(zipf_ids(1.0, 3000)) % 900
+    bags = Bags(ids, torch.tensor([0, 1, 2, 7, 0] * 300, dtype=torch.int32))
+    for _ in range(2):
+        torch.testing.assert_close(cache.look_up(bags), pooled(rows, bags))
+    assert 0 < cache.counted.hits < 6000
 
 
 def test_an_empty_cache_and_an_empty_batch() -> None:
     rows = table()
     nothing = HottestRows(rows, torch.empty(0, dtype=torch.int64), CPU)
     ids = torch.tensor([5, 5, 9])
-    assert torch.equal(nothing.look_up(ids), rows[ids])
+    assert torch.equal(nothing.look_up(each(ids)), rows[ids])
     assert nothing.counted.fetched == 2
-    assert nothing.look_up(ids[:0]).shape == (0, 4)
-    assert CachedSets(rows, 64, "lru", CPU).look_up(ids[:0]).shape == (0, 4)
+    assert nothing.look_up(each(ids[:0])).shape == (0, 4)
+    assert CachedSets(rows, 64, "lru", CPU).look_up(each(ids[:0])).shape == (0, 4)
 
 
 @pytest.mark.parametrize("exponent", [0.8, 0.9, 1.0, 1.1, 1.2])

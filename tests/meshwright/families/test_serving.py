@@ -43,7 +43,7 @@ def test_text_json_and_python_say_the_same(
     assert all(len(line) <= 80 for line in text.splitlines())
     _, out, _ = told(capsys, *asked, "--json")
     record = json.loads(out)
-    answer = mw.serve(model, "dgx-h100", gpus=1, cache="1GiB")
+    answer = mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB")
     assert record["serving"]["hits"] == answer.plan.hits
     assert f"serves {100 * answer.plan.hits:.1f} %" in text
     assert answer.plan.hits > answer.one_share_hits + 0.03
@@ -52,15 +52,15 @@ def test_text_json_and_python_say_the_same(
 
 
 def test_the_smallest_cache_with_a_share_of_hits_has_it(model: str) -> None:
-    asked = mw.serve(model, "dgx-h100", gpus=1, hits="95%").plan
+    asked = mw.plan_cache(model, "dgx-h100", gpus=1, hits="95%").plan
     assert asked.hits == pytest.approx(0.95, abs=1e-6)
-    again = mw.serve(model, "dgx-h100", gpus=1, cache=asked.cache_bytes).plan
+    again = mw.plan_cache(model, "dgx-h100", gpus=1, cache=asked.cache_bytes).plan
     assert again.cached_rows == asked.cached_rows
-    assert mw.serve(model, "dgx-h100", gpus=1, cache=0.98 * asked.cache_bytes).plan.hits < 0.95
+    assert mw.plan_cache(model, "dgx-h100", gpus=1, cache=0.98 * asked.cache_bytes).plan.hits < 0.95
 
 
 def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
-    small, large = (mw.serve(model, "dgx-h100", gpus=1, cache=size) for size in ("100MiB", "10GiB"))
+    small, large = (mw.plan_cache(model, "dgx-h100", gpus=1, cache=size) for size in ("100MiB", "10GiB"))
     for answer in (small, large):
         for one in answer.batches:
             parts = one["cache_seconds"] + one["host_seconds"] + one["drive_seconds"]
@@ -69,15 +69,15 @@ def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
         few["latency_seconds"] > many["latency_seconds"]
         for few, many in zip(small.batches, large.batches, strict=True)
     )
-    lru = mw.serve(model, "dgx-h100", gpus=1, cache="100MiB", policy="lru")
+    lru = mw.plan_cache(model, "dgx-h100", gpus=1, cache="100MiB", policy="lru")
     assert lru.plan.hits < small.plan.hits
 
 
 def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:
     small: dict[str, Any] = {"gpus": 1, "cache": "1GiB", "host_memory": "20GiB"}
     with pytest.raises(InfeasibleError, match="do not fit host memory"):
-        mw.serve(model, "dgx-h100", **small)
-    answer = mw.serve(model, "dgx-h100", **small, drive_rate="7GB/s")
+        mw.plan_cache(model, "dgx-h100", **small)
+    answer = mw.plan_cache(model, "dgx-h100", **small, drive_rate="7GB/s")
     assert all(one["drive_seconds"] > 0 for one in answer.batches)
     held = rows_on_host(answer.plan.question)
     tables = answer.plan.question.tables
@@ -90,27 +90,27 @@ def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(
         "kind: recommender\ntables: [{name: a, rows: 4, width: 4, histogram: clicks.npy}]\n"
     )
-    answer = mw.serve(tmp_path / "small.yaml", "dgx-h100", gpus=1, cache=2 * 32)
+    answer = mw.plan_cache(tmp_path / "small.yaml", "dgx-h100", gpus=1, cache=2 * 32)
     assert answer.plan.cached_rows == (2,)
     assert answer.plan.hits == pytest.approx(0.9)
 
 
 def test_a_cache_larger_than_the_gpu_is_no(model: str) -> None:
     with pytest.raises(InfeasibleError, match="does not fit `h100-sxm`"):
-        mw.serve(model, "dgx-h100", gpus=1, cache="200GiB")
+        mw.plan_cache(model, "dgx-h100", gpus=1, cache="200GiB")
 
 
 def test_tables_that_say_nothing_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("kind: recommender\ntables: [{name: a, rows: 1000, width: 4}]\n")
-    assert "used alike" in mw.serve(tmp_path / "a.yaml", "dgx-h100", gpus=1).assumptions[0]
-    assumed = mw.serve(tmp_path / "a.yaml", "dgx-h100", gpus=1, zipf=1.0, hits=0.5)
+    assert "used alike" in mw.plan_cache(tmp_path / "a.yaml", "dgx-h100", gpus=1).assumptions[0]
+    assumed = mw.plan_cache(tmp_path / "a.yaml", "dgx-h100", gpus=1, zipf=1.0, hits=0.5)
     assert "exponent 1" in assumed.assumptions[0]
     assert assumed.plan.cached_rows[0] < 100
 
 
 def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
     path = tmp_path / "serving.yaml"
-    mw.serve(model, "dgx-h100", gpus=1, cache="1GiB").save(path)
+    mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB").save(path)
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     with pytest.raises(InputError):
@@ -122,7 +122,7 @@ def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
 
 def test_the_picture_shows_both_and_the_plan(model: str, tmp_path: Path) -> None:
     path = tmp_path / "serving.yaml"
-    mw.serve(model, "dgx-h100", gpus=1, cache="1GiB", batch="64,4096").save(path)
+    mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB", batch="64,4096").save(path)
     drawn = plot("cache", path).drawing
     frame = drawn.frame
     assert frame["chosen"].sum() == 2
