@@ -19,7 +19,8 @@ from typing import Literal, get_args
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from cost_models.reliability.forecast import forecast, job_of
+from cost_models.reliability.forecast import forecast
+from cost_models.reliability.job import job_of
 from cost_models.specs.operations import OperationsSpec
 
 ObjectiveName = Literal["time", "mfu", "gpu-hours", "cost", "memory", "gpus"]

@@ -15,71 +15,10 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown
-from cost_models.memory.states import MOMENTS
-from cost_models.operators.parameters import total_parameters
-from cost_models.question import Question
+from cost_models.reliability.job import Job
 from cost_models.reliability.segments import Segment, Waiting, best_work, truncated, waiting
 from cost_models.specs.operations import OperationsSpec
-from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bandwidth, format_bytes, format_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A training job, as its forecast needs it."""
-
-    steps: int
-    step_seconds: float
-    checkpoint_bytes: float
-    """Weights and states of the whole model, once."""
-    gpus: int
-    nodes: int
-    host_bandwidth: float | None
-    """Bytes/s that a GPU has of the link to its host; None: unknown."""
-    watts: float | None = None
-    """Power limit of a GPU."""
-    start: Breakdown | None = None
-    """Seconds from the launcher's call until the model can be built, by part; no restart is quicker. None: unknown."""
-
-    @property
-    def start_seconds(self) -> float:
-        """Seconds of a start; 0 where they are unknown."""
-        return 0.0 if self.start is None else self.start.total
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all steps, one after another."""
-        return self.steps * self.step_seconds
-
-
-def job_of(question: Question, step_seconds: float) -> Job:
-    """The job of a question, with steps of `step_seconds`.
-
-    Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
-    """
-    training, cluster = question.training, question.cluster
-    assert training.tokens is not None
-    link = min((one.cluster.gpu.host_bandwidth or math.inf) for one in question.by_pool)
-    return Job(
-        steps=math.ceil(training.tokens / training.tokens_per_step),
-        step_seconds=step_seconds,
-        checkpoint_bytes=checkpoint_bytes(question),
-        gpus=cluster.num_gpus,
-        nodes=cluster.nodes,
-        host_bandwidth=None if math.isinf(link) else link / cluster.gpus_per_host_link,
-        watts=cluster.gpu_watts or cluster.gpu.tdp_watts,
-    )
-
-
-def checkpoint_bytes(question: Question) -> float:
-    """Bytes of weights, master weights and moments: 14 a parameter with Adam in 16 bits over fp32."""
-    training = question.training
-    state = STATE_BYTES[training.state_dtype]
-    moment = STATE_BYTES[training.moment_dtype or training.state_dtype]
-    master = state if training.element_bytes < 4 else 0.0
-    each = training.element_bytes + master + moment * MOMENTS[training.optimizer]
-    return total_parameters(question.model) * each
-
 
 LEAST_GOODPUT = 1e-3
 """A job that trains for less of its time never ends."""
@@ -106,6 +45,15 @@ class Forecast:
     """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
     flush: float
     """Seconds in which hosts write it to storage."""
+
+    read: float = 0.0
+    """Seconds in which a restart reads it."""
+
+    @property
+    def resumes(self) -> Breakdown | None:
+        """Seconds of the executor's restart by part; None: of another trainer."""
+        again = self.job.again
+        return None if again is None else Breakdown.of(**again.as_dict(), checkpoint=self.read)
 
     @property
     def segments(self) -> float:
@@ -217,8 +165,8 @@ def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> 
 def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts: bool) -> Forecast:
     copy, flush = operations.pause + _copy(job, operations), job.checkpoint_bytes / operations.storage_write
     saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
-    read = job.checkpoint_bytes / (operations.storage_read or operations.storage_write)
-    restart = operations.detection + max(operations.restart, job.start_seconds) + read
+    read = job.reading(operations.storage_read or operations.storage_write)
+    restart = operations.detection + max(operations.restart, job.again.total if job.again else 0.0) + read
     between = operations.mtbf / job.gpus
     if between <= restart:
         raise InfeasibleError(
@@ -243,6 +191,7 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
         maintained=0.0 if stop is None else min(0.99, (stop.takes + restart + saving) / stop.every),
         copy=copy,
         flush=flush,
+        read=read,
     )
     return with_every(found, every or min(best_steps(step), job.steps))
 

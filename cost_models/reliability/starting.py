@@ -1,7 +1,11 @@
-"""What a start of the executor takes until its model can be built, from measured constants (`data/errors/start.yaml`).
+"""What a start of the executor takes by the parts that `run` reports, from constants (`data/errors/start.yaml`).
 
     processes   CPU seconds of torchrun's process and then of a rank's, until it can join: Python, torch
     groups      request · ranks · (Σ over a rank's groups of n ranks (1 + 2 ⌈log2 n⌉) + 2 (⌈log2 ranks⌉ − 1))
+    weights     seconds to build a block, times a rank's; and, unless they are loaded, to draw what the rank updates
+    first_step  what it takes longer than later ones on the host: torch works out how operators on shards are split
+
+Draws on a GPU move `draw_bytes` of its memory for an element; on a CPU their pieces stay in a cache.
 
 One process serves the store that ranks meet at, so that requests of all ranks come one after another. A rank asks for
 the addresses of those with whom it speaks: log2 n of a group for a sum or a gathering, as many more of all ranks, but
@@ -9,8 +13,8 @@ for its neighbour, for a barrier. By default
 each rank asks for all others of each of its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et
 al. 2024, "MegaScale", section 3.5, counts barriers that do, too: 1,047 s on 2,048 GPUs, below 5 s without).
 
-Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; weights
-and first step, which `run` measures.
+Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; what a
+GPU's first step loads and allocates.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ from math import ceil, log2
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown
 from cost_models.files import read_errors
+from cost_models.memory.device import is_own_host
+from cost_models.operators.parameters import total_parameters
+from cost_models.question import Question
+from cost_models.reliability.resuming import copies
 
 
 def group_sizes(layout: Layout) -> tuple[int, ...]:
@@ -44,11 +52,20 @@ def store_seconds(ranks: int, requests_of_rank: int) -> float:
     return ranks * requests_of_rank * float(read_errors("start")["request"])
 
 
-def start_up(layout: Layout) -> Breakdown:
-    """Seconds of a start by part."""
+def start_up(question: Question, layout: Layout, *, drawn: bool = True) -> Breakdown:
+    """Seconds of a start by part; weights that are not `drawn` are loaded."""
+    seconds = read_errors("start")
+    blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
+    weights = blocks * float(seconds["split_block" if split else "block"])
+    if drawn:
+        elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
+        on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
+        weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
     return Breakdown.of(
-        processes=float(read_errors("start")["processes"]),
+        processes=float(seconds["processes"]),
         groups=store_seconds(layout.num_gpus, requests(group_sizes(layout))),
+        weights=weights,
+        first_step=blocks * float(seconds["first_split_block"]) if split else 0.0,
     )
 
 

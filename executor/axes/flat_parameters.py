@@ -96,6 +96,13 @@ class FlatParameters:
         """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
         self.optimizer = make([self.shard])
 
+    @property
+    def same(self) -> dist.ProcessGroup | None:
+        """The ranks that update the same share; None: this one alone."""
+        if self.shards == 1 and dist.get_world_size(self.group) > 1:
+            return self.group if self.copies is None else None  # no group is of both
+        return self.copies
+
     def holds(self, parameter: Tensor) -> bool:
         """Whether a parameter lies in this buffer."""
         return id(parameter) in self._starts

@@ -20,17 +20,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, LoadPieces, Saved, SavePieces, whole
+from executor.checkpoints.contents import Contents, HostCopy, LoadPieces, Saved, SavePieces, whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     BrokenError,
     Manifest,
     Progress,
+    ReadingClock,
     RecommenderProgress,
     changes,
     differences,
@@ -55,22 +55,6 @@ class Resumed:
     """What a person should know: which checkpoint, and which were broken and why."""
 
 
-class _HostCopy(AsyncStager):
-    """Copies the state to host memory, all that training waits for."""
-
-    _synchronize_after_execute = False
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Views → copies in host memory."""
-        return {name: held.staged() for name, held in state_dict.items()}
-
-    def synchronize_staging(self) -> None:
-        """Nothing is left to do: the copy is made when `stage` returns."""
-
-    def close(self) -> None:
-        """Nothing is held between saves."""
-
-
 class Checkpointer:
     """The checkpoints of one run; every rank makes one, right after its engine and before the first step."""
 
@@ -81,6 +65,8 @@ class Checkpointer:
             self.group = dist.new_group(backend="gloo")
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
+        self._read = ReadingClock()
+        """Of files, for their digests."""
         self._running: tuple[int, Future[Any]] | None = None
         self._told = threading.Event()
         """Set once the running save was reported."""
@@ -141,7 +127,7 @@ class Checkpointer:
             storage_writer=writer,
             planner=SavePieces(),
             process_group=self.group,
-            async_stager=_HostCopy(),
+            async_stager=HostCopy(),
         )
         assert isinstance(future, Future)
         self._running = step, future
@@ -215,7 +201,7 @@ class Checkpointer:
         path = self.folder.at(step)
         try:
             manifest = read_manifest(path)
-            problems = problems_of(manifest, path, dist.get_rank(), dist.get_world_size())
+            problems = problems_of(manifest, path, dist.get_rank(), dist.get_world_size(), self._read)
         except BrokenError as error:
             problems = [str(error)]
         found = self._of_all_ranks(problems)
@@ -249,11 +235,12 @@ class Checkpointer:
         if manifest.progress.split == mine.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
         reader = PieceReader(self.folder.at(step), manifest)
-        planner = LoadPieces(self.state.substitutes(contents))
+        planner = LoadPieces(self.state.substitutes(contents), once=self._reads_once())
         try:
             with torch.no_grad():
                 everything = {**contents, **generators}
                 load(everything, storage_reader=reader, planner=planner, process_group=self.group)
+                planner.send(self.state.device)
                 self.state.make_anew(planner.beyond)
         except CheckpointException as error:
             raise RunError(
@@ -261,6 +248,12 @@ class Checkpointer:
             ) from error
         self.state.spread()
         self._restore_random(generators, step)
+
+    def _reads_once(self) -> bool:
+        """Whether ranks that hold the same share the reading, at the rate at which they read for the digests."""
+        told = gather_json((self._read.size, self._read.seconds), self.group)
+        size, seconds = map(sum, zip(*told, strict=True))
+        return self.state.reads_once(size / max(seconds, 1e-9))
 
     def _restore_random(self, generators: Contents, step: int) -> None:
         """Restore the generators; where none was saved for this rank, seed them from its own seed and the step."""

@@ -5,7 +5,7 @@ is the end of a row, whole rows and the beginning of a row: at most 2·dims − 
 
 Planners are those of `torch.distributed.checkpoint`, whose own know whole tensors and `DTensor`s only. Everything else
 is torch's: of replicas one rank writes, writes must cover every tensor without overlap, and reads intersect boxes,
-which is what resharding is.
+which is what resharding is. Of ranks that hold the same, each may read a part and send it to the others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -34,9 +36,13 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.staging import AsyncStager
 
 from executor.boxes import Box
 from executor.checkpoints.manifest import Progress, RecommenderProgress
+
+_SENT_BYTES = 1 << 26
+"""Of an item are sent at a time, about: what is in host memory has a copy on the device meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ class Held:
     shape: tuple[int, ...]
     dtype: torch.dtype
     pieces: list[Piece] = field(default_factory=list)
+    same: dist.ProcessGroup | None = None
+    """The ranks that hold the same pieces; None: this one alone."""
 
     def staged(self) -> Held:
         """A copy in host memory, which training does not change."""
@@ -72,10 +80,26 @@ class Held:
 Contents = dict[str, Held]
 
 
-def whole(tensor: Tensor) -> Held:
-    """The entry of a tensor that is whole on this rank."""
+def whole(tensor: Tensor, same: dist.ProcessGroup | None = None) -> Held:
+    """The entry of a tensor that is whole on this rank, and on those that hold the `same`."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
-    return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
+    return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], same)
+
+
+class HostCopy(AsyncStager):
+    """Copies the state to host memory, all that training waits for."""
+
+    _synchronize_after_execute = False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Views → copies in host memory."""
+        return {name: held.staged() for name, held in state_dict.items()}
+
+    def synchronize_staging(self) -> None:
+        """Nothing is left to do: the copy is made when `stage` returns."""
+
+    def close(self) -> None:
+        """Nothing is held between saves."""
 
 
 class Saved(Protocol):
@@ -96,6 +120,9 @@ class Saved(Protocol):
 
     def spread(self) -> None:
         """Copy loaded `contents` to all places that hold the same; every rank calls it."""
+
+    def reads_once(self, rate: float) -> bool:
+        """Whether one of the ranks that hold the same is to read it and send it, where each reads `rate` bytes/s."""
 
     def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
         """The progress of the run after `step` steps on this data, as checkpoints keep it."""
@@ -132,12 +159,17 @@ class LoadPieces(DefaultLoadPlanner):
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
     its first dim since it was saved (a vocabulary padded for other tensor ranks): `beyond` has the rows that it has now
-    and had not then. All else must be there, as nothing else gives it values.
+    and had not then. All else must be there, as nothing else gives it values. With `once` each item that several ranks
+    want is read by one of them, each of which has as many bytes to read, and sent by `send`.
     """
 
-    def __init__(self, substitutes: dict[str, str]) -> None:
+    def __init__(self, substitutes: dict[str, str], *, once: bool = False) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.substitutes = substitutes
+        self.substitutes, self.once = substitutes, once
+        self._sent: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
+        """Items, who want them, and which of these reads."""
+        self._dealt: dict[dist.ProcessGroup, list[int]] = {}
+        """Bytes that each rank of a group reads for all."""
         self.contents: Contents = {}
         self.beyond: Contents = {}
         self.metadata: Metadata | None = None
@@ -165,8 +197,32 @@ class LoadPieces(DefaultLoadPlanner):
             )
             for item in reads:
                 destination = dataclasses.replace(item.dest_index, fqn=name)
-                items.append(dataclasses.replace(item, dest_index=destination))
+                item = dataclasses.replace(item, dest_index=destination)
+                if self._reads(item, held):
+                    items.append(item)
         return LoadPlan(items)
+
+    def send(self, device: torch.device) -> None:
+        """Send what one of several ranks has read to the others, by way of a device; they call it together."""
+        for item, group, reader in self._sent:
+            target = self.resolve_tensor(item)
+            for part in (
+                target.split(max(1, _SENT_BYTES * len(target) // target.nbytes)) if target.dim() else [target]
+            ):
+                sent = part.to(device).contiguous()
+                dist.broadcast(sent, group=group, group_src=reader)
+                if sent is not part:
+                    part.copy_(sent)
+
+    def _reads(self, item: ReadItem, held: Held) -> bool:
+        """Whether this rank reads an item; all ranks that hold the same decide alike."""
+        if not self.once or held.same is None:
+            return True
+        dealt = self._dealt.setdefault(held.same, [0] * dist.get_world_size(held.same))
+        reader = dealt.index(min(dealt))
+        dealt[reader] += prod(item.lengths) * held.dtype.itemsize
+        self._sent.append((item, held.same, reader))
+        return reader == dist.get_rank(held.same)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         """Checkpoints hold tensors only: bytes would have to be unpickled."""

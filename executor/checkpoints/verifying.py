@@ -12,16 +12,20 @@ from pathlib import Path
 
 from executor.boxes import Box
 from executor.checkpoints.contents import Contents
-from executor.checkpoints.manifest import MANIFEST, Manifest, SavedFile, SavedTensor, digest_of
+from executor.checkpoints.manifest import MANIFEST, Manifest, ReadingClock, SavedFile, SavedTensor, digest_of
 from executor.checkpoints.storage import key_of
 
 
-def problems_of(manifest: Manifest, folder: Path, share: int, shares: int) -> list[str]:
+def problems_of(
+    manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
+) -> list[str]:
     """A sentence for each tensor and each file that is not what it must be; `shares` readers divide them."""
     mine = list(manifest.tensors.items())[share::shares]
     problems = [f"{MANIFEST}: {found}" for name, one in mine if (found := _of_tensor(name, one, manifest))]
     for index, file in list(enumerate(manifest.files))[share::shares]:
-        problems += filter(None, [_of_file(file, folder / file.name) or _of_pieces(index, manifest, folder)])
+        problems += filter(
+            None, [_of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)]
+        )
     return problems
 
 
@@ -78,12 +82,12 @@ def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
     return "" if missing is None else f"no piece of `{name}` holds {_range(missing.offsets, missing.sizes)}"
 
 
-def _of_file(file: SavedFile, path: Path) -> str:
+def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
     try:
         size = path.stat().st_size
         if size != file.size_bytes:
             return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
-        if digest_of(path) != file.sha256:
+        if digest_of(path, clock) != file.sha256:
             return f"{file.name}: its bytes are not what was written (its digest differs)"
     except OSError as error:
         return f"{file.name}: {(error.strerror or str(error)).lower()}"

@@ -20,6 +20,8 @@ from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
+_TOGETHER = 64
+"""Parameters of one fused update: torch looks through all of its `DTensor`s for each of them at the first."""
 
 
 class Optimizer:
@@ -123,6 +125,11 @@ class Optimizer:
         tensor = self.plan.layout.tp if self._over_tp[id(parameter)] else 1
         over_replicas = self.flats[0].shards > 1 if self.flats else self._over_replicas[id(parameter)]
         return tensor * (self.plan.layout.shard_group if over_replicas else 1)
+
+    def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
+        """The ranks with the same shard of a parameter that is in no flat buffer; None: this one alone."""
+        copies = Copies.of(self.mesh["shard"], self.mesh["copy"])
+        return (self.experts.copies if self.experts and self.experts.holds(parameter) else copies).groups
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
@@ -254,12 +261,12 @@ def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Plain tensors, and DTensors by their mesh: one fused update takes one kind."""
+    """Plain tensors, and DTensors by their mesh: one fused update takes some of one kind."""
     kinds: dict[int, list[nn.Parameter]] = {}
     for parameter in parameters:
         key = hash(parameter.device_mesh) if isinstance(parameter, DTensor) else 0
         kinds.setdefault(key, []).append(parameter)
-    return list(kinds.values())
+    return [kind[at : at + _TOGETHER] for kind in kinds.values() for at in range(0, len(kind), _TOGETHER)]
 
 
 def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:

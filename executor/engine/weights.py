@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -93,6 +94,8 @@ class Owned:
     tensor: nn.Parameter
     start: int
     optimizer: torch.optim.Optimizer
+    same: dist.ProcessGroup | None
+    """The ranks that update the same elements; None: this one alone."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
         """Each box, and its elements of a tensor that lies as this one does."""
@@ -108,11 +111,11 @@ def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
         for parameter, begin, end, start in flat.owned():
             named = names[id(parameter)]
             boxes = _boxes(parameter, named, begin, end)
-            yield Owned(named, boxes, flat.shard, start, flat.optimizer)
+            yield Owned(named, boxes, flat.shard, start, flat.optimizer, flat.same)
     for parameter, updated, of in [] if optimizer.flats else optimizer.updated():
         named = names[id(parameter)]
         boxes = _boxes(parameter, named, 0, local(updated.detach()).numel())
-        yield Owned(named, boxes, updated, 0, of)
+        yield Owned(named, boxes, updated, 0, of, optimizer.same_shard(parameter))
 
 
 def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from executor.boxes import Box
@@ -57,9 +58,9 @@ class RecommenderState:
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
         contents: Contents = {"updates.tables": whole(self._updates)}
         for name, parameter in self.engine.network.named_parameters():
-            contents[f"weights.dense.{name}"] = whole(parameter)
+            contents[f"weights.dense.{name}"] = whole(parameter, dist.group.WORLD)
             for kind, state in self._dense_states(parameter):
-                contents[f"{kind}.dense.{name}"] = whole(state)
+                contents[f"{kind}.dense.{name}"] = whole(state, dist.group.WORLD)
         for part in self._parts():
             if part[0].hashed:
                 self._add_keyed(contents, part)
@@ -94,6 +95,10 @@ class RecommenderState:
             put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.sent.taken()
+
+    def reads_once(self, rate: float) -> bool:
+        """Of the dense network, which is small: its ranks would open all its files."""
+        return True
 
     def progress(self, step: int, data: str) -> RecommenderProgress:
         """The progress of the run after `step` steps on this data."""

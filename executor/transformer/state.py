@@ -14,6 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from cost_models.reliability.job import checkpoint_bytes
+from cost_models.reliability.resuming import resume_of
 from executor.checkpoints.contents import Contents, Held, Piece, whole
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.engine.engine import Engine
@@ -62,6 +64,12 @@ class TransformerState:
         """Copy loaded weights to all places where they are used."""
         self.engine.spread()
 
+    def reads_once(self, rate: float) -> bool:
+        """Whether the plan's links are faster than the storage, of which each rank reads `rate` bytes/s."""
+        plan = self.engine.plan
+        resume = resume_of(plan.question, plan.layout, checkpoint_bytes(plan.question))
+        return resume.reads_once(rate * plan.layout.num_gpus)
+
     def progress(self, step: int, data: str) -> Progress:
         """The progress of the run after `step` steps on this data."""
         plan, options = self.engine.plan, self.engine.options
@@ -85,9 +93,9 @@ def training_state(engine: Engine) -> Contents:
         for kind, tensor in states.items():
             key = f"{kind}.{one.named.name}"
             if tensor.dim() == 0:
-                contents[key] = whole(tensor)
+                contents[key] = whole(tensor, one.same)
                 continue
-            contents.setdefault(key, Held(one.named.shape, tensor.dtype))
+            contents.setdefault(key, Held(one.named.shape, tensor.dtype, same=one.same))
             contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
     return contents
 

@@ -189,7 +189,10 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
             "detection": _seconds(restart.detection),
             "restart": _seconds(restart.starting),
             "storage_write": _rate(save.size / save.flush),
-            "storage_read": _rate(save.size / (restart.loading or save.flush)),
+            # what is loaded is read twice: for its digest first
+            "storage_read": _rate(
+                2 * save.size / restart.loading if restart.loading else save.size / save.flush
+            ),
             "pause": save.blocked,  # with the copy to host memory in it
             "host_copy": _rate(_FASTEST),
             "source": f"{name}: {counted(len(seen.saves), 'save')}, {counted(seen.failures, 'failure')}",

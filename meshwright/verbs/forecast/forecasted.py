@@ -108,6 +108,7 @@ class Forecasted(AnswerBase):
             "seconds_between_failures": one.between,
             "restart_seconds": one.restart,
             **({} if found.job.start is None else {"start": found.job.start.as_dict()}),
+            **({} if found.resumes is None else {"resume": found.resumes.as_dict()}),
             "checkpoint": {
                 "every_steps": found.every,
                 "work_seconds": one.work,
@@ -222,8 +223,8 @@ class Forecasted(AnswerBase):
         )
         if found.waiting.chance:
             words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
-        if found.job.start is not None:
-            words += f"; of a restart the executor needs {start_words(found.job.start)}"
+        if found.resumes is not None:
+            words += f"; of a restart the executor needs {start_words(found.resumes)}"
         if found.operations.slow_hosts:
             words += "; slow hosts are " + ("replaced as they are found" if found.evicts else "kept")
         return words
@@ -239,7 +240,9 @@ class Forecasted(AnswerBase):
 
 def start_words(start: Breakdown) -> str:
     """ "5.21 s (processes 4.90 s, groups 310.0 ms)" """
-    parts = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in start)
+    parts = ", ".join(
+        f"{part.replace('_', ' ')} {format_seconds(seconds)}" for part, seconds in start if seconds
+    )
     return f"{_time(start.total)} ({parts})"
 
 
