@@ -6,7 +6,9 @@ Torch's own allocator of pinned memory rounds every block up to a power of two (
 
 from __future__ import annotations
 
+import mmap
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -18,9 +20,12 @@ def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
 
     Raises:
         RuntimeError: the driver locks no more memory.
-        MemoryError: there is none.
+        OSError: there is none.
     """
-    memory = np.zeros(max(1, elements * dtype.itemsize), dtype=np.uint8)
+    area = mmap.mmap(-1, max(1, elements * dtype.itemsize))  # pages of its own: a page is locked once
+    with suppress(OSError, AttributeError):
+        area.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(area, dtype=np.uint8)
     address = memory.ctypes.data
     driver = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     if (status := int(driver.cudaHostRegister(address, memory.nbytes, 0))) != 0:

@@ -30,6 +30,7 @@ class Optimizer:
     def __init__(self, rank: Rank) -> None:
         self.rank, self.mesh, self.options, self.plan = rank, rank.mesh, rank.options, rank.plan
         self.parameters = _unique(rank.parts)
+        self._replicas = Copies.of(self.mesh["shard"], self.mesh["copy"])
         self.experts = None if rank.experts is None else ExpertParameters(rank.parts, rank.experts)
         self.flats: list[FlatParameters] = []
         self.sharded: list[Shards] = []
@@ -128,8 +129,8 @@ class Optimizer:
 
     def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
         """The ranks with the same shard of a parameter that is in no flat buffer; None: this one alone."""
-        copies = Copies.of(self.mesh["shard"], self.mesh["copy"])
-        return (self.experts.copies if self.experts and self.experts.holds(parameter) else copies).groups
+        experts = self.experts
+        return (experts.copies if experts and experts.holds(parameter) else self._replicas).groups
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
@@ -150,7 +151,7 @@ class Optimizer:
         experts = self.experts
         routed = [] if experts is None else [one for one in parameters if experts.holds(one)]
         others = [one for one in parameters if experts is None or not experts.holds(one)]
-        replicas = Copies.of(self.mesh["shard"], self.mesh["copy"])
+        replicas = self._replicas
         layout, made = self.plan.layout, []
         for group, copies in ((others, replicas), (routed, experts.copies if experts else replicas)):
             how: dict[str, Any] = {

@@ -21,6 +21,7 @@ from executor.boxes import Box, boxes_of_range
 from executor.engine.optimizer import Optimizer
 from executor.mesh import as_part, held, local
 from executor.models.transformer import Transformer
+from executor.pinned import pinned_zeros
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -40,10 +41,13 @@ def make_room(part: Transformer, device: torch.device, on_host: Collection[str],
     def with_memory(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:  # tied to one that was brought before
             return tensor
+        mine = held(tensor)
+        if id(tensor) in away and device.type == "cuda":
+            return as_part(pinned_zeros(mine.numel(), mine.dtype).view(mine.shape), tensor)
         where = torch.device("cpu") if id(tensor) in away else device
-        return as_part(torch.empty(held(tensor).shape, dtype=tensor.dtype, device=where), tensor)
+        return as_part(torch.empty(mine.shape, dtype=mine.dtype, device=where), tensor)
 
-    # as `to_empty` does, of which `fully_shard` knows: it pins what is in host memory
+    # as `to_empty` does, of which `fully_shard` knows: what is pinned it leaves as it is
     part._apply(with_memory)  # type: ignore[no-untyped-call]
 
 

@@ -2,7 +2,7 @@
 that the executor can do it.
 
 Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
-travel.
+travel. What torch's own allocator pins is of a power of two bytes (aten/src/ATen/core/CachingHostAllocator.h).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from cost_models.axes.offload.residency import (
 from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_bytes, drive_traffic
 from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.memory.activations import activation_bytes
-from cost_models.memory.device import usable_drive, usable_host_memory
+from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import state_bytes
+from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
@@ -65,7 +66,25 @@ def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts
     scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
     copied = whole.worked_on if part == "states" else 0.0  # weights on both sides
     away = whole.total - left.total + np.where(scattered, whole.reduced, 0.0) + copied
+    away = away + _rounded_up(question, columns, part, experts=experts)
     return away - drive_traffic(question, columns, residency=part, experts=experts).held
+
+
+def _rounded_up(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
+    """(N,) bytes per parameter that pinned fp32 shards take beyond it, each matrix's in a power of two of bytes."""
+    rounded = question.stack.rounds_pinned
+    if part != "streamed" or not rounded or is_own_host(question.cluster):
+        return np.zeros(len(columns))
+    shard = columns.expert_shard if experts else columns.shard
+    asked = taken = np.zeros(len(columns))
+    for gemm in [one.gemm for one in block_operators(question.model) if one.gemm]:
+        held = question.model.num_experts / columns.ep if gemm.routed else 1.0
+        ranks = shard * np.where(gemm.split == "whole", 1, columns.etp if gemm.routed else columns.tp)
+        for outputs in gemm.outputs if gemm.routed == experts else ():
+            size = FP32 * held * gemm.inputs * outputs / ranks
+            asked, taken = asked + size, taken + 2 ** np.ceil(np.log2(size))
+    more = FP32 / shard * (taken / np.maximum(asked, 1.0) - 1)
+    return np.where(columns.zero >= 2, len(rounded) * more, 0.0)
 
 
 def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:

@@ -27,6 +27,7 @@ from executor.axes.offload.link import HostLink, Staging, Traffic, threads_for_u
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.axes.offload.states import Parking
 from executor.axes.offload.streaming import StreamedBlock, Window
+from executor.mesh import local
 from executor.models.transformer import Transformer
 from executor.timing import Carried
 
@@ -157,7 +158,7 @@ class OffloadAxis(Axis):
         ranks = min(self.layout.num_gpus, plan.question.cluster.gpus_per_node)
         channels = channel_seconds(plan.question, columns)
         host = HostReport(
-            peak_bytes=host_peak,
+            peak_bytes=host_peak and host_peak + self._rounded_up(),
             predicted_bytes=(plan.prediction.host_bytes or 0.0) / ranks,
             down_bytes=tuple(step.down_bytes for step in self._steps),
             up_bytes=tuple(step.up_bytes for step in self._steps),
@@ -180,3 +181,11 @@ class OffloadAxis(Axis):
             predicted_seconds=float((channels.read + channels.write)[0]),
         )
         return {"host": host, "drive": drive}
+
+    def _rounded_up(self) -> int:
+        """Bytes that torch's allocator of pinned memory has beyond the gradients of streamed shards, which it holds."""
+        shards = [one for block in self.sharded if block.lives == STREAMED for one in block.parameters]
+        if not shards or self.rank.device.type != "cuda":
+            return 0
+        held = sum(torch.float32.itemsize * local(one.detach()).numel() for one in shards)
+        return max(0, int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)) - held)

@@ -122,7 +122,7 @@ class HostLink:
                 if pinned
                 else torch.zeros(elements, dtype=dtype, device=self.memory)
             )
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, OSError) as error:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.held.append(made)
         return made

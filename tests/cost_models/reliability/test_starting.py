@@ -73,7 +73,7 @@ def test_a_start_builds_and_draws_what_a_rank_has() -> None:
 
 
 def test_storage_is_read_once_where_links_are_faster() -> None:
-    """Llama 2 13B over 64 groups of 8 ranks: 64 times as many bytes to read, or 1/8 of them to send from rank to rank."""
+    """Llama 2 13B over 64 groups of 8 ranks: 64 times as many bytes to read, or 1/8 of them to send."""
     asked, layout = question("llama2-13b", 512), parse_layout("dp512 mbs1 zero1 shard8")
     whole = checkpoint_bytes(asked)
     found = resume_of(asked, layout, whole)

@@ -7,6 +7,7 @@ last bit may differ, and with clipping that of a weight.
 
 from __future__ import annotations
 
+import mmap
 import resource
 from typing import Any
 from unittest import mock
@@ -21,7 +22,10 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
 from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
+from executor.engine.weights import make_room
 from executor.measure.memory import predicted_parts
+from executor.models.transformer import Transformer
+from executor.pinned import pinned_zeros
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -243,19 +247,51 @@ def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`ulimit -l` allows 1.0 MiB" in (raised.value.hint or "")
 
 
-def test_pinned_memory_is_as_large_as_what_lies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's allocator would round 21 blocks of Llama 2 13B, 111.7 GiB, up to 137.4; here, a thousandth of them."""
-    locked: dict[int, int] = {}
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Address → bytes of what a driver locks: pages, of which it locks none twice."""
+    found: dict[int, int] = {}
+
+    def pages(address: int, size: int) -> range:
+        return range(address // mmap.PAGESIZE, (address + size - 1) // mmap.PAGESIZE + 1)
 
     class Driver:
         def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
-            locked[address] = size
+            mine = pages(address, size)
+            if any(
+                mine[0] <= other[-1] and other[0] <= mine[-1]
+                for other in [pages(*one) for one in found.items()]
+            ):
+                return 712
+            found[address] = size
             return 0
 
         def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-            return 0 if locked.pop(address) else 1
+            return 0 if found.pop(address) else 1
 
     monkeypatch.setattr(torch.cuda, "cudart", Driver)
+    return found
+
+
+def test_small_pinned_buffers_share_no_page(locked: dict[int, int]) -> None:
+    """A shard of a norm's gains is smaller than a page, and the driver locks a page once."""
+    made = [pinned_zeros(32, torch.float32) for _ in range(64)]
+    assert list(locked.values()) == [128] * len(made)
+
+
+def test_shards_of_streamed_blocks_are_pinned_as_large_as_they_are(locked: dict[int, int]) -> None:
+    """In place of torch's allocator, to which `fully_shard` would give them."""
+    with torch.device("meta"):
+        model = plan_for("mbs2").model
+        part = Transformer(
+            model, vocabulary=64, dropout=0.0, blocks=range(2), has_embedding=False, has_head=False
+        )
+    make_room(part, torch.device("cuda"), list(part.blocks), flat=False)
+    assert sum(locked.values()) == sum(one.nbytes for one in part.parameters()) > 0
+
+
+def test_pinned_memory_is_as_large_as_what_lies_in_it(locked: dict[int, int]) -> None:
+    """Torch's allocator would round 21 blocks of Llama 2 13B, 111.7 GiB, up to 137.4; here, a thousandth of them."""
     link = HostLink(torch.device("cpu"), 1)
     link._pinned = True
     sizes = [317_194_240 // 1000] * 21

@@ -225,3 +225,13 @@ def test_experts_on_one_rank_are_given_values_as_all_of_them() -> None:
     """A rank that holds no part of some tensor draws nothing of it."""
     with built(plan_for("dp4 ep4 mbs1 zero1", MOE), 3) as engine:
         assert all(local(one.detach()).abs().sum() > 0 for one in engine.optimizer.parameters)
+
+
+def test_the_first_step_looks_at_shards_once() -> None:
+    """Of one fused update torch looks through all `DTensor`s for each of them; here 24 blocks have 196 matrices and
+    vectors, of which some at a time are updated together."""
+    plan = plan_for("dp2 mbs2 zero3", GPT | {"num_layers": 24})
+    with built(plan, 0, filled=False) as engine:
+        together = [len(group["params"]) for one in engine.optimizers for group in one.param_groups]
+        assert sum(together) == len(engine.names) > 64
+        assert max(together) <= 64
