@@ -206,9 +206,8 @@ class LoadPieces(DefaultLoadPlanner):
         """Send what one of several ranks has read to the others, by way of a device; they call it together."""
         for item, group, reader in self._sent:
             target = self.resolve_tensor(item)
-            for part in (
-                target.split(max(1, _SENT_BYTES * len(target) // target.nbytes)) if target.dim() else [target]
-            ):
+            rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
+            for part in target.split(rows) if rows else [target]:
                 sent = part.to(device).contiguous()
                 dist.broadcast(sent, group=group, group_src=reader)
                 if sent is not part:
