@@ -153,9 +153,6 @@ class StackSpec(StackKernels):
     too; with replicas they do from ZeRO-2 on, as they are reduced."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
     """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
-    rounds_pinned: tuple[Literal["weights", "gradients"], ...] = ()
-    """What of streamed blocks under ZeRO-2 and 3 torch's allocator of pinned memory rounds up to a power of two bytes,
-    each parameter by itself."""
     staging_buffers: int = Field(default=0, ge=0, le=100)
     """Buffers of a block's size in host memory through which gradients go down, where they do not lie there, and
     updated 16-bit weights come up, under ZeRO-0 and 1."""

@@ -207,7 +207,7 @@ class LoadPieces(DefaultLoadPlanner):
         for item, group, reader in self._sent:
             target = self.resolve_tensor(item)
             rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
-            for part in target.split(rows) if rows else [target]:
+            for part in torch.split(target, rows) if rows else [target]:
                 sent = part.to(device).contiguous()
                 dist.broadcast(sent, group=group, group_src=reader)
                 if sent is not part:

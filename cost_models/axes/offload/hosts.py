@@ -71,9 +71,12 @@ def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts
 
 
 def _rounded_up(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes per parameter that pinned fp32 shards take beyond it, each matrix's in a power of two of bytes."""
-    rounded = question.stack.rounds_pinned
-    if part != "streamed" or not rounded or is_own_host(question.cluster):
+    """(N,) bytes per parameter that gradients on the host take beyond fp32, each matrix's in a power of two of bytes.
+
+    `fully_shard` pins those that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
+    """
+    once = question.stack.unsharded_gradients_until_sync
+    if part != "streamed" or not once or is_own_host(question.cluster):
         return np.zeros(len(columns))
     shard = columns.expert_shard if experts else columns.shard
     asked = taken = np.zeros(len(columns))
@@ -84,7 +87,7 @@ def _rounded_up(question: Question, columns: LayoutColumns, part: str, *, expert
             size = FP32 * held * gemm.inputs * outputs / ranks
             asked, taken = asked + size, taken + 2 ** np.ceil(np.log2(size))
     more = FP32 / shard * (taken / np.maximum(asked, 1.0) - 1)
-    return np.where(columns.zero >= 2, len(rounded) * more, 0.0)
+    return np.where(columns.zero >= 2, more, 0.0)
 
 
 def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
