@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cases import Calibration, Case, Job, Sweep
+from cases import Calibration, Case, Job, Sweep, Tables
 
 from cost_models.files.whole import write_whole
 
@@ -49,7 +49,7 @@ class Results:
         """Whether there is nothing left to do: all runs are done, and the choice was made by the profile, if any."""
         if isinstance(job, Calibration):
             return self.calibrated
-        if isinstance(job, Case):
+        if isinstance(job, (Case, Tables)):
             return self.done(job.name)
         found = self.sweeps.get(job.name, {"complete": False})
         return found["complete"] and self.chose(job) and all(map(self.done, found["runs"]))

@@ -16,6 +16,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from executor.measure.parts import STEP_PARTS
+
 RUN = Path(__file__).parents[3] / "benchmarks" / "h200" / "run.py"
 
 
@@ -36,15 +38,16 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Its own module, which is no part of a package."""
     monkeypatch.syspath_prepend(str(RUN.parent))
     yield importlib.import_module("results")
-    for name in ("job", "run", "prices", "measuring", "results", "cases"):
+    for name in ("job", "run", "prices", "measuring", "results", "cases", "fusions", "recommender"):
         sys.modules.pop(name, None)
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     told = run(tmp_path, "--dry", "--seconds", "5").splitlines()
-    assert len(told) == 5
-    assert told[0] == "calibration: left out, takes about 75 s, 0 s were left"
-    assert "- left out: calibration, takes about 75 s, 0 s were left" in (tmp_path / "results.md").read_text()
+    assert len(told) == 13
+    assert told[-1].startswith("no figure: no run told the parts")
+    assert told[0] == "calibration: left out, takes about 80 s, 0 s were left"
+    assert "- left out: calibration, takes about 80 s, 0 s were left" in (tmp_path / "results.md").read_text()
 
 
 def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
@@ -52,10 +55,18 @@ def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
     (tmp_path / "running.json").write_text(
         json.dumps({"runs": {"no-such-model/s32/mbs1/none/fp32/adamw": {"failed": "x"}}, "sweeps": {}})
     )
-    names = ("llama-nano/s32/mbs1/*", "no-such-model/*")
+    loaded = "llama3.2-1b/2-blocks/s32/mbs4/none/fp32/adamw/loaded/narrow"
+    names = (loaded, "no-such-model/*")
     told = run(tmp_path, "--dry", "--only", *names)
-    row = json.loads((tmp_path / "results.json").read_text())["runs"]["llama-nano/s32/mbs1/none/fp32/adamw"]
+    row = json.loads((tmp_path / "results.json").read_text())["runs"][loaded]
     assert row["step_seconds"] > 0
+    assert row["loss_of_loaded"] == row["loss_of_saved"] < row["first_loss"]
+    parts = [row[f"spent_{part}_seconds"] for part in STEP_PARTS]
+    assert sum(parts) == pytest.approx(row["step_seconds"])
+    assert 0 < row["spent_products_seconds"] < row["spent_compute_seconds"]
+    table = (tmp_path / "results.md").read_text()
+    assert all(f"| {loaded} | {part} |" in table for part in ("compute", "host", "optimizer", "products"))
+    assert (tmp_path / "results.svg").exists()
     assert row["attention"] == "flash of the CPU"
     assert row["predicted_peak_bytes"] == pytest.approx(
         sum(row[f"measured_{part}_bytes"] for part in ("weights", "gradients", "optimizer", "rest")), rel=0.02
@@ -67,14 +78,18 @@ def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
 def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
     lines = run("--list").splitlines()
     names = [line.split()[-1] for line in lines]
-    assert len(set(names)) == len(names) == 23
+    assert len(set(names)) == len(names) == 29
     assert all(float(line.split()[0]) < 200 for line in lines)
-    assert [name.split("/")[0] for name in names[:4]] == [
+    assert [name.split("/")[0] for name in names[:9]] == [
         "calibration",
-        "llama3.2-1b",
-        "llama3.2-3b",
         "llama3.1-8b",
+        "qwen3-30b-a3b",
+        *["llama3.1-8b"] * 3,
+        *["llama3.2-1b"] * 2,
+        "recommender",
     ]
+    dry = [line.split()[-1] for line in run("--list", "--dry").splitlines()]
+    assert [name.split("/")[0] for name in dry[:9]] == [name.split("/")[0] for name in names[:9]]
 
 
 def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, results: ModuleType) -> None:
@@ -95,6 +110,10 @@ def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, resu
     assert known.has(case)
     assert known.runs[case.name] == old | {"repetition_failed": "x"}
     known.keep(case.name, {"step_seconds": 2.0})
+    tables = sys.modules["cases"].Tables()
+    assert not known.has(tables)
+    known.keep(tables.name, {"failed": "x"})
+    assert known.has(tables)
     (tmp_path / results.PROFILE).touch()
     assert not known.has(case)
     known.keep(case.name, {"step_seconds": 3.0, "measured_step_seconds": 3.0})
