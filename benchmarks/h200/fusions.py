@@ -23,6 +23,7 @@ _TOKENS, _WIDTH, _INNER, _WORDS = 4096, 4096, 14336, 128256
 _KEYS = 1024
 _SHRINK = 64
 """Of every side on a CPU."""
+_SHORT = 120
 
 
 def timed(watch: Stopwatch, dtype: torch.dtype) -> list[Row]:
@@ -70,5 +71,5 @@ def _row(watch: Stopwatch, name: str, as_it_is: Callable[[], object], instead: C
         row["seconds"] = watch.compute(as_it_is).seconds
         row["instead_seconds"] = watch.compute(instead).seconds
     except Exception as error:
-        row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:_SHORT]
     return row
