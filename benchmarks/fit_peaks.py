@@ -23,7 +23,7 @@ from cost_models.measured.validation.scores import (
     measured_seconds,
 )
 from cost_models.pipeline.estimating import estimate
-from cost_models.risk import SURE, PeakErrors
+from cost_models.risk import WITHIN, PeakErrors
 from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells
 
 _START = np.array([0.0, -2.0, math.log(0.5), -2.0, math.log(0.5)])
@@ -160,7 +160,7 @@ def page(ranges: Sequence[ChanceRange]) -> Iterator[str]:
 def write(place: Path, peaks: PeakErrors) -> None:
     """Write the file that `cost_models/risk.py` reads."""
     values = {name: value for name, value in asdict(peaks).items() if name != "source"}
-    assert SURE == 0.95
+    assert WITHIN == 0.95
     lines = ["# Written by `python benchmarks/fit_errors.py --write`; what each is: cost_models/risk.py."]
     lines += [f"{name}: {value:.4g}" for name, value in values.items()]
     lines += [

@@ -34,10 +34,8 @@ from cost_models.specs.training import STATE_BYTES
 class DataSeconds:
     """Seconds for one module (a block, the embedding, the head), each (N,); nothing is hidden yet."""
 
-    forward_gather: Array
-    """ZeRO-3, per microbatch, before the forward pass."""
-    backward_gather: Array
-    """ZeRO-3, per microbatch, before the backward pass."""
+    gather: Array
+    """ZeRO-3, per microbatch, before each pass."""
     backward_reduce: Array
     """Gradients reduced after every microbatch (ZeRO-2/3 without delayed synchronisation)."""
     step_reduce: Array
@@ -80,8 +78,7 @@ def data_seconds(
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))
     return DataSeconds(
-        forward_gather=np.where(regathers, pieced, none),
-        backward_gather=np.where(regathers, pieced, none),
+        gather=np.where(regathers, pieced, none),
         backward_reduce=np.where(each_microbatch, reduce, none),
         step_reduce=np.where(each_microbatch, none, reduce),
         step_gather=np.where((zero >= 1) & ~regathers, updated, none),

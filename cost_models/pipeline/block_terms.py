@@ -14,19 +14,14 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import runs_behind
 from cost_models.axes.layout import prices
 from cost_models.communication.collectives import broadcast_seconds
-from cost_models.communication.data import exposed
 from cost_models.communication.stage import boundary_seconds
+from cost_models.pipeline.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
 
 MOST_PASSES = 2.0
 """Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
-
-
-def _has_streams(pieces: Pieces) -> bool:
-    """A device that gathers weights behind its compute; on a CPU `fully_shard` waits for every gather."""
-    return pieces.question.cluster.gpu.kind != "cpu"
 
 
 def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
@@ -43,9 +38,8 @@ def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
 def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    data, experts, experts_shown = pieces.links.block, pieces.experts, pieces.experts_shown
-    profile = pieces.question.hardware
-    gather = exposed(data.forward_gather, pieces.forward_window, profile, overlapped=_has_streams(pieces))
+    experts, experts_shown = pieces.experts, pieces.experts_shown
+    gather, gather_hidden = forward_shown(pieces)
     tensor_shown = _tensor_shown(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
     device_seconds = block.forward + tensor_shown + exchanged + gather
@@ -59,52 +53,43 @@ def layer_forward(pieces: Pieces) -> Term:
         "tp_hidden": tensor.block_forward - tensor_shown,
         "cp_hidden": context.forward_hidden,
         "ep_hidden": experts - experts_shown,
-        "dp_hidden": data.forward_gather - gather,
+        "dp_hidden": gather_hidden,
     }
 
 
 def layer_backward(pieces: Pieces) -> Term:
     """One block backward under each policy; what is recomputed repeats its communication too."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
-    n = len(pieces.columns)
-    data = pieces.links.block
     recompute = block.recomputed
     repeated = tensor.block_recomputed
-    regather = pieces.regather
-    communicated = data.backward_gather + data.backward_reduce
-    data_exposed = exposed(
-        communicated, pieces.backward_window, question.hardware, overlapped=_has_streams(pieces)
-    )
+    data_shown, data_hidden = backward_shown(pieces)
     waited_for = tensor.block_backward + pieces.summed
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
     window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
-    tensor_exposed = _tensor_shown(pieces, waited_for[:, None] + repeated, window) + regather[:, None]
+    tensor_exposed = _tensor_shown(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
     experts_again = float(question.stack.selective_drops == "experts")
     attends_again = np.array([0.0, 1.0 - experts_again, 1.0])  # the other policies run the core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    exchanges = np.array(
-        [1.0, 1.0 + experts_again, 2.0]
-    )  # with experts or the block their exchange is repeated
+    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
     exchanged = pieces.experts_shown[:, None] * exchanges
-    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
+    device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged
     sent = tensor.block_backward + tensor.block_regather + tensor.block_summed
     hidden = sent[:, None] + repeated - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
     passes = np.array([1.0, 1.0, MOST_PASSES])
-    every = np.ones((n, recompute.shape[-1]))
     return {
-        "compute": block.backward[:, None] * every,
+        "compute": block.backward[:, None] * np.ones(recompute.shape[-1]),
         "recompute": recompute,
         "tp_comm": tensor_exposed,
         "cp_comm": context_exposed,
         "ep_comm": exchanged,
-        "dp_comm": data_exposed[:, None] * every,
+        "dp_comm": data_shown,
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
         "ep_hidden": (pieces.experts - pieces.experts_shown)[:, None] * exchanges,
-        "dp_hidden": (communicated - data_exposed)[:, None] * every,
+        "dp_hidden": data_hidden,
     }
 
 

@@ -130,6 +130,15 @@ class StackSpec(StackKernels):
     """Whether ZeRO-3 in a pipeline keeps the weights that it gathered until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
     """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
+    zero3_waits_for_device: bool = False
+    """Whether ZeRO-3 gathers one matrix behind the one at work and waits for the device before the next; False: it
+    gathers further ahead."""
+    zero3_slice_seconds: Overhead = 0.0
+    """Where it waits, host seconds for each rank's slice of a matrix that is gathered or reduced as a list of slices.
+    """
+    zero3_reuse_elements: LargeInt | None = None
+    """ZeRO-3 gathers in hooks of each matrix, so for what is recomputed too, and keeps what is used again before so
+    many parameters have passed (DeepSpeed's `stage3_max_reuse_distance`); None: once for a block's backward pass."""
     copies_gathered_weights: bool = False
     """Whether ZeRO-3 copies what it gathered from the collective's buffer to where the weights are used."""
     gradient_passes: Factor = 0.0

@@ -30,7 +30,7 @@ from planner.space.restrictions import Restrictions
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
-STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed", "megatron-core", "fsdp")
+STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed-v0.5", "megatron-core", "fsdp")
 WORLDS = ((1, 1), (2, 1), (1, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 2), (2, 3), (4, 2), (8, 1))
 """(GPUs of a node, nodes)."""
 IN_BUILDINGS = ((1, 4, 2), (2, 2, 1), (2, 4, 2), (1, 8, 4), (1, 4, 1))
@@ -133,9 +133,11 @@ def _asked(
 
 
 def without_context(question: Question) -> Question:
-    """On a stack that needs no memory for itself, so that small GPUs have some left."""
+    """On a stack that needs no memory for itself, so that small GPUs have some left; and that keeps no weights of small
+    blocks between two uses."""
     nothing = {"context_bytes": 1.0, "communicator_bytes": 1.0, "collective_buffers": None}
-    return replace(question, stack=question.stack.model_copy(update=nothing))
+    reach = {"zero3_reuse_elements": 30_000} if question.stack.zero3_reuse_elements else {}
+    return replace(question, stack=question.stack.model_copy(update=nothing | reach))
 
 
 @dataclass

@@ -54,7 +54,7 @@ def _left_loss(row: Row, stack: StackSpec) -> bool:
 
 def _of_release(name: str, row: Row) -> StackSpec:
     """The stack of that name, or the earliest of its family whose last release is no earlier than the row's date."""
-    month = month_of(row)
+    month = month_of(row) or (f"{_year(row)}-12" if _year(row) else None)
     earlier = [last for last in _last_months(name) if month is not None and month <= last]
     return catalog.load_stack(_last_months(name)[min(earlier)] if earlier else name)
 

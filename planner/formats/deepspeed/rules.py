@@ -9,7 +9,7 @@ from planner.formats.trainer import Trainer
 DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
-    other_stacks=("xtuner", "megatron-deepspeed", "bigscience"),
+    other_stacks=("deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
     rules=(
         refuses(
             "pipelines run 1F1B",

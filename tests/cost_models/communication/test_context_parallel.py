@@ -255,7 +255,7 @@ def test_hybrid_sharding_scatters_inside_and_reduces_across() -> None:
     assert links.inter_node is not None
     inside, across = links.intra_node.bandwidth, links.inter_node.bandwidth
     element = {"fp32": 4.0, "bf16": 2.0}[question.stack.gradient_dtype]
-    assert seconds.forward_gather[1] == pytest.approx(7 / 8 * 2e6 / inside)
+    assert seconds.gather[1] == pytest.approx(7 / 8 * 2e6 / inside)
     reduced = 2 * 7 / 8 * element * 1e6 / 8 / across
     latency = 2 * min(7, 3) * links.inter_node.latency
     reduce = (seconds.step_reduce + seconds.backward_reduce)[1]

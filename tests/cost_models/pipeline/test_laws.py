@@ -99,6 +99,8 @@ def test_better_hardware_is_never_slower(layout: Layout, faster: str) -> None:
         # gathers over tp, steps of a ring and data-parallel communication, all longer than compute
         ("gemma2-9b", "hgx-h800", "fsdp", 4, "tp8 dp4 zero3 sp recompute=selective layers=42"),
         ("llama3-8b", "hgx-h800", "megatron-core", 4, "tp4 cp2 dp4 zero1 layers=32"),
+        # gathers, each of which waits for the device and is waited for
+        ("llama2-13b", "hgx-a800", "deepspeed-v0.5", 16, "dp8 zero3 recompute=full layers=40"),
         # the head's besides that of the blocks
         ("llama3-70b", "hgx-h200", "nemo", 64, "tp2 dp64 zero1 sp layers=80"),
     ],

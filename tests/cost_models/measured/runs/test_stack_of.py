@@ -21,6 +21,8 @@ def stack(**cells: str) -> StackSpec:
         ({"run_date": "2024-08-01"}, "nanotron"),
         ({"run_date": "2025"}, "nanotron"),
         ({}, "nanotron"),
+        ({"framework": "DeepSpeed ZeRO-3 (2021)"}, "deepspeed-v0.5"),
+        ({"framework": "DeepSpeed", "run_date": "2022-03-10"}, "deepspeed"),
     ],
 )
 def test_a_dated_row_ran_the_release_of_its_time(cells: dict[str, str], name: str) -> None:
