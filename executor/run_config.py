@@ -27,6 +27,8 @@ STOP = "stop"
 """Asks the ranks to stop after the step they are in."""
 STOPPED = "stopped.json"
 """Says after which step they did."""
+FAILED_CHECKS = "failed-checks.jsonl"
+"""A line for each time that a node came back with wrong results (`executor.launch.returning`)."""
 OWNERS = "started-by.json"
 """Says who started the ranks that write here (`executor.launch.meeting`)."""
 

@@ -36,7 +36,7 @@ _Run = tuple[int, bool]
 def forward_shown(pieces: Pieces) -> _Shown:
     """(N,) each, of the gathers of a forward pass."""
     gather = pieces.links.block.gather
-    if not _waits(pieces):
+    if not pieces.question.stack.zero3_waits_for_device:
         return _behind(pieces, gather, pieces.forward_window)
     gathers = gather * np.roll(_weights(pieces), -1, axis=0)
     seconds = _seconds(pieces, backward=False)
@@ -60,7 +60,7 @@ def _of_policy(pieces: Pieces, policy: int) -> _Shown:
     data, again = pieces.links.block, pieces.block.recomputed[:, policy]
     weights, runs = _weights(pieces), _runs(pieces, policy)
     gathers = [data.gather * share for share in _gathered(pieces, runs, weights)]
-    if not _waits(pieces):
+    if not pieces.question.stack.zero3_waits_for_device:
         moved = np.sum(gathers, axis=0) + data.backward_reduce
         return _behind(pieces, moved, pieces.backward_window + again)
     behind = []
@@ -72,8 +72,7 @@ def _of_policy(pieces: Pieces, policy: int) -> _Shown:
 
 
 def _run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Shown:
-    """(N,) each, of runs that have a gather, all communication and compute of so many seconds; under ZeRO-3 alone each
-    waits for its own."""
+    """(N,) each, of runs: gather, all that moves, compute. Under ZeRO-3 alone each waits for its own."""
     gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
     late = _slices(pieces) * (gathers > 0).sum(axis=0)
     waited = [_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
@@ -151,10 +150,6 @@ def _slices(pieces: Pieces) -> Array:
     """(N,) seconds in which the host cuts and copies a tensor, a slice a rank."""
     gathers = pieces.links.block.gather > 0
     return np.where(gathers, pieces.question.stack.zero3_slice_seconds * pieces.columns.shard, 0.0)
-
-
-def _waits(pieces: Pieces) -> bool:
-    return pieces.question.stack.zero3_waits_for_device and _has_streams(pieces)
 
 
 def _behind(pieces: Pieces, communication: Array, window: Array) -> _Shown:

@@ -49,7 +49,7 @@ class Finding:
     share: float
     """How much slower or less: 0.3 is 30 %."""
     than: str
-    """ "the median", "the plan assumes"."""
+    """ "the median", "the plan assumes"; empty: its result is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,10 @@ class Assumptions:
 def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
     """Judge everything that was measured."""
     checks: list[Judged] = []
-    findings: list[Finding] = []
+    findings = [
+        Finding(who=_who(one.ranks, seen), ranks=one.ranks, check=one.check, share=1.0, than="")
+        for one in seen.wrong
+    ]
     for check, readings in _by_check(seen).items():
         slow = _slow(readings, seen.hosts)
         alone = len(readings[0].ranks) == 1
@@ -218,6 +221,8 @@ def _of_pairs(
 
 
 def _who(ranks: Sequence[int], seen: Examination) -> str:
+    if not ranks:
+        return ALL
     hosts = list(dict.fromkeys(seen.hosts[rank].host for rank in ranks))
     names = "-".join(map(str, ranks))
     return f"rank{'s' * (len(ranks) > 1)} {names} ({', '.join(hosts)})"

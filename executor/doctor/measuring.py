@@ -32,6 +32,7 @@ from executor.doctor.readings import (
     Reading,
 )
 from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
+from executor.faults.results import wrong_results
 from executor.messages import gather_json
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.workers import among_workers, result_of, worker_arguments
@@ -70,7 +71,7 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
         if agree == _AGREEING or (look == 0 and not found and is_calm(seen)):
             break
         before = found
-    return seen
+    return seen.model_copy(update={"wrong": wrong_results(device)})
 
 
 def _one_pass(

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from cost_models.base import Spec
+from executor.faults import results
 
-MATMUL, MEMORY, LAUNCH, LINK, LATENCY = "matmul", "memory", "launch", "link", "latency"
+MATMUL, MEMORY, LAUNCH, LINK, LATENCY = results.MATMUL, results.MEMORY, "launch", "link", "latency"
 OF_RANKS = (MATMUL, MEMORY, LAUNCH)
 """Checks of each device on its own."""
 OF_PAIRS = (LINK, LATENCY)
@@ -65,6 +66,7 @@ class Examination(Spec):
     hosts: tuple[HostFacts, ...]
     """In the order of ranks."""
     readings: tuple[Reading, ...]
+    wrong: tuple[results.Wrong, ...] = ()
     seconds: float = 0.0
     """It took so long."""
 

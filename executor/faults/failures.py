@@ -109,6 +109,8 @@ def _cause(
     """
     if final := [failure for failure in failures if failure["final"]]:
         return str(final[0].get("headline", final[0]["reason"])), final[0]
+    if checked := [failure for failure in failures if "checked" in failure]:
+        return str(checked[0]["reason"]), None
     if any("step" in failure for failure in failures):
         return _hang(folder, failures, ranks), None
     own = [failure for failure in failures if not is_peer_lost(failure)]

@@ -88,7 +88,9 @@ class Follower:
             return False
         self.failed_at = self.failed_at or time.monotonic()
         since = time.monotonic() - self.failed_at
-        if any(failure["final"] for failure in failures):
+        if any(
+            one["final"] or (one.get("left_out") and one["launch"] == self.launch.token) for one in failures
+        ):
             return since > _LAST_WORDS_SECONDS
         if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
             self.said = True

@@ -8,14 +8,17 @@ launchers that answered when the run failed.
 from __future__ import annotations
 
 import hashlib
+import json
+import socket
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from cost_models.errors import InputError
+from cost_models.errors import HostError, InputError
 from executor.faults.heartbeat import read_sign, read_signs
 from executor.launch.environment import LOOPBACK
+from executor.run_config import FAILED_CHECKS
 
 _ANSWER = "launcher-{token}"
 _POLL_SECONDS = 0.1
@@ -86,6 +89,22 @@ def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None
         )
     if not kept:
         raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
+
+
+def failed_checks(folder: Path) -> list[dict[str, str]]:
+    """The launcher and the host of each node that came back with wrong results, once for each time."""
+    path = folder / FAILED_CHECKS
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def require_not_left_out(folder: Path) -> None:
+    """Raise HostError where this host has failed twice."""
+    host = socket.gethostname()
+    if sum(line["host"] == host for line in failed_checks(folder)) > 1:
+        raise HostError(
+            f"this node ({host}) gave wrong results twice and is left out",
+            hint=f"once it is repaired, delete {folder / FAILED_CHECKS}",
+        )
 
 
 class Launch:

@@ -40,6 +40,7 @@ from executor.launch.meeting import (
 )
 from executor.launch.nodes import delete_answers
 from executor.launch.record import FileWatcher, process_began
+from executor.launch.returning import FailedCheck, check_returned
 from executor.launch.torchrun import clear_run_folder
 from executor.measure.any_report import AnyReport, save_report
 from executor.measure.memory import OutOfMemoryError
@@ -70,6 +71,9 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
             found = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
             write_failure(out_dir, rank, str(error), final=True, **found)
             raise
+        except FailedCheck as error:
+            write_failure(out_dir, rank, str(error), final=error.final, **error.more)
+            raise
         except MeshwrightError as error:
             write_failure(out_dir, rank, error.headline, final=True, **error_fields(error))
             raise
@@ -93,6 +97,8 @@ def _work(
     begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = join_job(backend, restarts)
     starts = largest_count(device, max(restarts, int(begun))) + 1  # a node that joins later counts from 0
+    if starts > 1:
+        check_returned(out_dir, device)
     require_same_job(plan, config, device)
     watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device, config)
     clock.end("groups")

@@ -25,9 +25,9 @@ from executor.faults.failures import (
 from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.follower import Follower, OnNote, OnStep
-from executor.launch.nodes import Launch, Nodes, delete_answers, rendezvous_file
+from executor.launch.nodes import Launch, Nodes, delete_answers, rendezvous_file, require_not_left_out
 from executor.measure.any_report import load_any_report, save_report
-from executor.run_config import OWNERS, PROGRESS, REPORT, STOP, STOPPED, RunConfig
+from executor.run_config import FAILED_CHECKS, OWNERS, PROGRESS, REPORT, STOP, STOPPED, RunConfig
 from executor.starting import STARTED
 
 _ROLL_CALL_SECONDS = 15.0
@@ -62,6 +62,9 @@ def run_ranks(
     restarts = config.restarts if config.saving is not None else 0
     if nodes.count == 1:
         clear_run_folder(folder)  # of several, others may have begun; their first rank does it
+        (folder / FAILED_CHECKS).unlink(missing_ok=True)
+    elif not nodes.here:
+        require_not_left_out(folder)
     launch = Launch(folder, ranks)
     process = _start(
         [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)],
@@ -113,7 +116,7 @@ def _failure(
     launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
 ) -> MeshwrightError:
     answered: frozenset[int] = frozenset()
-    if nodes.count > 1 and not any(failure["final"] for failure in read_failures(folder)):
+    if nodes.count > 1 and not any(one["final"] or "left_out" in one for one in read_failures(folder)):
         answered = launch.roll_call(_ROLL_CALL_SECONDS)
     return failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
 

@@ -144,6 +144,8 @@ class Examined(AnswerBase):
 
 def sentence(one: Finding) -> str:
     """ "rank 2 (gpu17): matmul 30 % slower than the median"."""
+    if not one.than:
+        return f"{one.who}: {one.check} gives wrong results"
     less = one.check in ("free memory", "cores", "clock")
     return f"{one.who}: {one.check} {percent(one.share)} {'less' if less else 'slower'} than {one.than}"
 

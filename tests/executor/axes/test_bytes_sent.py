@@ -208,7 +208,7 @@ def test_data_parallel_ranks_send_what_is_priced(layout: str, processes: Process
     microbatches = plan.layout.microbatches(plan.training.global_batch)
     assert sum(module[0] for module in modules) * 4 == held
     assert sum(seen) == sum(
-        microbatches * (one.forward_gather + one.backward_gather + one.backward_reduce)[0]
+        microbatches * (one.gather + one.gather + one.backward_reduce)[0]
         + (one.step_reduce + one.step_gather)[0]
         for one in priced
     )
