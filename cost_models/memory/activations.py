@@ -194,6 +194,12 @@ def _came_back(question: Question, routing: Operator) -> Amount:
     return {routing.reads.place: question.training.element_bytes * routing.reads.width}
 
 
+def _turned(question: Question, rotary: Operator) -> Amount:
+    """Cosines and sines, where they were gathered for every head."""
+    tables = 2 * question.stack.keeps_rotary_tables
+    return {rotary.reads.place: question.training.element_bytes * tables * rotary.reads.width}
+
+
 def _masked(question: Question, dropout: Operator) -> Amount:
     return {dropout.reads.place: _MASK_BYTES * dropout.reads.width} if question.dropout > 0 else {}
 
@@ -205,6 +211,7 @@ _KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
     "activation": _activated,
     "gate": _gated,
     "routing": _came_back,
+    "rotary": _turned,
     "dropout": _masked,
 }
 """Bytes that an operator keeps for its backward pass."""

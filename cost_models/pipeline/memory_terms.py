@@ -16,6 +16,7 @@ from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
+from cost_models.memory.run_ahead import held_back_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss
@@ -163,6 +164,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     terms |= {
         name: terms[name] | {FRAGMENTATION: size} for name, size in _other_streams(sizes, terms).items()
     }
+    held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
+    terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
     return MemoryTerms(**_fragmented(terms, fragmentation(question), kept.released_logits))
 
 
@@ -260,15 +263,35 @@ def _working(sizes: Sizes) -> Array:
     if question.stack.selective_drops in ("core", "block-attention"):
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
-    in_flight = in_flight + _tied_gradient(question, columns)
+    in_flight = (
+        np.maximum(in_flight[:, None], _around_scores(sizes)) + _tied_gradient(question, columns)[:, None]
+    )
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
-        return recomputed + (in_flight + gathered + scattered)[:, None]
+        return recomputed + in_flight + (gathered + scattered)[:, None]
     incoming = training.element_bytes * tokens * model.hidden_size + _tied_gradient(question, columns)
-    during = recomputed + (in_flight + 2 * gathered)[:, None]  # with the block that is fetched early
+    during = recomputed + in_flight + 2 * gathered[:, None]  # with the block that is fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
     return np.maximum(during, after)
+
+
+_SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
+"""Tensors as large as the attention scores besides those that are kept: gradients of what softmax returns and reads,
+and of a copy that a mask is written into. As many are there when the scores are made."""
+
+
+def _around_scores(sizes: Sizes) -> Array:
+    """(N, 1): what the attention core's backward pass holds where it stores scores, less what the MLP has freed."""
+    question, columns = sizes.question, sizes.columns
+    model, training = question.model, question.training
+    tensors = _SCORES_IN_FLIGHT.get(question.stack.attention, 0.0)
+    if not tensors:
+        return np.zeros((len(columns), 1))
+    each = training.element_bytes * model.num_heads * training.sequence_length
+    scores = tensors * each * tokens_on_rank(question, columns, "split")
+    stream = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
+    return (stream + scores - sizes.kept.mlp).clip(min=0.0)[:, None]
 
 
 def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:

@@ -213,6 +213,8 @@ class StackSpec(StackKernels):
     rotates_in_joint_tensor: bool = False
     """Whether, without grouped queries, queries are turned in place in one tensor with keys and values, which is then
     kept beside a copy of these."""
+    keeps_rotary_tables: bool = False
+    """Whether a block keeps cosines and sines as large as its queries and as its keys."""
     keeps_traded_output: bool = False
     """Whether Ulysses all-to-alls keep the core's output both as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False
@@ -246,6 +248,9 @@ class StackSpec(StackKernels):
     """Bytes per parameter of a block of fp8 weight copies that live from microbatch to microbatch."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
     """Fragmentation: unusable bytes of the allocator's freed blocks for each byte of activations and temporaries."""
+    records_streams: bool = False
+    """Whether collectives hold their tensors until the device is done with them (torch before 2.8, unless
+    `TORCH_NCCL_AVOID_RECORD_STREAMS=1`)."""
     memory_error: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Relative error that nine in ten peaks of published runs stayed within; where none were published what the first
     runs of other stacks showed."""

@@ -36,7 +36,7 @@ def peak_bytes(case: Case, priced: Estimate) -> float:
     memory = priced.rank_memory[rank]
     if _DRIVER.search(words):
         return float(in_use(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
-    if _RESERVED.search(words) and "allocated" not in words:
+    if _RESERVED.search(words) and ("allocated" not in words or "not stated" in words):
         return memory.total
     return memory.total - memory[FRAGMENTATION]
 

@@ -93,3 +93,53 @@ def test_a_compiled_loss_keeps_logits_in_16_bits() -> None:
     assert part(eager, "working") - part(compiled, "working") == pytest.approx(8 * logits, rel=0.05)
     freed = part(eager, "fragmentation") - part(compiled, "fragmentation")
     assert freed == pytest.approx(2 * logits + 0.1 * 8 * logits, rel=0.05)
+
+
+AHEAD = "tp8 dp1 mbs4 zero0 sp"
+HIDDEN = 2 * 4 * 2048 * 4096
+"""Bytes of a tensor of s·b·h in 16 bits."""
+
+
+def held_back(layout: str, **more: Any) -> float:
+    """Bytes that are only held back: the rest of the fragmentation is the same."""
+    one, other = (
+        part(priced(changed("nanotron", records_streams=known), layout, **more), "fragmentation")
+        for known in (True, False)
+    )
+    return one - other
+
+
+def test_what_collectives_hold_grows_until_the_queue_of_launches_is_full() -> None:
+    """Two reduced tensors for each block ahead, and for those of the backward pass before it; 1,024 launches in all."""
+    alone, many = held_back(AHEAD, batch=4), held_back(AHEAD, batch=64)
+    assert 20 < alone / (2 * HIDDEN) < 32  # of 32 blocks
+    assert alone <= many < 1.5 * alone
+    assert held_back("tp8 dp1 mbs8 zero0 sp", batch=64) == pytest.approx(2 * many)
+
+
+def test_a_stage_holds_back_no_more_than_its_passes() -> None:
+    """Eight blocks forward and eight of the microbatch before."""
+    assert held_back("tp2 pp4 dp1 mbs4 zero0 sp", batch=64) == pytest.approx(2 * HIDDEN * (8 + 8))
+
+
+def test_nothing_is_held_back_without_tensor_parallelism() -> None:
+    assert held_back("dp8 mbs1 zero1", batch=8) == 0
+
+
+def test_what_is_held_back_is_reserved_and_not_allocated() -> None:
+    known, other = (priced(changed("nanotron", records_streams=one), AHEAD) for one in (True, False))
+    assert known.peak_bytes - part(known, "fragmentation") == other.peak_bytes - part(other, "fragmentation")
+
+
+def test_recomputed_scores_are_in_flight_with_their_gradients() -> None:
+    """An eager core's block holds its scores' gradients, and a copy that a mask is written into."""
+    stack = changed("megatron-core", fragmentation=0.0)
+    flash, eager = (
+        part(
+            priced(stack.model_copy(update={"attention": kernel}), "tp8 dp1 mbs8 zero0 recompute=full"),
+            "working",
+        )
+        for kernel in ("flash2", "unfused")
+    )
+    scores = 2 * 8 * 2048 * 2048 * 32 / 8
+    assert eager - flash > 2 * scores
