@@ -159,7 +159,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleDict(
             {
                 str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None, layer)
-                for layer in blocks or range(spec.num_layers)
+                for layer in (range(spec.num_layers) if blocks is None else blocks)
             }
         )
         self.norm = make_norm(spec) if has_head else None

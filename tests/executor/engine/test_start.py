@@ -97,6 +97,13 @@ def test_every_layout_starts_from_the_same_bits(
     assert expected.keys() <= weights.keys()
 
 
+def test_a_stage_without_blocks_builds_none() -> None:
+    with built(plan_for("pp2 mbs2 layers=0,4", GPT), 0) as engine:
+        assert {one.named.name.split(".")[0] for one in owned(engine.optimizer, engine.names)} == {
+            "embedding"
+        }
+
+
 def test_weights_are_normal_and_of_no_two_names_alike(alone_weights: dict[str, dict[str, Tensor]]) -> None:
     values = InitialValues(seed=1, tied=False)
     one, other = torch.empty(2, 512, 512).unbind(0)
