@@ -14,7 +14,8 @@ is neither a product nor the attention core is shared out like weights. Left out
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def _of_policy(pieces: Pieces, policy: int) -> _Shown:
     weights, runs = _weights(pieces), _runs(pieces, policy)
     gathers = [data.gather * share for share in _gathered(pieces, runs, weights)]
     if not pieces.question.stack.zero3_waits_for_device:
-        moved = np.sum(gathers, axis=0) + data.backward_reduce
+        moved = _added(gathers) + data.backward_reduce
         return _behind(pieces, moved, pieces.backward_window + again)
     behind = []
     for at, seconds in enumerate(_run_seconds(pieces, runs, again)):
@@ -76,10 +77,16 @@ def _run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _
     gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
     late = _slices(pieces) * (gathers > 0).sum(axis=0)
     waited = [_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
-    each = np.sum(waited, axis=0)
-    whole = _behind(pieces, moved.sum(axis=0), seconds.sum(axis=0))
+    each = _added(np.stack(one) for one in waited)
+    whole = _behind(pieces, _added(moved), _added(seconds))
     zero3 = pieces.columns.zero == 3
     return np.where(zero3, late + each[0], whole[0]), np.where(zero3, each[1], whole[1])
+
+
+def _added(arrays: Iterable[Array]) -> Array:
+    """Their sum, one after another, so that a layout costs the same bits alone and among others."""
+    total: Array = reduce(np.add, arrays, np.zeros(1))
+    return total
 
 
 def _runs(pieces: Pieces, policy: int) -> list[_Run]:
@@ -102,7 +109,7 @@ def _gathered(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[
         share = weights[matrix]
         if backward and (matrix, False) in runs:
             between = [weights[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
-            share = np.where(np.sum(between, axis=0) * held < reach, 0.0, share)
+            share = np.where(_added(between) * held < reach, 0.0, share)
         yield share
 
 
@@ -124,7 +131,7 @@ def _weights(pieces: Pieces) -> Array:
     columns = pieces.columns
     degrees = columns.tp, columns.ep, columns.etp
     each = np.stack([one.share * sum(held_on_rank(one.weights, *degrees)) for one in _matrices(pieces)])
-    shares: Array = each / each.sum(axis=0)
+    shares: Array = each / _added(each)
     return shares
 
 
@@ -140,7 +147,7 @@ def _seconds(pieces: Pieces, *, backward: bool) -> Array:
     every = block.matrices_backward if backward else block.matrices_forward
     core = block.core_backward if backward else block.core_forward
     window = pieces.backward_window if backward else pieces.forward_window
-    each: Array = products / products.sum(axis=0) * every + _weights(pieces) * (window - every - core)
+    each: Array = products / _added(products) * every + _weights(pieces) * (window - every - core)
     reader = next(number for number, one in enumerate(matrices) if one.reads_core)
     each[reader if backward else reader - 1] += core
     return each

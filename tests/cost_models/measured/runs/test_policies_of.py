@@ -170,7 +170,7 @@ def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
         ),
         (GPT | {"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2021", "fused-softmax"),
         ({"framework": "DeepSpeed", "gpu": "V100-32GB"}, "deepspeed", "unfused"),
-        ({"framework": "DeepSpeed", "gpu": "A100-40GB", "run_date": "2021"}, "deepspeed", "unfused"),
+        ({"framework": "DeepSpeed", "gpu": "A100-40GB", "run_date": "2021"}, "deepspeed-v0.5", "unfused"),
         ({"framework": "DeepSpeed", "gpu": "A100-40GB"}, "deepspeed", "flash2"),
         ({"attention_kernel": "sdpa-math"}, "fsdp", "unfused"),
         ({"attention_kernel": "F.scaled_dot_product_attention"}, "fsdp", "flash2"),
