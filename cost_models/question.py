@@ -9,6 +9,7 @@ from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.kinds import Kinds, kinds_of
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -28,6 +29,21 @@ class Question:
     """Least probability of fitting that a plan must have."""
     risk: Risk = "none"
     """What of the steps in a profile's scenarios layouts are compared by; none: the step on paper."""
+    whole: TransformerSpec | None = None
+    """The model, where `model` is what it would be if all its blocks were of one kind; None: `model` itself."""
+
+    @property
+    def by_kind(self) -> tuple[Question, ...]:
+        """The question as if all blocks were of one kind, for each kind of block; of one kind this question alone."""
+        if self.kinds.number == 1:
+            return (self,)
+        models = kinds_of(self.model, self.training.sequence_length)[1]
+        return tuple(replace(self, model=model, whole=self.model) for model in models)
+
+    @property
+    def kinds(self) -> Kinds:
+        """Which block is of which kind; in several pools of GPUs all are priced as their mean."""
+        return kinds_of(self.model, self.training.sequence_length)[0]
 
     @property
     def by_pool(self) -> tuple[Question, ...]:
@@ -89,6 +105,10 @@ class MixedQuestion(Question):
     def by_pool(self) -> tuple[Question, ...]:
         """The questions of the pools, as `pools`."""
         return self.pools
+
+    @property
+    def kinds(self) -> Kinds:
+        return Kinds((0,) * self.model.num_layers)
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
         return mixed_question(self.mixed, pools)

@@ -89,6 +89,8 @@ def _taken(value: Any, index: Ints) -> Any:
         return taken(value, index)
     if isinstance(value, tuple):
         return tuple(_taken(one, index) for one in value)
+    if isinstance(value, dict):
+        return {name: _taken(one, index) for name, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return type(value)(**{own.name: _taken(getattr(value, own.name), index) for own in fields(value)})
     return value

@@ -144,7 +144,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     group = question.stack.update_group
     if group is None:
         return np.full(len(columns), each)
-    held = total_parameters(question.model) / (columns.tp * columns.pp * columns.ep * shard)
+    held = total_parameters(question.whole or question.model) / (columns.tp * columns.pp * columns.ep * shard)
     return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
 
 

@@ -35,7 +35,7 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
     and write, and once more on the way back), then read k times and their sum written. Backward the same in reverse.
     """
     model, element = question.model, question.training.element_bytes
-    if not model.has_experts:
+    if not model.moe_share:
         return None
     own = tokens_on_rank(question, columns, "split")
     several = (columns.ep > 1) & (model.num_experts / columns.ep > 1)

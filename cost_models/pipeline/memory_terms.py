@@ -246,7 +246,7 @@ def _working(sizes: Sizes) -> Array:
     tokens = columns.tokens(training.sequence_length)
     inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
-    if model.has_experts:
+    if model.moe_share:
         copies = tokens_on_rank(question, columns, "copies") * model.hidden_size
         routed = tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size
         inner = np.maximum(inner, routed)

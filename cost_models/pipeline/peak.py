@@ -3,8 +3,8 @@
 The moments are those at which the rank's live microbatches are maximal in the schedule, and the optimizer step. The
 formulas are those of `stage_costs`.
 
-Shape legend: `...` any batch of placements, R ranks, K moments, C chunks of a rank, P recompute policies, Q parts in
-the order of `MEMORY_PARTS`, or their total alone.
+Shape legend: `...` any batch of placements, R ranks, K moments, C chunks of a rank, P recompute policies (of several
+kinds of blocks: sorts), Q parts in the order of `MEMORY_PARTS`, or their total alone.
 """
 
 from __future__ import annotations
@@ -68,22 +68,30 @@ class RankMemory:
         """(..., R, K + 1, Q): bytes of each rank at the moments that can be its peak, the optimizer step last."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
-        layers_RC = blocks_RCP.sum(axis=-1)
-        layers_R1 = layers_RC.sum(axis=-1)[..., None]
-        held_RQ = self._held(layers_R1)
-        update_RQ = held_RQ + x["rank_update"] + layers_R1 * x["layer_update"]
+        blocks_RP = blocks_RCP.sum(axis=-2)
+        held_RQ = self._held(blocks_RP)
+        update_RQ = held_RQ + x["rank_update"] + self._of_blocks("layer_update", blocks_RP)
         update_RQ[..., 0, :] += x["embedding_update"][0]
         update_RQ[..., self._last, :] += x["head_update"][self._last]
         training_RKQ = held_RQ[..., None, :] + self._live_RKC @ blocks_RCP @ x["layer_activation"]
         if self._pending_RKC is not None:
-            training_RKQ += self._pending(layers_RC, self._pending_RKC)
+            training_RKQ += self._pending(blocks_RCP, self._pending_RKC)
         self._keep_at_ends(training_RKQ)
         training_RKQ += self._working(blocks_RCP)[..., None, :]
         return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
 
-    def _held(self, layers_R1: Array) -> Array:
+    def _of_blocks(self, name: str, blocks_RP: Array) -> Array:
+        """(..., R, Q) what some blocks have, each as many bytes, or by sort."""
+        each: Array = self._x[name]
+        alike = each.ndim == 2
+        had_RQ: Array = (
+            blocks_RP.sum(axis=-1)[..., None] * each if alike else (blocks_RP[..., None, :] @ each)[..., 0, :]
+        )
+        return had_RQ
+
+    def _held(self, blocks_RP: Array) -> Array:
         """(..., R, Q) bytes that are always there."""
-        held_RQ: Array = self._x["static"] + layers_R1 * self._x["layer_static"]
+        held_RQ: Array = self._x["static"] + self._of_blocks("layer_static", blocks_RP)
         held_RQ[..., 0, :] += self._x["embedding_static"][0]
         held_RQ[..., self._last, :] += self._x["head_static"][self._last]
         return held_RQ
@@ -112,13 +120,17 @@ class RankMemory:
         most_R: Array = training_RKQ.sum(axis=-1).max(axis=-1)
         return most_R
 
-    def _pending(self, layers_RC: Array, pending_RKC: Array) -> Array:
+    def _pending(self, blocks_RCP: Array, pending_RKC: Array) -> Array:
         """(..., R, K, Q) gradients that wait for their weight products; the first stage runs no input half, so it has
         none."""
-        waiting_RC = layers_RC.copy()
-        waiting_RC[..., 0, 0] = 0.0
-        waiting_RK = (pending_RKC @ waiting_RC[..., None])[..., 0]
-        pending_RKQ: Array = waiting_RK[..., None] * self._x["layer_pending"][:, None]
+        waiting_RCP = blocks_RCP.copy()
+        waiting_RCP[..., 0, 0, :] = 0.0
+        each = self._x["layer_pending"]
+        if each.ndim == 2:
+            waiting_RK = (pending_RKC @ waiting_RCP.sum(axis=-1)[..., None])[..., 0]
+            pending_RKQ: Array = waiting_RK[..., None] * each[:, None]
+        else:
+            pending_RKQ = pending_RKC @ waiting_RCP @ each
         head_KQ = pending_RKC[self._last, :, -1:] * self._x["head_pending"][self._last]
         pending_RKQ[..., self._last, :, :] += head_KQ
         return pending_RKQ

@@ -4,7 +4,8 @@ The formulas are those of `stage_costs`, for one placement or a batch of them, o
 several pools, each something of its own.
 
 Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies. A
-placement is its blocks (S, P): so many of each stage under each policy.
+placement is its blocks (S, P): so many of each stage under each policy, or of several kinds (S, K·P): so many of each
+sort, a kind under a policy (`cost_models.pipeline.kinds`).
 """
 
 from __future__ import annotations

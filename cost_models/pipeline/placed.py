@@ -44,7 +44,7 @@ class Placed:
 
     layout: Layout
     blocks: Ints
-    """(S, P): blocks of each virtual stage under each recompute policy."""
+    """(S, P): blocks of each virtual stage under each recompute policy; of several kinds (S, K·P), by sort."""
     table: ActionTable
     any_engine: bool
 
@@ -86,7 +86,7 @@ def place(layout: Layout, question: Question) -> Placed:
     any_engine = not question.stack.torch_pipelining
     return Placed(
         layout=layout,
-        blocks=blocks_by_policy(layout.layers, layout.stage_recompute),
+        blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
         table=build(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
         any_engine=any_engine,
     )

@@ -27,8 +27,9 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
+from cost_models.pipeline.kinds import each_kind, terms_by_sort
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up, stage_costs
 from cost_models.pipeline.time_pieces import Term, jitter, total, with_jitter
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import tied_reduce_seconds
@@ -92,8 +93,8 @@ def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
 
 
 RankTerms = tuple[TimeTerms, MemoryTerms, Array]
-"""The coefficients of a layout, one row for all its ranks, or on several pools one for each; and the bytes that the
-peak of each rank's device may reach."""
+"""The coefficients of a layout, one row for all its ranks, blocks by sort, or on several pools one for each of mean
+blocks; and the bytes that the peak of each rank's device may reach."""
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
@@ -104,10 +105,11 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     if isinstance(question, MixedQuestion):
         terms = pool_terms(question, columns)
         return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
-    together = time_terms(question, columns), memory_terms(question, columns), memory_limit(question, columns)
+    times = terms_by_sort(each_kind(question, columns, time_terms))
+    memories = terms_by_sort(each_kind(question, columns, memory_terms))
+    limit = memory_limit(question, columns)
     if len(layouts) == 1:
-        return [together]
-    times, memories, limit = together
+        return [(times, memories, limit)]
     return [(_row(times, at), _row(memories, at), limit[at]) for at in (slice(row, row + 1) for row in rows)]
 
 
@@ -122,7 +124,9 @@ def _row(terms: Coefficients, at: slice) -> Coefficients:
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """The coefficients of one layout, parts added up."""
+    """The coefficients of one layout, parts added up: of one row, or in several pools one for each of its ranks."""
+    if not isinstance(question, MixedQuestion):
+        return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
     return add_up(*terms)
 
@@ -171,13 +175,10 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> tuple[TimeTerms, M
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
     """The same, parts added up."""
-    columns = {
-        field.name: _on_ranks([getattr(one, field.name)[rows] for one in terms.costs], pool_R)
-        for field in fields(StageCosts)
-    }
+    columns = {name: _on_ranks([getattr(one, name)[rows] for one in terms.costs], pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
-    return StageCosts(**columns)
+    return StageCosts(**columns, kinds=())
 
 
 def _handed_on(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:

@@ -35,11 +35,15 @@ are between the halves of their backward pass, that is maximal in the schedule, 
     optimizer = static + rank_update + Σ_c n_c (layer_static + layer_update)
                 + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 
+Where blocks are of several kinds `n · layer` is a sum over them; coefficients of the mean block are for what sums over
+the whole model, or draws clouds of points (`cost_models.pipeline.kinds`).
+
 `stage_costs` is the one place where parts are added up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -49,11 +53,13 @@ from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
+from cost_models.pipeline.kinds import OF_BLOCKS, by_sort, each_kind
 from cost_models.pipeline.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import total as total_seconds
 from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
+from cost_models.specs.kinds import Kinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +67,50 @@ class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
     """The columns; each has shape (N,) unless it says (N, P). Seconds and bytes."""
 
     memory_limit: Array
+    kinds: tuple[StageCosts, ...] = ()
+    """As if all blocks were of one kind, for each kind, where there are several; the rest is of the mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
 
+    @classmethod
+    def of_kinds(cls, each: Sequence[StageCosts], kinds: Kinds) -> StageCosts:
+        """Of the mean block, from costs that differ in blocks alone."""
+        if len(each) == 1:
+            return each[0]
+        mean = {name: kinds.mean([getattr(one, name) for one in each]) for name in OF_BLOCKS}
+        return replace(each[0], **mean, kinds=tuple(each))
+
     def rows(self, index: Ints | slice) -> StageCosts:
         """The same columns for some of the layouts."""
-        return StageCosts(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        kinds = tuple(one.rows(index) for one in self.kinds)
+        return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
+
+    @property
+    def each_kind(self) -> tuple[StageCosts, ...]:
+        """As if all blocks were of one kind, for each kind."""
+        own = [{name: getattr(one, name) for name in OF_BLOCKS} for one in self.kinds]
+        return tuple(replace(self, kinds=(), **columns) for columns in own) or (self,)
+
+    @property
+    def in_sorts(self) -> StageCosts:
+        """Columns of blocks by sort (N, K·P), which price placements; of one kind as they are."""
+        return self._joined(by_sort)
+
+    @property
+    def lightest(self) -> StageCosts:
+        """As if every block had the least of any kind in each column: no block has less."""
+        return self._joined(lambda values: np.min(values, axis=0))
+
+    def _joined(self, join: Callable[[list[Array]], Array]) -> StageCosts:
+        if not self.kinds:
+            return self
+        joined = {name: join([getattr(one, name) for one in self.kinds]) for name in OF_BLOCKS}
+        return replace(self, kinds=(), **joined)
+
+
+COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
+"""Names of the columns."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -81,7 +124,9 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 def _stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     limit = memory_limit(question, columns)
-    return add_up(time_terms(question, columns), memory_terms(question, columns), limit)
+    times, memories = each_kind(question, columns, time_terms), each_kind(question, columns, memory_terms)
+    each = [add_up(*own, limit) for own in zip(times, memories, strict=True)]
+    return StageCosts.of_kinds(each, question.kinds)
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -112,11 +157,16 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     Raises:
         InputError: the GPU has no rate for the training precision.
     """
-    terms = time_terms(question, columns)
-    seconds = {field.name: total_seconds(getattr(terms, field.name)) for field in fields(TimeTerms)}
     none = np.zeros(len(columns))
     space = {field.name: none for field in fields(MemoryTerms)}
-    return StageCosts(**seconds, **space, memory_limit=none)
+
+    def costs(terms: TimeTerms) -> StageCosts:
+        seconds = {field.name: total_seconds(getattr(terms, field.name)) for field in fields(TimeTerms)}
+        return StageCosts(**seconds, **space, memory_limit=none, kinds=())
+
+    return StageCosts.of_kinds(
+        [costs(own) for own in each_kind(question, columns, time_terms)], question.kinds
+    )
 
 
 def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -126,14 +176,20 @@ def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    terms, none = memory_terms(question, columns), np.zeros(len(columns))
-    space = {field.name: memory.total(getattr(terms, field.name)) for field in fields(MemoryTerms)}
+    limit, none = memory_limit(question, columns), np.zeros(len(columns))
     seconds = {field.name: none for field in fields(TimeTerms)}
-    return StageCosts(**seconds, **space, memory_limit=memory_limit(question, columns))
+
+    def costs(terms: MemoryTerms) -> StageCosts:
+        space = {field.name: memory.total(getattr(terms, field.name)) for field in fields(MemoryTerms)}
+        return StageCosts(**seconds, **space, memory_limit=limit, kinds=())
+
+    return StageCosts.of_kinds(
+        [costs(own) for own in each_kind(question, columns, memory_terms)], question.kinds
+    )
 
 
 def add_up(times: TimeTerms, memories: MemoryTerms, limit: Array) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
     seconds = {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
     space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
-    return StageCosts(**seconds, **space, memory_limit=limit)
+    return StageCosts(**seconds, **space, memory_limit=limit, kinds=())

@@ -216,7 +216,7 @@ def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bo
         return data_seconds(question, columns, groups.data, module, owners)
 
     block = seconds(counts.block, matrices)
-    if question.model.has_experts:  # experts have fewer replicas than the rest
+    if question.model.moe_share:  # experts have fewer replicas than the rest
         block = block + data_seconds(question, columns, groups.experts, counts.experts)
     return Links(
         groups=mesh,

@@ -12,6 +12,7 @@ another one for each row; here it is that in which the row's own work takes long
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -65,7 +66,8 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     placed = place(layout, question)
     costs = costs_under_scenarios(question, LayoutColumns.of([placed.layout]))
     assert costs is not None
-    prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(len(costs))]
+    sorts = costs.in_sorts
+    prices = [placed.pipeline(sorts.rows(slice(at, at + 1))) for at in range(len(sorts))]
     return Pipeline.step_seconds_of_each(prices, placed.blocks)
 
 
@@ -122,15 +124,21 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
     work_KN = np.stack([_work(own, m, layers, rows.pp) for own in each])
     counted_KN = slowest(work_KN, question.risk)
-    count = int(counted_KN[:, :1].sum())
-    seconds: dict[str, Array] = {}
-    for name in (field.name for field in fields(TimeTerms)):
-        total = np.zeros_like(getattr(each[0], name))
-        for own, counted in zip(each, counted_KN, strict=True):
-            value = getattr(own, name)
-            total += value * (counted if value.ndim == 1 else counted[:, None])
-        seconds[name] = total / max(count, 1)
-    return replace(stage_costs(question, rows), **seconds)
+    count = max(1, int(counted_KN[:, :1].sum()))
+
+    def mean(found: StageCosts, each: Sequence[StageCosts]) -> StageCosts:
+        """The costs with the seconds of those in the scenarios that count."""
+        seconds: dict[str, Array] = {}
+        for name in (field.name for field in fields(TimeTerms)):
+            total = np.zeros_like(getattr(each[0], name))
+            for own, counted in zip(each, counted_KN, strict=True):
+                value = getattr(own, name)
+                total += value * (counted if value.ndim == 1 else counted[:, None])
+            seconds[name] = total / count
+        kinds = [mean(own, [one.kinds[kind] for one in each]) for kind, own in enumerate(found.kinds)]
+        return replace(found, **seconds, kinds=tuple(kinds))
+
+    return mean(stage_costs(question, rows), each)
 
 
 def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:

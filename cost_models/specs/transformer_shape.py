@@ -25,7 +25,7 @@ class TransformerShape(Spec):
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
     filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
-    the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their average.
+    the others a dense MLP; each is priced as what it is (`cost_models.specs.kinds`).
     """
 
     kind: Literal["transformer"] = "transformer"

@@ -7,6 +7,7 @@ counts. What a rank does once a step the axis bounds itself (`Price.least_update
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
 
@@ -36,7 +37,7 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
     costs = weighed_costs(question, columns)
     wide = np.flatnonzero(~boxes.is_single)
     if len(wide):
-        costs = _with_rows(costs, wide, _of_boxes(question, columns.rows(wide), boxes.rows(wide)))
+        costs = _with_rows(costs, wide, *_of_boxes(question, columns.rows(wide), boxes.rows(wide)))
     return within_corners(question, costs, corner_columns(columns, boxes))
 
 
@@ -58,25 +59,29 @@ def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
     return holds
 
 
-def _of_boxes(question: Question, columns: LayoutColumns, boxes: Boxes) -> dict[str, Array]:
-    """The coefficients that counts change."""
+def _of_boxes(
+    question: Question, columns: LayoutColumns, boxes: Boxes
+) -> tuple[list[StageCosts], dict[str, Array]]:
+    """Bytes at each corner, and the least of the other coefficients that counts change."""
     corners = corner_columns(columns, boxes)
     sized = [byte_costs(question, own) for own in corners]
-    least = {
-        field.name: reduce(np.minimum, [getattr(own, field.name) for own in sized])
-        for field in fields(MemoryTerms)
-    }
     weighed = bool(scenarios_of(question))
     once = np.zeros(len(columns))
     for price in () if weighed else prices():
         once = np.maximum(once, price.least_update(question, corners)) if price.least_update else once
-    return least | {"rank_optimizer": once}
+    return sized, {"rank_optimizer": once}
 
 
-def _with_rows(costs: StageCosts, rows: Ints, values: dict[str, Array]) -> StageCosts:
-    """The same costs with other values of some coefficients in some rows."""
+def _with_rows(
+    costs: StageCosts, rows: Ints, sized: Sequence[StageCosts], values: dict[str, Array]
+) -> StageCosts:
+    """The same costs with other values of some coefficients in some rows, and the least bytes of some of these rows."""
+    names = [field.name for field in fields(MemoryTerms)]
+    values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in names} | values
+    each = [[one.kinds[kind] for one in sized] for kind in range(len(costs.kinds))]
+    kinds = [_with_rows(own, rows, least, {}) for own, least in zip(costs.kinds, each, strict=True)]
     changed = {}
     for name, value in values.items():
         changed[name] = getattr(costs, name).copy()
         changed[name][rows] = value
-    return replace(costs, **changed)
+    return replace(costs, **changed, kinds=tuple(kinds))

@@ -18,6 +18,7 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
+from planner.bounds.kinds import first_and_last
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.placement.leaf import TOLERANCE
@@ -29,8 +30,18 @@ TABLE_ENTRIES = 4_000_000
 
 def quick_chunk_bounds(rows: ChunkRows) -> Array:
     """(N,) seconds; infinite where nothing fits on the first rank."""
-    x, m_N = rows.costs, rows.microbatches
-    most_live_N, _, all_live_N = rows.live
+    m_N, (fixed_first_N, fixed_last_N) = rows.microbatches, rows.fixed_seconds
+    first_N, last_N = first_and_last(rows, rows.kinds) if rows.kinds else _first_and_last(rows)
+    first_N, last_N = m_N * (fixed_first_N + first_N), _wait(rows) + m_N * (fixed_last_N + last_N)
+    fullest_N = m_N * (rows.stage_seconds + rows.of_fullest(rows.pp, lambda one: one.least_block_seconds))
+    longest_N: Array = np.max([first_N, last_N, fullest_N, _one_after_another(rows)], axis=0) + rows.tail
+    return longest_N
+
+
+def _first_and_last(rows: ChunkRows) -> tuple[Array, Array]:
+    """(N,) each: seconds of a microbatch in the blocks of the first rank and of the last; infinite where they do not
+    fit on the first."""
+    x, (most_live_N, _, all_live_N) = rows.costs, rows.live
     seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
     fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
     kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
@@ -43,16 +54,11 @@ def quick_chunk_bounds(rows: ChunkRows) -> Array:
         rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
         recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
     fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (rows.blocks <= rows.updatable)
-    fixed_first_N, fixed_last_N = rows.fixed_seconds
     work_N = rows.blocks * least_N
-    first_N = m_N * (fixed_first_N + work_N + recompute_N)
     shared_N = recompute_N - np.where(
         rows.smaller > 0, np.where(rows.allowed, longer_NP, 0.0).max(axis=1), 0.0
     )
-    last_N = _wait(rows) + m_N * (fixed_last_N + work_N + np.maximum(shared_N, 0.0))
-    fullest_N = m_N * (rows.stage_seconds + -(-rows.num_layers // rows.pp) * least_N)
-    longest_N = np.max([first_N, last_N, fullest_N, _one_after_another(rows)], axis=0)
-    return np.where(fits_N, longest_N + rows.tail, np.inf)
+    return np.where(fits_N, work_N + recompute_N, np.inf), work_N + np.maximum(shared_N, 0.0)
 
 
 def _one_after_another(rows: ChunkRows) -> Array:
@@ -61,10 +67,14 @@ def _one_after_another(rows: ChunkRows) -> Array:
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
     block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
     backward = layers * block_N + stages * x.stage_backward + x.head_backward
-    others = np.maximum(x.stage_forward + rows.size * x.layer_forward, x.stage_backward + rows.size * block_N)
+    first_N, last_N = (
+        rows.light.layer_forward,
+        np.where(rows.allowed, rows.light.layer_backward, np.inf).min(axis=1),
+    )
+    others = np.maximum(x.stage_forward + rows.size * first_N, x.stage_backward + rows.size * last_N)
     if rows.splits_backward:
         backward = backward - layers * x.layer_weight - x.head_weight
-        others = x.stage_forward + rows.size * x.layer_forward
+        others = x.stage_forward + rows.size * first_N
     crossings = stages - 1 - rows.is_v_shaped
     total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
     return total
@@ -72,7 +82,7 @@ def _one_after_another(rows: ChunkRows) -> Array:
 
 def _wait(rows: ChunkRows) -> Array:
     """(N,) least seconds that the last rank waits before its first action: a pass of every rank before it."""
-    x, passes = rows.costs, rows.costs.stage_forward + rows.costs.p2p
+    x, passes = rows.light, rows.costs.stage_forward + rows.costs.p2p
     block = x.layer_forward
     if not rows.splits_backward:
         passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
@@ -80,7 +90,9 @@ def _wait(rows: ChunkRows) -> Array:
 
 
 def chunk_bounds(group: Group) -> Array:
-    """(N,) seconds; infinite where no pattern fits."""
+    """(N,) seconds; infinite where no pattern fits. Of several kinds of blocks the quick bound."""
+    if group.kinds is not None:
+        return quick_chunk_bounds(ChunkRows.of(group))
     least_N = np.full(len(group.costs), np.inf)
     stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):

@@ -72,7 +72,7 @@ def rank_sizes(group: RankGroup, step_N: Array) -> tuple[Ints, Ints]:
             microbatches_N=group.microbatches,
             delay_N=group.delay,
             work_N=work_N,
-            least_NR=group.fixed_seconds + group.least_block_seconds * least_NR,
+            least_NR=group.fixed_seconds + group.least_of_blocks * least_NR,
             longest_NR=np.repeat((pipeline_N / group.microbatches)[:, None], group.pp, axis=1),
         )
         count_NR = (group.seconds <= limit_NR[..., None]).sum(axis=2)
@@ -98,7 +98,7 @@ def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
 
 def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Array:
     """(N,): least seconds of one microbatch over all ranks, blocks beyond the least on the quickest ranks with room."""
-    each_NR = group.least_block_seconds
+    each_NR = group.least_of_blocks
     first_N = (group.fixed_seconds + each_NR * least_NR).sum(axis=1)
     order_NR = np.argsort(each_NR, axis=1, kind="stable")
     room_NR = np.take_along_axis(np.clip(most_NR - least_NR, 0, None), order_NR, axis=1)
@@ -110,7 +110,7 @@ def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Array:
 
 def _even_finish(group: RankGroup) -> Array:
     """(N,): least seconds of the slowest rank, if blocks could be cut so that all ranks take as long."""
-    each_NR, fixed_NR = group.least_block_seconds, group.fixed_seconds
+    each_NR, fixed_NR = group.least_of_blocks, group.fixed_seconds
     together_N = (group.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1 / each_NR).sum(axis=1)
     alone_N = (fixed_NR + group.sizes[0] * each_NR).max(axis=1)
     finish_N: Array = np.maximum(together_N, alone_N)

@@ -20,13 +20,14 @@ from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, REGISTRY, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.specs.kinds import Kinds
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.relaxed import Passes
 from planner.bounds.step import pipeline_seconds, quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import fewest_before_last, fewest_on_rank
-from planner.placement.leaf import Leaf
+from planner.placement.leaf import Leaf, priced
 from planner.placement.shared_shape import Group
 from planner.placement.weighed_leaf import WeighedLeaf
 from planner.space.counts import Boxes
@@ -47,6 +48,12 @@ class Pricing:
     def question(self) -> Question:
         """What was asked."""
         return self.space.question
+
+    @property
+    def _kinds(self) -> Kinds | None:
+        """Which block is of which kind, where there are several."""
+        kinds = self.question.kinds
+        return kinds if kinds.number > 1 else None
 
     @property
     def allowed_at_all(self) -> Bools:
@@ -89,6 +96,7 @@ class Pricing:
             microbatches=own.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
+            kinds=self._kinds,
         )
 
     def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
@@ -103,13 +111,14 @@ class Pricing:
             microbatches=own.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(columns.schedule[first])),
+            kinds=self._kinds,
         )
 
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
         """One layout, to be placed."""
         own = columns.rows(slice(row, row + 1))
         leaf = Leaf(
-            costs=costs.rows(slice(row, row + 1)),
+            **priced(costs.rows(slice(row, row + 1)), self.question.kinds),
             pp=int(own.pp[0]),
             vpp=int(own.vpp[0]),
             schedule=SCHEDULES[own.schedule[0]],
@@ -135,7 +144,7 @@ def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
     return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
 
 
-def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, num_layers: int) -> Array:
+def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, kinds: Kinds) -> Array:
     """(N,) seconds that no placement in (N, 2) shapes (vpp and schedule) undercuts.
 
     One stage a rank: the paths of `planner.bounds.step`, all work shared evenly but for whole blocks. Several chunks:
@@ -143,17 +152,19 @@ def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, 
     last rank waits for the others.
     """
     x, m, (vpp, schedule) = passes, microbatches, shapes.T
-    block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
-    work = num_layers * block + x.embedding + x.head + pp * stage
+    mean, block, num_layers = x.forward + x.backward, x.any_forward + x.any_backward, len(kinds.of_block)
+    fullest = kinds.of_fullest(pp, list(x.of_kinds.T))
+    stage = x.stage_forward + x.stage_backward
+    work = num_layers * mean + x.embedding + x.head + pp * stage
     cycle = work + 2 * (pp - 1) * x.p2p
-    busiest = np.maximum(work / pp, stage + -(-num_layers // pp) * block)
+    busiest = np.maximum(work / pp, stage + fullest)
     least, before_last = (
         fewest_on_rank(num_layers, pp, vpp, 1 + (pp == 1)),
         fewest_before_last(num_layers, pp, vpp),
     )
     held = vpp * stage + least * block
     waits = (pp - 1) * (stage + 2 * x.p2p) + before_last * block + m * (held + x.head)
-    fullest = m * (vpp * stage + -(-num_layers // pp) * block)
+    fullest = m * (vpp * stage + fullest)
     in_chunks = np.max([fullest, m * (held + x.embedding), waits], axis=0)
     seconds = np.zeros(len(pp))
     for number, (name, known) in enumerate(REGISTRY.items()):

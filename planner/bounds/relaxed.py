@@ -5,14 +5,15 @@
     relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
               ZeRO stage best for each coefficient
 
-They are parts of the very same terms that price a layout. Both are used to leave most layouts unpriced.
+They are parts of the very same terms that price a layout; both leave most layouts unpriced.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,8 +22,9 @@ from cost_models.axes.columns import LayoutColumns, columns_that_touch, updated_
 from cost_models.axes.distinct import first_of_each
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.kinds import each_kind
+from cost_models.pipeline.memory_terms import memory_terms
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.pipeline.time_pieces import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import block_update_seconds
@@ -37,11 +39,14 @@ class Passes:
     """Seconds that a step is made of, (N,) each."""
 
     forward: Array
-    """One block and microbatch."""
+    """One block and microbatch: the mean block."""
     backward: Array
     """The same, with the fastest policy."""
+    of_kinds: Array
+    """(N, K): a block of each kind, both ways, as embedding and head are."""
+    any_forward: Array
+    any_backward: Array
     embedding: Array
-    """Forward and backward."""
     head: Array
     apart: Array
     """What a split backward pass may run at another time, of all blocks and the ends."""
@@ -100,35 +105,27 @@ def _ideal_seconds(space: Space, allowed: Bools) -> Array:
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
     rows = cores.rows(few)
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
-    terms = time_terms(question, rows, data_parallel=False)
     slowed = 1 + jitter(question, rows)  # all cores have as many ranks
-    own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
-    backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
-    apart = question.model.num_layers * own["layer_weight"] + own["head_weight"] + own["embedding_backward"]
-    none = np.zeros(len(rows))
-    passes = Passes(
-        forward=own["layer_forward"],
-        backward=backward,
-        embedding=own["embedding_forward"] + own["embedding_backward"],
-        head=own["head_forward"] + own["head_backward"],
-        apart=apart,
-        stage_forward=none,
-        stage_backward=none,
-        p2p=none,
-        follows=none,
-    )
+
+    def seconds_of(terms: TimeTerms) -> Seconds:
+        return {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
+
+    passes = passes_of(space, rows.pp, _apart(space, rows, seconds_of), allowed)
     return shortest_steps(space, np.arange(len(cores)), passes.rows(kind))
 
 
+def _apart(space: Space, rows: LayoutColumns, seconds_of: Callable[[TimeTerms], Seconds]) -> StageCosts:
+    """Some seconds as if no other ranks held the same parameters; all that is not named is zero."""
+    none = dict.fromkeys(COLUMNS, np.zeros(len(rows)))
+    each = each_kind(space.question, rows, partial(time_terms, data_parallel=False))
+    costs = [StageCosts(**none | seconds_of(own), kinds=()) for own in each]
+    return StageCosts.of_kinds(costs, space.question.kinds)
+
+
+Seconds = dict[str, Array]
 _IDEAL = (
-    "layer_forward",
-    "layer_backward",
-    "layer_weight",
-    "embedding_forward",
-    "embedding_backward",
-    "head_forward",
-    "head_backward",
-    "head_weight",
+    *("layer_forward", "layer_backward", "layer_weight", "embedding_forward", "embedding_backward"),
+    *("head_forward", "head_backward", "head_weight"),
 )
 
 
@@ -155,27 +152,24 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
 
 
 def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Bools:
-    """(N,): which cores have room with every coefficient at the ZeRO stage, over all ranks, that has least of it.
-
-    The order of the axes moves no bytes.
-    """
-    own = space.cores.rows(cores)
+    """(N,): which cores have room with every coefficient at the ZeRO stage, over all ranks, that has least of it."""
+    own = space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(own, field.name) for field in fields(own) if field.name != "order"])
     some, rows = cores[first], own.rows(first)
     limit = memory_limit(space.question, rows)
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
-    least: dict[str, Array] = {}
+    least: list[dict[str, Array]] = [{} for _ in space.question.by_kind]
     held = np.zeros(len(rows), dtype=np.bool_)
     for zero, has in space.zero_stages_of(some):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
         corners = corner_columns(staged, space.counts.rows(some))
         held |= has & some_allowed(space.question, corners)
         for corner in corners:
-            terms = memory_terms(space.question, corner)
-            for name in _ROOM:
-                value = memory.total(getattr(terms, name))
-                size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
-                least[name] = np.minimum(least[name], size) if name in least else size
+            for found, terms in zip(least, each_kind(space.question, corner, memory_terms), strict=True):
+                for name in _ROOM:
+                    value = memory.total(getattr(terms, name))
+                    size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
+                    found[name] = np.minimum(found[name], size) if name in found else size
     limit = np.where(held, limit, 0.0)
     return _fits(space, some, least, limit, allowed)[kind]
 
@@ -195,45 +189,51 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
     passes, update = at(max(stages)), np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
-        own = block_update_seconds(space.question, staged)
-        update = np.minimum(update, np.where(has, own, np.inf))
-    blocks = -(-space.question.model.num_layers // rows.pp)
-    blocks = np.where(updated_elsewhere(rows), 0, blocks)
+        each = [block_update_seconds(own, staged) for own in space.question.by_kind]
+        update = np.minimum(update, np.where(has, space.question.kinds.of_fullest(rows.pp, each), np.inf))
     apart = at(min(stages)).apart if space.splits_backward else passes.apart
-    return replace(passes, apart=apart, follows=passes.follows + blocks * update)
+    return replace(
+        passes, apart=apart, follows=passes.follows + np.where(updated_elsewhere(rows), 0.0, update)
+    )
 
 
 def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
     """The same of rows, without the update of blocks, nor one by something else than the device."""
-    terms = time_terms(space.question, rows, data_parallel=False)
-    seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
-    seconds["rank_optimizer"] = np.where(updated_elsewhere(rows), 0.0, seconds["rank_optimizer"])
-    none = np.zeros(1)
-    bytes_of = {field.name: none for field in fields(MemoryTerms)}
-    costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)
-    return passes_of(space, rows.pp, costs, allowed)
+
+    def seconds_of(terms: TimeTerms) -> Seconds:
+        seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+        seconds["rank_optimizer"] = np.where(updated_elsewhere(rows), 0.0, seconds["rank_optimizer"])
+        return seconds | {"layer_optimizer": np.zeros(len(rows))}
+
+    return passes_of(space, rows.pp, _apart(space, rows, seconds_of), allowed)
 
 
 def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Array:
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
     seconds = shortest_steps(space, cores, passes)
-    size = {name: getattr(costs, name) for name in _ROOM}
-    return np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
+    sizes = [{name: getattr(one, name) for name in _ROOM} for one in costs.each_kind]
+    return np.where(_fits(space, cores, sizes, costs.memory_limit, allowed), seconds, np.inf)
 
 
 def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
     """What costs say of them."""
-    layers, x = space.question.model.num_layers, costs
+    layers, x, kinds, each = space.question.model.num_layers, costs, space.question.kinds, costs.each_kind
+    backward = [np.where(allowed, one.layer_backward, np.inf).min(axis=1) for one in each]
+    both = [one.layer_forward + up for one, up in zip(each, backward, strict=True)]
+    update = kinds.of_fullest(pp, [one.layer_optimizer for one in each])
     return Passes(
         forward=x.layer_forward,
-        backward=np.where(allowed, x.layer_backward, np.inf).min(axis=1),
+        backward=kinds.mean(backward),
+        of_kinds=np.stack(both, axis=-1),
+        any_forward=x.lightest.layer_forward,
+        any_backward=np.min(backward, axis=0),
         embedding=x.embedding_forward + x.embedding_backward,
         head=x.head_forward + x.head_backward,
         apart=layers * x.layer_weight + x.head_weight + x.embedding_backward,
         stage_forward=x.stage_forward,
         stage_backward=x.stage_backward,
         p2p=x.p2p,
-        follows=x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead,
+        follows=x.rank_sync + x.rank_optimizer + update + x.step_overhead,
     )
 
 
@@ -244,7 +244,7 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
 
         step ≥ (m · work + (pp − 1) pp / 2 · shortest chunk and transfer) / pp + what follows
 
-    Blocks are whole, so some rank has ⌈blocks / pp⌉ of them for every microbatch:
+    Blocks are whole, so some rank has ⌈blocks / pp⌉ of them, of one kind if they are of several, for every microbatch:
 
         step ≥ m · (⌈blocks / pp⌉ · block + stage) + what follows
 
@@ -261,7 +261,7 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
     m = space.microbatches[cores]
     block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
     blocks = layers * block + x.embedding + x.head
-    forward, backward, alone = x.stage_forward + x.forward, x.stage_backward + x.backward, blocks
+    forward, backward, alone = x.stage_forward + x.any_forward, x.stage_backward + x.any_backward, blocks
     empty = space.may_start_empty[cores]
     first, back = np.where(empty, x.stage_forward, forward), np.where(empty, x.stage_backward, backward)
     way, missing, others = forward + x.p2p, forward - first, first
@@ -270,7 +270,7 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
     else:
         way, missing, others = way + backward + x.p2p, missing + backward - back, np.maximum(first, back)
     shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
-    whole = m * (-(-layers // pp) * block + stage)
+    whole = m * (space.question.kinds.of_fullest(pp, list(x.of_kinds.T)) + stage)
     longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
     return longest + x.follows
 
@@ -278,15 +278,22 @@ def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Array:
 _ROOM = ("static", "layer_static", "layer_activation", "head_static", "working")
 
 
-def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Array], limit: Array, allowed: Bools) -> Bools:
+def _fits(
+    space: Space, cores: Ints, each: Sequence[Mapping[str, Array]], limit: Array, allowed: Bools
+) -> Bools:
     """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment.
 
-    No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on.
+    No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
+    blocks must fit if they are as light as those of any kind, and those of each kind alone.
     """
-    kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
-    working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
-    free, each = limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept
-    layers = space.question.model.num_layers
-    others = np.minimum(how_many(free, each), layers)  # blocks may leave nothing behind
-    last = how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
-    return (space.cores.pp[cores] - 1) * others + last >= layers
+    light = {name: np.min([own[name] for own in each], axis=0) for name in _ROOM}
+    alone = zip(each, space.question.kinds.counts, strict=True) if len(each) > 1 else ()
+    fits = np.ones(len(cores), dtype=np.bool_)
+    for x, blocks in ((light, space.question.model.num_layers), *alone):
+        kept = np.where(allowed, x["layer_activation"], np.inf).min(axis=1)
+        working = np.where(allowed, x["working"], np.inf).min(axis=1)
+        free, block = limit - x["static"] - working, x["layer_static"] + kept
+        others = np.minimum(how_many(free, block), blocks)  # blocks may leave nothing behind
+        last = how_many(free - np.minimum(x["head_static"], 0.0), block)
+        fits &= (space.cores.pp[cores] - 1) * others + last >= blocks
+    return fits

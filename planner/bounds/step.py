@@ -31,6 +31,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import schedule_named
 from cost_models.specs.choices import Schedule
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
+from planner.bounds.kinds import lightest_runs
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE
 from planner.placement.shared_shape import Group, how_many
@@ -50,7 +51,7 @@ def quick_bounds(group: Group) -> Array:
     m, pp = group.microbatches, group.pp
     work = _least_work(group)
     cycle = work + group.cycle_delay
-    whole = group.fixed_seconds.min(axis=1) + -(-group.num_layers // pp) * group.least_block_seconds
+    whole = group.fixed_seconds.min(axis=1) + group.of_fullest(pp, lambda one: one.least_block_seconds)
     pipeline = pipeline_seconds(group.schedule, pp, m, cycle, np.maximum(work / pp, whole))
     return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
 
@@ -85,7 +86,7 @@ def capacity_bounds(group: Group, cut_off: float = np.inf) -> Array:
 
 def _blocks_that_fit(group: Group) -> Array:
     """(N, R, P): most blocks of a rank under each policy; −1 under those that may not be used."""
-    x = group.costs
+    x = group.light
     free_NRP = group.free_bytes[..., None] - group.working
     kept_NRP = group.live * x.layer_activation[:, None, :]
     fit_NRP = np.minimum(
@@ -98,19 +99,29 @@ def _may_fit(group: Group) -> Bools:
     """(N,): whether every rank holds a block, and all ranks together the model."""
     fit_NR = np.minimum(_blocks_that_fit(group).max(axis=-1), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
+    for one in group.of_kinds if group.kinds else ():
+        alone_NR = np.clip(_blocks_that_fit(one).max(axis=-1), 0, one.num_layers)
+        may &= alone_NR.sum(axis=1) >= one.num_layers
     return may
 
 
 def _least_work(group: Group) -> Array:
-    """(N,): least seconds of one microbatch over all ranks, the fastest policy on as many blocks as may have it."""
+    """(N,): least seconds of one microbatch over all ranks, the fastest policy on as many blocks as may have it; each
+    kind as if it had all memory."""
+    each = [_seconds_of_blocks(one) for one in group.of_kinds]
+    total: Array = sum(each[1:], start=each[0]) + group.fixed_seconds.sum(axis=1)
+    return total
+
+
+def _seconds_of_blocks(group: Group) -> Array:
+    """(N,): least seconds of all blocks, of one kind."""
     order_NP = np.argsort(group.block_seconds, axis=1, kind="stable")
     seconds_NP = np.take_along_axis(group.block_seconds, order_NP, axis=1)
     held_NP = np.clip(_blocks_that_fit(group), 0, group.num_layers).sum(axis=1)
     held_NP = np.maximum.accumulate(np.take_along_axis(held_NP, order_NP, axis=1), axis=1)
     added_NP = np.diff(np.minimum(held_NP, group.num_layers), axis=1, prepend=0.0)
-    blocks_N = (added_NP * np.where(np.isinf(seconds_NP), 0.0, seconds_NP)).sum(axis=1)
-    total: Array = blocks_N + group.fixed_seconds.sum(axis=1)
-    return total
+    blocks_N: Array = (added_NP * np.where(np.isinf(seconds_NP), 0.0, seconds_NP)).sum(axis=1)
+    return blocks_N
 
 
 def _capacity_bounds(group: Group, cut_off: float) -> Array:
@@ -141,6 +152,8 @@ def _capacity_bounds(group: Group, cut_off: float) -> Array:
 
 def _rank_seconds(group: Group) -> Array:
     """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
+    if group.kinds is not None:
+        return lightest_runs(group, group.kinds) + group.fixed_seconds[..., None]
     fit_NRP = _blocks_that_fit(group)
     best = np.full((len(group.costs), group.pp, len(group.sizes)), np.inf)
     policies = np.flatnonzero(group.allowed).tolist()
@@ -223,6 +236,8 @@ def _rank_sizes(group: Group, seconds_NRB: Array, step: Array, work: Array) -> t
 
 def _longest_seconds(group: Group, seconds_NRB: Array, fullest_NR: Ints) -> Array:
     """(N, R): what a rank takes with its most blocks where all of them may have the fastest policy; else infinite."""
+    if group.kinds is not None:  # other runs of as many blocks may take longer
+        return np.full(fullest_NR.shape, np.inf)
     full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
     least_NR = group.fixed_seconds + group.sizes[fullest_NR] * group.least_block_seconds[:, None]
     return np.where(full_NR <= least_NR * (1 + TOLERANCE), full_NR, np.inf)

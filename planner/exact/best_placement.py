@@ -64,8 +64,7 @@ def place_by_ilp(
     bound, rounds, stopped = known, 0, False
     paths: tuple[CriticalPath, ...] = ()
     if choices is not None:
-        slowest = float(leaf.step_seconds(choices.table(choices.most)))
-        program = Program([0.0], min(known, slowest) * (1 + TOLERANCE))
+        program = Program([0.0], min(known, choices.slowest_step) * (1 + TOLERANCE))
         choice = program.place(0, leaf, stage_columns(choices))
         for path in [*known_paths(leaf), *met_paths]:
             program.step_is_no_shorter_than_path(choice, path)

@@ -37,6 +37,7 @@ class ChunkRows(PricedRows):
             microbatches=group.microbatches,
             num_layers=group.num_layers,
             allowed=group.allowed,
+            kinds=group.kinds,
         )
 
     @cached_property
@@ -111,7 +112,7 @@ class ChunkRows(PricedRows):
     @cached_property
     def working(self) -> Array:
         """(N,): the largest temporary set of the first rank, under the policy that has least of it."""
-        least: Array = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
+        least: Array = self.light.working[:, np.flatnonzero(self.allowed)].min(axis=1)
         largest: Array = np.where(
             self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least
         )
@@ -120,7 +121,7 @@ class ChunkRows(PricedRows):
     @cached_property
     def updatable(self) -> Array:
         """(N,): blocks of the first rank whose optimizer step fits in memory."""
-        x = self.costs
+        x = self.light
         free = x.memory_limit - x.static - x.rank_update - (x.embedding_static + x.embedding_update)
         free = np.where(self.one_rank_has_both_ends, free - (x.head_static + x.head_update), free)
         return how_many(free, x.layer_static + x.layer_update)
@@ -128,9 +129,9 @@ class ChunkRows(PricedRows):
     @cached_property
     def tail(self) -> Array:
         """(N,): what follows the last backward in any case, as `Group.tail` has it."""
-        x = self.costs
+        x = self.light
         sync = x.rank_sync + self.blocks * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
-        optimizer = x.rank_optimizer + -(-self.num_layers // self.pp) * x.layer_optimizer
+        optimizer = x.rank_optimizer + self.of_fullest(self.pp, lambda one: one.costs.layer_optimizer)
         alone = self.pp == 1
         sync = np.where(alone, sync + x.head_sync, sync)
         optimizer = np.where(alone, optimizer + x.embedding_optimizer + x.head_optimizer, optimizer)

@@ -135,12 +135,11 @@ def chunk_patterns(leaf: Leaf) -> Ints:
     allowed = tuple(leaf.allowed.tolist())
     stage_of = leaf.stage_of.astype(np.int64)
     patterns = _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, stage_of.tobytes(), MOST_SMALLER)
-    if not leaf.fewest:
-        return patterns
-    blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
-    wide: Bools = (blocks_R >= leaf.fewest).all(axis=1)
-    found: Ints = patterns[wide]
-    return found
+    if leaf.fewest:
+        blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
+        wide: Bools = (blocks_R >= leaf.fewest).all(axis=1)
+        patterns = patterns[wide]
+    return leaf.in_sorts(patterns)
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:

@@ -11,7 +11,7 @@ Shape legend: N layouts, R ranks, P recompute policies in the order of `RECOMPUT
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class BalancedPrices:
 
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
     """Step time and peak memory of N legal layouts under each policy."""
-    costs = stage_costs(question, columns)
+    costs = replace(stage_costs(question, columns), kinds=())  # of mean blocks
     shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])

@@ -48,7 +48,8 @@ def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
     """The fastest of some sizes, each with the fastest mix of policies that fits."""
-    size_KR, rank_R = layers_KR - leaf.sizes.start, np.arange(leaf.pp)
+    size_KR = leaf.numbered(layers_KR) - leaf.classes * leaf.sizes.start
+    rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
     if not fits_K.any():
         return None
@@ -61,6 +62,9 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     """(K, R): the least slowest rank that can hold all blocks, then what is too much taken off in several orders."""
     low = leaf.sizes.start
+    if leaf.kinds is not None:  # the first rank begins the model, the others as most of them do
+        usual_R = np.where(np.arange(leaf.pp) > 0, leaf.classes - 1, 0)
+        seconds_BR = seconds_BR.reshape(-1, leaf.classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)])
 
     def held(limit: float) -> Ints:

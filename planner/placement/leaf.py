@@ -2,16 +2,16 @@
 
 `Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with what a search may choose on it.
 
-Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies. A
-placement is its blocks (S, P): so many of each stage under each policy.
+Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies, L blocks in all. A
+placement is its blocks (S, P): so many of each stage under each policy, or of several kinds (S, K·P): of each sort.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import mix_of, policies_in
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules import CriticalPath
-from cost_models.specs.choices import Schedule
+from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
+from cost_models.specs.kinds import Kinds
 
 TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
@@ -69,7 +70,8 @@ class Placement:
     @property
     def recompute(self) -> tuple[str, ...]:
         """The mix of each virtual stage, as layouts write it; one without blocks is said to do as its neighbour."""
-        mixes = [mix_of(stage) for stage in self.blocks]
+        policies = len(RECOMPUTE_POLICIES)
+        mixes = [mix_of([sum(stage[one::policies]) for one in range(policies)]) for stage in self.blocks]
         for end, neighbour in ((0, 1), (-1, -2)):
             if not sum(self.blocks[end]):
                 mixes[end] = policies_in(mixes[neighbour])[-1]
@@ -78,7 +80,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """One layout before placement; seconds and bytes."""
+    """One layout before placement; seconds and bytes, of blocks by sort."""
 
     num_layers: int
     allowed: Bools
@@ -87,13 +89,17 @@ class Leaf(Pipeline):
     """The mix of each virtual stage where it is given, not chosen."""
     fewest: int = 0
     """Blocks that every rank has at least: those that its layout offloads by number."""
+    kinds: Kinds | None = None
+    """Which block is of which kind, where there are several."""
+    mean: StageCosts | None = None
+    """Where there are several kinds, the costs of the mean block and of each kind, which bounds read."""
 
     @cached_property
     def key(self) -> bytes:
         """What its placement depends on: equal for leaves that are the same but in name."""
         pipeline = (self.schedule, self.pp, self.vpp, self.microbatches)
         shape = repr((*pipeline, self.recompute, self.fewest)).encode()
-        columns = (getattr(self.costs, own.name) for own in fields(StageCosts))
+        columns = (getattr(self.costs, name) for name in COLUMNS)
         return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     @property
@@ -115,7 +121,28 @@ class Leaf(Pipeline):
     @property
     def no_blocks(self) -> Ints:
         """(S, P) zeros: for what a stage costs without blocks."""
-        return np.zeros((self.num_stages, len(self.allowed)), dtype=np.int64)
+        kinds = self.kinds.number if self.kinds else 1
+        return np.zeros((self.num_stages, kinds * len(self.allowed)), dtype=np.int64)
+
+    def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
+        """(..., S, K·P): see `Kinds.in_sorts`."""
+        return self.kinds.in_sorts(blocks_SP, start) if self.kinds else blocks_SP
+
+    @property
+    def classes(self) -> int:
+        """Classes of positions where a stage may begin: see `Kinds.class_at`."""
+        return self.kinds.classes if self.kinds else 1
+
+    def numbered(self, layers_KR: Ints) -> Ints:
+        """(..., R): the choice of each rank, one stage each: blocks times `classes`, and the class where they begin."""
+        return self.number_of(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
+
+    def number_of(self, before: Ints, blocks: Ints) -> Ints:
+        """The choice of so many blocks behind others."""
+        if self.kinds is None:
+            return blocks
+        number: Ints = blocks * self.classes + self.kinds.class_at[np.minimum(before, self.num_layers)]
+        return number
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
@@ -161,6 +188,13 @@ class Leaf(Pipeline):
     def price(self, placement: Placement) -> float:
         """Step time of one placement, seconds."""
         return float(self.step_seconds(placement.table))
+
+
+def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
+    """The fields of a leaf with such costs."""
+    if not costs.kinds:
+        return {"costs": costs}
+    return {"costs": costs.in_sorts, "mean": costs, "kinds": kinds}
 
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]

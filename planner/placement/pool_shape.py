@@ -73,7 +73,7 @@ class RankGroup(PricedRows):
         return self.block_seconds.reshape(len(self), self.pp, self.block_seconds.shape[1])
 
     @cached_property
-    def least_block_seconds(self) -> Array:
+    def least_of_blocks(self) -> Array:
         """(N, R): under the fastest policy."""
         least: Array = self.of_blocks.min(axis=2)
         return least

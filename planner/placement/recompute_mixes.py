@@ -4,13 +4,15 @@ A rank with one stage keeps its memory to itself, so for each number of blocks o
 fits is ever of use. For each set of policies a mix may name, its blocks under the last are tried one by one, and of the
 others as many have the faster policy as memory allows.
 
+Of several kinds of blocks every mix is tried, for each class of positions where a stage may begin.
+
 Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the last policy of a set, P policies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -22,9 +24,12 @@ from planner.placement.leaf import Leaf
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
     """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P).
 
-    `sizes` are the numbers of blocks to look at; without them all that a stage may hold.
+    `sizes` are the numbers of blocks to look at; without them all that a stage may hold. With several kinds of blocks
+    rows are choices, `Leaf.numbered`: every class of positions for each number of blocks.
     """
     size_B = np.array(leaf.sizes if sizes is None else sizes, dtype=np.int64)
+    if leaf.kinds is not None:
+        return _mixes_of_kinds(leaf, size_B)
     if leaf.recompute is not None:
         return _given_mixes(leaf, leaf.recompute, size_B)
     backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
@@ -46,12 +51,48 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
 
 def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Array, Ints]:
     """The mixes that were asked for, wherever they fit and a stage has the blocks that its mix names."""
+    named_R, blocks_BRP = _as_named(leaf, mixes, size_B)
+    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & (size_B[:, None] >= named_R)
+    return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
+
+
+def _as_named(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints, Ints]:
+    """(R,) blocks that the mix of each rank names, and (B, R, P) what it makes of so many blocks, or of those."""
     named_R = np.array([named_blocks(mix) for mix in mixes])
     blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
     for index, size in enumerate(size_B.tolist()):
         blocks_BRP[index] = blocks_by_policy(np.maximum(size, named_R).tolist(), mixes)
-    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & (size_B[:, None] >= named_R)
-    return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
+    return named_R, blocks_BRP
+
+
+def every_mix(size: int, allowed: Bools) -> Ints:
+    """(K, P): every way to split so many blocks among the policies."""
+    policies = np.flatnonzero(allowed).tolist()
+    found = np.array([own for own in product(range(size + 1), repeat=len(policies) - 1) if sum(own) <= size])
+    mixes_KP = np.zeros((len(found), len(allowed)), dtype=np.int64)
+    mixes_KP[:, policies[:-1]] = found
+    mixes_KP[:, policies[-1]] = size - found.sum(axis=1)
+    return mixes_KP
+
+
+def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
+    """(B·C, R) and (B·C, R, K·P): likewise, C classes of positions for each number of blocks."""
+    start_C, found = np.arange(leaf.classes), []
+    for size in size_B.tolist():
+        if leaf.recompute is not None:
+            named_R, mixes_MRP = _as_named(leaf, leaf.recompute, np.array([size]))
+        else:
+            named_R, mixes_MRP = np.zeros(leaf.pp, dtype=np.int64), every_mix(size, leaf.allowed)[:, None]
+        blocks = leaf.in_sorts(mixes_MRP[None], start_C[:, None, None])
+        blocks_CMRP = np.broadcast_to(blocks, (*blocks.shape[:2], leaf.pp, blocks.shape[3]))
+        possible_CMR = (start_C[:, None, None] + size <= leaf.num_layers) & (size >= named_R)
+        fits_CMR = (leaf.rank_bytes(blocks_CMRP) <= leaf.memory_limit) & possible_CMR
+        seconds_CMR = np.where(fits_CMR, _seconds(leaf, blocks_CMRP), np.inf)
+        best_C1R = seconds_CMR.argmin(axis=1)[:, None]
+        least_CR = np.take_along_axis(seconds_CMR, best_C1R, axis=1)[:, 0]
+        found.append((least_CR, np.take_along_axis(blocks_CMRP, best_C1R[..., None], axis=1)[:, 0]))
+    seconds, chosen = zip(*found, strict=True)
+    return np.concatenate(seconds), np.concatenate(chosen)
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Array:

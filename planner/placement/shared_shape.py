@@ -9,8 +9,10 @@ Shape legend: N layouts, R ranks, P recompute policies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
 from cost_models.specs.choices import Schedule
+from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
 
 
@@ -33,6 +36,8 @@ class PricedRows:
     num_layers: int
     allowed: Bools
     """(P,)"""
+    kinds: Kinds | None = None
+    """Which block is of which kind, where there are several."""
 
     def __len__(self) -> int:
         return len(self.microbatches)
@@ -58,10 +63,34 @@ class PricedRows:
         return self.schedule in V_SHAPED
 
     @cached_property
+    def light(self) -> StageCosts:
+        """The costs as if every block had the least of any kind: what holds for each block alone."""
+        return self.costs.lightest
+
+    @cached_property
+    def of_kinds(self) -> tuple[Self, ...]:
+        """The rows as if the model had only its blocks of one kind, for each kind."""
+        if self.kinds is None:
+            return (self,)
+        each = zip(self.costs.each_kind, self.kinds.counts, strict=True)
+        return tuple(replace(self, costs=own, num_layers=count, kinds=None) for own, count in each)
+
+    def of_fullest(self, pp: Ints | int, value_of: Callable[[Self], Array]) -> Array:
+        """(N,): what the blocks of some rank have at least: of one kind its share, of several that of any kind."""
+        most: Array = np.max([-(-one.num_layers // pp) * value_of(one) for one in self.of_kinds], axis=0)
+        return most
+
+    @cached_property
     def block_seconds(self) -> Array:
         """(N, P), or (N · R, P): forward plus backward of one block; infinite under a policy that may not be used."""
-        seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
+        seconds = self.light.layer_forward[:, None] + self.light.layer_backward
         return np.where(self.allowed, seconds, np.inf)
+
+    @cached_property
+    def least_block_seconds(self) -> Array:
+        """(N,), or (N · R,): under the fastest policy."""
+        least: Array = self.block_seconds.min(axis=1)
+        return least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +125,6 @@ class Group(PricedRows):
         return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
 
     @cached_property
-    def least_block_seconds(self) -> Array:
-        """(N,): under the fastest policy."""
-        least: Array = self.block_seconds.min(axis=1)
-        return least
-
-    @cached_property
     def fixed_seconds(self) -> Array:
         """(N, R): forward plus backward of one microbatch on each rank without its blocks, at least."""
         x = self.costs
@@ -121,9 +144,9 @@ class Group(PricedRows):
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step of the
         fullest rank.
         """
-        x = self.costs
+        x = self.light
         sync = x.rank_sync + blocks_N * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
-        optimizer = x.rank_optimizer + -(-self.num_layers // self.pp) * x.layer_optimizer
+        optimizer = x.rank_optimizer + self.of_fullest(self.pp, lambda one: one.costs.layer_optimizer)
         if self.pp == 1:
             sync, optimizer = sync + x.head_sync, optimizer + x.embedding_optimizer + x.head_optimizer
         return sync + optimizer + x.step_overhead
@@ -153,26 +176,32 @@ class Group(PricedRows):
     @cached_property
     def working(self) -> Array:
         """(N, R, P): the largest temporary set of a rank whose chunks follow one policy, the loss on the last rank."""
-        x = self.costs
+        x = self.light
         working_NRP = np.repeat(x.working[:, None, :], self.pp, axis=1)
         last = self.last_rank
         working_NRP[:, last] = np.maximum(working_NRP[:, last], x.head_moment[:, None])
         return working_NRP
 
     @cached_property
-    def updatable(self) -> Array:
-        """(N, R): blocks whose optimizer step fits in memory."""
+    def update_bytes(self) -> Array:
+        """(N, R): left for blocks during the optimizer step."""
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static - x.rank_update)[:, None], self.pp, axis=1)
         free_NR[:, 0] -= x.embedding_static + x.embedding_update
         free_NR[:, self.last_rank] -= x.head_static + x.head_update
-        return how_many(free_NR, (x.layer_static + x.layer_update)[:, None])
+        return free_NR
+
+    @cached_property
+    def updatable(self) -> Array:
+        """(N, R): blocks whose optimizer step fits in memory."""
+        return how_many(self.update_bytes, (self.light.layer_static + self.light.layer_update)[:, None])
 
 
 def group_of(leaf: Leaf) -> Group:
     """A leaf with one row of costs as a group of one."""
     return Group(
-        costs=leaf.costs,
+        costs=leaf.mean or leaf.costs,
+        kinds=leaf.kinds,
         pp=leaf.pp,
         vpp=leaf.vpp,
         schedule=leaf.schedule,

@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.risk import Risk, slowest, weigh
 from cost_models.schedules import CriticalPath
 from planner.placement.leaf import Leaf
@@ -39,7 +39,7 @@ class WeighedLeaf(Leaf):
     @classmethod
     def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
         """A leaf at its mean costs with those of every scenario."""
-        return cls(**_own(leaf), scenarios=scenarios, risk=risk)
+        return cls(**_own(leaf), scenarios=scenarios.in_sorts, risk=risk)
 
     @cached_property
     def each(self) -> tuple[Leaf, ...]:
@@ -51,7 +51,7 @@ class WeighedLeaf(Leaf):
 
     @cached_property
     def key(self) -> bytes:
-        columns = (getattr(self.scenarios, own.name) for own in fields(StageCosts))
+        columns = (getattr(self.scenarios, name) for name in COLUMNS)
         mean: bytes = replace(self.each[0], costs=self.costs).key
         return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 

@@ -188,7 +188,9 @@ class ProgramSearch:
                 self._bound[number] = max(self._bound[number], target)
                 continue
             self._columns[number] = timed
-            self._met(number, balanced(leaf, timed.columns))
+            if (first := balanced(leaf, timed.columns)) is None:
+                continue
+            self._met(number, first)
             high = min(self.kth_seconds, self.best[number][1])
             self._bound[number] = timed.least(self._bound[number], high)
             program.bound(number, self._bound[number])

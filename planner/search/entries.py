@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -148,8 +148,11 @@ def _least(bound: Array, rows: Ints, most: int) -> Ints:
 
 def joined(one: Columns, other: Columns) -> Columns:
     """The rows of both tables, one after the other."""
-    both = {
-        field.name: np.concatenate([getattr(one, field.name), getattr(other, field.name)])
-        for field in fields(one)
-    }
+    both: dict[str, Any] = {}
+    for field in fields(one):
+        own, more = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(own, tuple):  # a table for each kind of block
+            both[field.name] = tuple(joined(*pair) for pair in zip(own, more, strict=True))
+        else:
+            both[field.name] = np.concatenate([own, more])
     return type(one)(**both)

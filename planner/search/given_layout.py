@@ -18,7 +18,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
 from planner.placement.chunks import chunk_sizes
 from planner.placement.heuristics import good_placement
-from planner.placement.leaf import Leaf, Placement
+from planner.placement.leaf import Leaf, Placement, priced
 from planner.rules.legality import require_legal
 from planner.rules.searched import searched
 from planner.search.pools import orders_of
@@ -74,6 +74,7 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     if not len(sizes_ZS):
         raise names_too_many(layout)
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
+    blocks_ZSP = leaf.in_sorts(blocks_ZSP)
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
 
@@ -90,7 +91,7 @@ def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
     """The layout with its costs, restricted to the recompute policies that it names."""
     named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
     return Leaf(
-        costs=costs,
+        **priced(costs, question.kinds),
         pp=layout.pp,
         vpp=layout.vpp,
         schedule=layout.schedule,

@@ -13,19 +13,15 @@ which decides all its layouts at once.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.bounds.pricing import Pricing, groups_of, shape_bounds
-from planner.bounds.relaxed import Passes
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import Leaf
 from planner.rules.searched import searched
@@ -35,8 +31,6 @@ from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import Space, legal_space
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
-
-Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 
 
 class UniformCandidates:
@@ -120,7 +114,7 @@ class UniformCandidates:
             pp=cores.pp,
             shapes=shape,
             microbatches=cores.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
+            kinds=self.question.kinds,
         )
         kept = least < cut_off
         self._passed_over.append((pair[~kept], shape[~kept], least[~kept]))

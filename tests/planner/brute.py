@@ -24,7 +24,7 @@ from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.communication.levels import levels_of
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
@@ -237,7 +237,8 @@ def everything(question: Question, *, offload: bool = False, overlap: bool = Fal
         pipeline = (SCHEDULES[schedule], pp, vpp, microbatches)
         blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
         blocks_KSP = with_at_least(blocks_KSP, SCHEDULES[schedule], pp, vpp, least)
-        found = _price(pipeline, costs.rows(np.array(own)), blocks_KSP)
+        sorts_KSP = by_sort(blocks_KSP, question.kinds.of_block)
+        found = _price(pipeline, costs.rows(np.array(own)).in_sorts, sorts_KSP)
         placed |= dict(zip(own, found, strict=True))
     return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
 
@@ -274,22 +275,26 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     """Step time and peak of N layouts of one pipeline in K placements each."""
     schedule, pp, vpp, _ = pipeline
     # (N, 1) or (N, 1, P) each
-    x = {field.name: getattr(costs, field.name)[:, None] for field in fields(StageCosts)}
+    x = {name: getattr(costs, name)[:, None] for name in COLUMNS}
     stages, rank_of_S = pp * vpp, schedules.rank_of_stage(schedule, pp, vpp)
-    count_KS = blocks_KSP.sum(axis=-1)
-    count_KR = np.stack([count_KS[:, rank_of_S == rank].sum(axis=1) for rank in range(pp)], axis=1)
     first_S, last_S = np.arange(stages) == 0, np.arange(stages) == stages - 1
     first_R, last_R = (np.arange(pp) == rank_of_S[0]), (np.arange(pp) == rank_of_S[-1])
 
     def per_stage(fixed: str, block: str, embedding: str, head: str) -> np.ndarray:
         """(N, K, S)"""
-        own = x[block][..., None] * count_KS if x[block].ndim == 2 else _mixed(x[block], blocks_KSP)
-        return x[fixed][..., None] + own + x[embedding][..., None] * first_S + x[head][..., None] * last_S
+        return (
+            x[fixed][..., None]
+            + _counted(x[block], blocks_KSP)
+            + x[embedding][..., None] * first_S
+            + x[head][..., None] * last_S
+        )
 
     def per_rank(fixed: str, block: str, embedding: str, head: str) -> np.ndarray:
         """(N, K, R)"""
         ends = x[embedding][..., None] * first_R + x[head][..., None] * last_R
-        return x[fixed][..., None] + x[block][..., None] * count_KR + ends
+        own_NKS = _counted(x[block], blocks_KSP)
+        own = np.stack([own_NKS[..., rank_of_S == rank].sum(axis=-1) for rank in range(pp)], axis=-1)
+        return x[fixed][..., None] + own + ends
 
     table = schedules.build(*pipeline)
     forward = per_stage("stage_forward", "layer_forward", "embedding_forward", "head_forward")
@@ -297,7 +302,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     weight = np.zeros(stages)
     if schedule in SPLIT_BACKWARD:
         whole = backward
-        weight = x["stage_weight"][..., None] + x["layer_weight"][..., None] * count_KS
+        weight = x["stage_weight"][..., None] + _counted(x["layer_weight"], blocks_KSP)
         weight = weight + x["head_weight"][..., None] * last_S
         backward = whole + x["stage_weight"][..., None] - weight
         backward[..., 0] = x["stage_backward"]
@@ -308,7 +313,8 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     update = per_rank("rank_optimizer", "layer_optimizer", "embedding_optimizer", "head_optimizer")
     seconds = (ends + sync).max(axis=-1) + update.max(axis=-1) + x["step_overhead"]
     peak, kind = _peaks(x, table, blocks_KSP, rank_of_S), _kinds(pipeline, costs)
-    used = ((blocks_KSP.sum(axis=1) > 0) << np.arange(POLICIES)).sum(axis=1)
+    by_policy = blocks_KSP.sum(axis=1).reshape(len(blocks_KSP), -1, POLICIES).sum(axis=1)
+    used = ((by_policy > 0) << np.arange(POLICIES)).sum(axis=1)
     return [
         Placed(
             seconds=seconds[row],
@@ -323,7 +329,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
 
 def _kinds(pipeline: tuple[str, int, int, int], costs: StageCosts) -> list[int]:
     """A number for all that is equal but the limit of memory."""
-    names = [field.name for field in fields(StageCosts) if field.name != "memory_limit"]
+    names = [name for name in COLUMNS if name != "memory_limit"]
     table = np.concatenate([getattr(costs, name).reshape(len(costs), -1) for name in names], axis=1)
     return [hash((pipeline, row.tobytes())) for row in table]
 
@@ -333,14 +339,35 @@ def _mixed(each_N1P: np.ndarray, blocks_KSP: np.ndarray) -> np.ndarray:
     return np.einsum("np,ksp->nks", each_N1P[:, 0], blocks_KSP)
 
 
+def _counted(each: np.ndarray, blocks_KSP: np.ndarray) -> np.ndarray:
+    """(N, K, S): a cost of each block, (N, 1), or of each policy or sort, summed over the blocks."""
+    return each[..., None] * blocks_KSP.sum(axis=-1) if each.ndim == 2 else _mixed(each, blocks_KSP)
+
+
+def by_sort(blocks_KSP: np.ndarray, of_block: tuple[int, ...]) -> np.ndarray:
+    """(K, S, kinds x P): the same placements with blocks of each kind under each policy, block by block: a stage has
+    the next ones of the model, and those that recompute most come first."""
+    kinds = max(of_block) + 1
+    if kinds == 1:
+        return blocks_KSP
+    sorts = np.zeros((*blocks_KSP.shape[:2], kinds * POLICIES), dtype=np.int64)
+    for own, stages in zip(sorts, blocks_KSP.tolist(), strict=True):
+        kind = iter(of_block)
+        for stage, counts in zip(own, stages, strict=True):
+            for policy in reversed(range(POLICIES)):
+                for _ in range(counts[policy]):
+                    stage[next(kind) * POLICIES + policy] += 1
+    return sorts
+
+
 def _peaks(
     x: dict[str, np.ndarray], table: object, blocks_KSP: np.ndarray, rank_of_S: np.ndarray
 ) -> np.ndarray:
     """(N, K): bytes of the fullest rank."""
     live, pending = schedules.live_profiles(table), schedules.pending_profiles(table)
-    count_KS, stages = blocks_KSP.sum(axis=-1), len(rank_of_S)
+    stages = len(rank_of_S)
     kept = _mixed(x["layer_activation"], blocks_KSP)
-    waits = x["layer_pending"][..., None] * (count_KS * (np.arange(stages) > 0))
+    waits = _counted(x["layer_pending"], blocks_KSP) * (np.arange(stages) > 0)
     kept[..., 0] += x["embedding_activation"]
     kept[..., -1] += x["head_activation"]
     waits[..., -1] += x["head_pending"]
@@ -349,10 +376,12 @@ def _peaks(
     peaks = []
     for rank in range(len(live)):
         own = np.flatnonzero(rank_of_S == rank)
-        count = count_KS[:, own].sum(axis=1)
+        held_NK, update_NK = (
+            _counted(x[name], blocks_KSP)[..., own].sum(axis=-1) for name in ("layer_static", "layer_update")
+        )
         ends = {"embedding": 0 in own, "head": stages - 1 in own}
-        static = x["static"] + x["layer_static"] * count
-        update = x["rank_update"] + x["layer_update"] * count
+        static = x["static"] + held_NK
+        update = x["rank_update"] + update_NK
         moment = working[..., own].max(axis=-1)
         for end, here in ends.items():
             if here:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from small import MODEL, small_cluster
 from synthetic import POLICIES, random_costs
 
 from cost_models.defaults import complete_question
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.question import MixedQuestion
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec
@@ -68,7 +68,7 @@ def mixed_leaf(seed: int) -> Leaf:
     allowed[rng.integers(POLICIES)] = True
     pool_R = np.sort(np.concatenate([np.arange(pools), rng.integers(0, pools, pp - pools)]))
     costs = random_costs(rng, pools, tightness=rng.uniform(0.5, 2.5))
-    ranks = StageCosts(**{field.name: getattr(costs, field.name)[pool_R] for field in fields(costs)})
+    ranks = StageCosts(**{name: getattr(costs, name)[pool_R] for name in COLUMNS})
     same = {name: np.full(pp, getattr(ranks, name).max()) for name in ("p2p", "step_overhead")}
     return Leaf(
         costs=replace(ranks, **same),

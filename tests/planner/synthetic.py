@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from cost_models import schedules
+from cost_models.pipeline.kinds import OF_BLOCKS
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.placement.leaf import Leaf
+from cost_models.specs.kinds import Kinds
+from planner.placement.leaf import Leaf, priced
 
 POLICIES = len(RECOMPUTE_POLICIES)
 
@@ -105,8 +108,8 @@ SHAPES = [
 PLAIN_SHAPES = [shape for shape in SHAPES if shape[0] in PLAIN]
 
 
-def random_leaf(seed: int, *, plain: bool = False) -> Leaf:
-    """One small leaf of any schedule, a few policies, any tightness of memory."""
+def random_leaf(seed: int, *, plain: bool = False, several: bool = False) -> Leaf:
+    """One small leaf of any schedule, a few policies, any tightness of memory; `several`: several kinds of blocks."""
     rng = np.random.default_rng(seed)
     shapes = PLAIN_SHAPES if plain else SHAPES
     schedule, pp, vpp, microbatches, layers = shapes[rng.integers(len(shapes))]
@@ -114,8 +117,12 @@ def random_leaf(seed: int, *, plain: bool = False) -> Leaf:
     allowed[rng.integers(POLICIES)] = True
     if schedule in SPLIT_BACKWARD:
         allowed = np.array([True, False, False])
+    costs, kinds = random_costs(rng, tightness=rng.uniform(0.5, 2.5)), Kinds((0,) * layers)
+    if several:
+        kinds = random_kinds(rng, layers)
+        costs = costs_by_kind(costs, [random_costs(rng) for _ in kinds.counts], kinds)
     return Leaf(
-        costs=random_costs(rng, tightness=rng.uniform(0.5, 2.5)),
+        **priced(costs, kinds),
         pp=pp,
         vpp=vpp,
         schedule=schedule,
@@ -123,6 +130,24 @@ def random_leaf(seed: int, *, plain: bool = False) -> Leaf:
         num_layers=layers,
         allowed=allowed,
     )
+
+
+def random_kinds(rng: np.random.Generator, layers: int) -> Kinds:
+    """First blocks of another kind, kinds in turns, or any of three in any order."""
+    first = int(rng.integers(1, layers))
+    drawn: list[int] = rng.integers(0, 3, layers).tolist()
+    numbers: dict[int, int] = {}
+    return [
+        Kinds((0,) * first + (1,) * (layers - first)),
+        Kinds(tuple(block % 2 for block in range(layers))),
+        Kinds(tuple(numbers.setdefault(one, len(numbers)) for one in drawn)),
+    ][int(rng.integers(3))]
+
+
+def costs_by_kind(costs: StageCosts, each: list[StageCosts], kinds: Kinds) -> StageCosts:
+    """The costs with the blocks of some others, one for each kind, and with the mean block."""
+    own = [replace(costs, **{name: getattr(one, name) for name in OF_BLOCKS}) for one in each]
+    return StageCosts.of_kinds(own, kinds)
 
 
 def _stage_options(blocks: int, allowed: np.ndarray) -> list[tuple[int, ...]]:
@@ -180,6 +205,6 @@ def every_placement(leaf: Leaf) -> np.ndarray:
 
 def exhaustive_best(leaf: Leaf) -> float:
     """Least step time of all placements that fit; infinite where none does."""
-    blocks_KSP = every_placement(leaf)
+    blocks_KSP = leaf.in_sorts(every_placement(leaf))
     fitting = blocks_KSP[leaf.fits(blocks_KSP)]
     return float(leaf.step_seconds(fitting).min()) if len(fitting) else float("inf")

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
-from brute import POLICIES, Everything, _placements, everything, offloaded_by_number, with_at_least
+from brute import POLICIES, Everything, _placements, by_sort, everything, offloaded_by_number, with_at_least
 from questions import base
 
 from cost_models.axes.recompute import allowed_recompute
@@ -57,7 +57,7 @@ class Weighed(Everything):
     @cached_property
     def _layer_backward(self) -> np.ndarray:
         """Of every layout, as `StageCosts.layer_backward`, at mean costs."""
-        return weighed_costs(self.question, self.columns).layer_backward
+        return weighed_costs(self.question, self.columns).in_sorts.layer_backward
 
     def _fastest_mixes(self, row: int, within: np.ndarray) -> np.ndarray:
         """(K,): of the placements within, those whose mixes are the fastest at mean costs for their sizes."""
@@ -71,7 +71,8 @@ class Weighed(Everything):
         shape = (schedule, int(columns.pp[0]), int(columns.vpp[0]), question.model.num_layers)
         blocks_KSP = _placements(*shape, allowed if any(allowed) else tuple(runs))
         blocks_KSP = with_at_least(blocks_KSP, *shape[:3], int(offloaded_by_number(columns)[0]))
-        backward = (blocks_KSP * self._layer_backward[row]).sum(axis=(1, 2))
+        sorts_KSP = by_sort(blocks_KSP, question.kinds.of_block)
+        backward = (sorts_KSP * self._layer_backward[row]).sum(axis=(1, 2))
         sizes, kept = blocks_KSP.sum(axis=-1), np.zeros(len(within), dtype=np.bool_)
         _, group = np.unique(sizes, axis=0, return_inverse=True)
         for one in np.unique(group[within]).tolist():

@@ -89,7 +89,7 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
     rows = len(group.rows)
     columns = {name: np.repeat(values, rows) for name, values in constants.items()}
     question = replace(group.question, hardware=profile.model_copy(update=columns))
-    costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count)))
+    costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count))).in_sorts
     found = np.empty((count, rows))
     for index, placed in enumerate(group.placed):
         prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(index, count * rows, rows)]

@@ -88,7 +88,7 @@ class ReplicaLeaf:
         if key not in self._filled:
             costs = self.costs[pool]
             if self.question.stack.retains_boundary_tensors:  # else bytes hang on those that are live alone
-                costs = replace(costs, **self._bytes(pool, microbatches))
+                costs = replace(costs, **self._bytes(pool, microbatches), kinds=())
             limit = np.minimum(costs.memory_limit, self.max_memory)
             self._filled[key] = replace(
                 self._pipelines[pool], costs=replace(costs, memory_limit=limit), microbatches=microbatches

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pulp
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
 from planner.exact.labels.choices import Choices
@@ -47,6 +47,13 @@ class Columns(NamedTuple):
     """(J, S, P): the blocks that each column places."""
     stage: Ints
     """(J,): the stage of each column; −1 for a pattern of all stages."""
+    start: Ints | None = None
+    """(J,): where blocks are of several kinds, the class of positions where each column's stage begins."""
+
+    def only(self, chosen: Bools) -> Columns:
+        """Some of the columns."""
+        start = None if self.start is None else self.start[chosen]
+        return Columns(self.blocks[chosen], self.stage[chosen], start)
 
 
 @dataclass(eq=False)
@@ -141,11 +148,26 @@ class Program:
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
         """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
         name = choice.y.name
+        self.stages_begin_where_others_end(choice)
         for stage in np.unique(choice.columns.stage).tolist():
             own = choice.sum((choice.columns.stage == stage).astype(np.float64))
             self.problem += own - choice.y == 0, f"one_size_{name}_{stage}"
         layers = choice.sum(choice.columns.blocks.sum(axis=(1, 2)).astype(np.float64))
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
+
+    def stages_begin_where_others_end(self, choice: Choice) -> None:
+        """Σ_j x[l, j] over columns of a stage that begin in a class of positions = Σ over those of the stage before it
+        that end there, where blocks are of several kinds; the first stage's all begin with the model."""
+        stage_J, start_J, kinds = choice.columns.stage, choice.columns.start, choice.leaf.kinds
+        if start_J is None or kinds is None:
+            return
+        end_J = kinds.after(start_J, choice.columns.blocks.sum(axis=(1, 2)))
+        for stage in range(1, choice.leaf.num_stages):
+            for start in range(kinds.classes):
+                begins = (stage_J == stage) & (start_J == start)
+                ends = (stage_J == stage - 1) & (end_J == start)
+                flow = choice.sum(begins.astype(np.float64) - ends)
+                self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
 
     def every_rank_within_its_memory(self, choice: Choice) -> None:
         """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
@@ -184,7 +206,11 @@ def stage_columns(choices: Choices) -> Columns:
     stage_J, index_J = np.nonzero(choices.useful)
     blocks = np.zeros((len(stage_J), *choices.leaf.no_blocks.shape), dtype=np.int64)
     blocks[np.arange(len(stage_J)), stage_J] = choices.blocks[index_J, stage_J]
-    return Columns(blocks, stage_J)
+    if choices.leaf.kinds is None:
+        return Columns(blocks, stage_J)
+    start_J = choices.classes[index_J]
+    begins = (stage_J > 0) | (start_J == 0)
+    return Columns(blocks, stage_J, start_J).only(begins)
 
 
 def pattern_columns(leaf: Leaf, target: float) -> Columns | None:

@@ -1,7 +1,10 @@
 """Choices of each rank of a plain pipeline: block counts that fit in a step short enough, with their seconds, and what
 ranks that are not filled yet add to a sum over all ranks, at least and at most.
 
-Shape legend: R ranks (each one stage), B numbers of blocks, P recompute policies, C sums, L blocks in all.
+Of several kinds of blocks a choice is a number of blocks and the class of where they begin (`Kinds.class_at`), numbered
+as `Leaf.numbered` does; a rank may take it after blocks of that class.
+
+Shape legend: R ranks (each one stage), B choices, in order of blocks, P recompute policies, C sums, L blocks in all.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ class Choices:
     """Block counts open to each rank, each under the fastest mix of recompute policies that fits there."""
 
     leaf: Leaf
-    fewest: int
-    """The smallest block count."""
+    first: int
+    """The number of the first choice: of one kind the smallest block count."""
     blocks: Ints
     """(B, R, P): blocks under each policy, for each block count on each rank."""
     backward: Array
@@ -42,7 +45,12 @@ class Choices:
     @cached_property
     def sizes(self) -> Ints:
         """(B,): the block counts."""
-        return self.fewest + np.arange(len(self.blocks))
+        return (self.first + np.arange(len(self.blocks))) // self.leaf.classes
+
+    @cached_property
+    def classes(self) -> Ints:
+        """(B,): the class of where the blocks of a choice begin."""
+        return (self.first + np.arange(len(self.blocks))) % self.leaf.classes
 
     @cached_property
     def forward(self) -> Array:
@@ -104,7 +112,15 @@ class Choices:
 
     def table(self, layers_KR: Ints) -> Ints:
         """(..., R, P): blocks under each policy, for (..., R) block counts of the ranks."""
-        return self.blocks[layers_KR - self.fewest, np.arange(self.leaf.pp)]
+        return self.blocks[self.leaf.numbered(layers_KR) - self.first, np.arange(self.leaf.pp)]
+
+    @property
+    def slowest_step(self) -> float:
+        """Seconds of a step that none made of these choices exceeds."""
+        if self.leaf.classes == 1:
+            return float(self.leaf.step_seconds(self.table(self.most)))
+        chosen_BRP = np.where(self.useful.T[..., None], self.blocks, 0)
+        return float(self.leaf.step_seconds(chosen_BRP.max(axis=0)))
 
     def only(self, wanted_RB: Bools) -> Choices | None:
         """The choices restricted to `wanted_RB`; None where some rank has none left."""
@@ -115,13 +131,17 @@ class Choices:
         kept = slice(int(held[0]), int(held[-1]) + 1)
         return replace(
             self,
-            fewest=self.fewest + kept.start,
+            first=self.first + kept.start,
             blocks=self.blocks[kept],
             backward=self.backward[:, kept],
             useful=useful_RB[:, kept],
         )
 
     def _affine(self, fixed_R: Array, each_R: Array) -> Array:
+        """(R, B): with so much for each block, or (R, P) for each of a sort."""
+        if each_R.ndim > 1:
+            added_RB: Array = (self.blocks * each_R).sum(axis=-1).T
+            return fixed_R[:, None] + added_RB
         return fixed_R[:, None] + each_R[:, None] * self.sizes
 
 
@@ -137,7 +157,7 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
     seconds_BR, blocks_BRP = fastest_mixes(leaf, sizes)
     every = Choices(
         leaf=leaf,
-        fewest=sizes.start,
+        first=sizes.start * leaf.classes,
         blocks=blocks_BRP,
         backward=leaf.backward(blocks_BRP).T,
         useful=np.isfinite(seconds_BR).T,
@@ -155,8 +175,11 @@ def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
 
 def all_ways(choices: Choices) -> Bools:
     """(R, L + 1, B): block counts each rank may hold, by the blocks before it; from its own choices alone."""
-    shape = (choices.leaf.pp, choices.leaf.num_layers + 1, len(choices.sizes))
-    return np.broadcast_to(choices.useful[:, None, :], shape)
+    kinds, positions = choices.leaf.kinds, choices.leaf.num_layers + 1
+    if kinds is not None:
+        begins: Bools = choices.useful[:, None, :] & (kinds.class_at[:, None] == choices.classes)
+        return begins
+    return np.broadcast_to(choices.useful[:, None, :], (choices.leaf.pp, positions, len(choices.sizes)))
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
@@ -170,7 +193,7 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
     least[pp, :, layers] = 0.0
     for rank in range(pp - 1, -1, -1):
         for index in np.flatnonzero(choices.useful[rank]).tolist():
-            size = choices.fewest + index
+            size = int(choices.sizes[index])
             begun = least[rank, :, : layers + 1 - size]
             after = least[rank + 1, :, size:] + added_CRB[:, rank, index, None]
             np.minimum(begun, after, out=begun, where=ways[rank, : layers + 1 - size, index])

@@ -208,7 +208,8 @@ class LabelPass:
         for rank in range(len(steps) - 1, -1, -1):
             before, size = steps[rank].T
             leads_on = np.isin(before + size, reached)
-            on_a_way[rank, before[leads_on], size[leads_on] - self.choices.fewest] = True
+            choice = self.choices.leaf.number_of(before[leads_on], size[leads_on]) - self.choices.first
+            on_a_way[rank, before[leads_on], choice] = True
             reached = np.unique(before[leads_on])
         return on_a_way
 

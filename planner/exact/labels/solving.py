@@ -158,12 +158,11 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 
 def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> LabelPass:
     """A pass over some ways for a step of at most `target` seconds, or as long as any takes."""
-    slowest = float(choices.leaf.step_seconds(choices.table(choices.most)))
     return LabelPass(
         choices=choices,
         ways=ways,
         cuts=cuts,
-        target=min(target, slowest * (1 + TOLERANCE)),
+        target=min(target, choices.slowest_step * (1 + TOLERANCE)),
         most_labels=MOST_LABELS,
     )
 

@@ -11,11 +11,13 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools
 from cost_models.schedules import CriticalPath
 from planner.exact.ilp.program import Columns, path_lengths
 from planner.placement.chunks import chunk_patterns
+from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.recompute_mixes import every_mix
 
 PRECISION = 1e-3
 """Relative width of the interval in which the shortest step that has columns is known."""
@@ -52,8 +54,7 @@ class Timed:
 
     def only(self, chosen: Bools) -> Timed:
         """Some of the columns."""
-        kept = Columns(self.columns.blocks[chosen], self.columns.stage[chosen])
-        return Timed(self.leaf, kept, self.fixed, self.own[chosen], self.follows[chosen])
+        return Timed(self.leaf, self.columns.only(chosen), self.fixed, self.own[chosen], self.follows[chosen])
 
     def least(self, low: float, high: float) -> float:
         """A lower bound between two others, by bisection: no shorter step has columns for the whole model."""
@@ -102,8 +103,12 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
     return timed.only(fits) if timed is not None and fits.any() else None
 
 
-def balanced(leaf: Leaf, columns: Columns) -> Placement:
-    """A first placement: the least time of the slowest rank, or of patterns the one with the fastest slowest stage."""
+def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
+    """A first placement: the least time of the slowest rank, or of patterns the one with the fastest slowest stage; of
+    several kinds of blocks, whose stages must join, a good one, where one is known."""
+    if leaf.kinds is not None and leaf.is_plain:
+        found = good_placement(leaf)
+        return found[0] if found else None
     seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
     if not leaf.is_plain:
         return Placement.of(columns.blocks[seconds_J.argmin()])
@@ -117,32 +122,28 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement:
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
-    """For each stage and block count the fastest mix of recompute policies that fits; tries every mix."""
+    """For each stage, block count and class of where it begins the fastest mix of recompute policies that fits; tries
+    every mix."""
     nothing = leaf.no_blocks
     fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
-    each_SP = leaf.by_stage("layer_forward")[:, None] + leaf.by_stage("layer_backward")
-    least = np.where(leaf.allowed, each_SP, np.inf).min()
-    blocks, stages = [], []
-    for size in leaf.sizes:
-        if leaf.microbatches * (fixed_S.min() + size * least) > target:
-            break
-        mixes_KP = _mixes(size, leaf.allowed)
+    allowed = np.tile(leaf.allowed, nothing.shape[1] // len(leaf.allowed))
+    forward = leaf.by_stage("layer_forward")
+    each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
+    least = np.where(allowed, each_SP, np.inf).min()
+    blocks, stages, starts = [], [], []
+    for size, start in product(leaf.sizes, range(leaf.classes)):
+        if leaf.microbatches * (fixed_S.min() + size * least) > target or start + size > leaf.num_layers:
+            continue
+        mixes_KP = leaf.in_sorts(every_mix(size, leaf.allowed)[:, None], np.array([start]))[:, 0]
         blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
         fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
         seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
         for stage in np.flatnonzero(fits_KS.any(axis=0)).tolist():
-            own = nothing.copy()
-            own[stage] = mixes_KP[seconds_KS[:, stage].argmin()]
-            blocks.append(own)
-            stages.append(stage)
-    return Columns(np.stack(blocks), np.array(stages)) if blocks else None
-
-
-def _mixes(size: int, allowed: Bools) -> Ints:
-    """(K, P): every way to split so many blocks among the policies."""
-    policies = np.flatnonzero(allowed).tolist()
-    found = np.array([own for own in product(range(size + 1), repeat=len(policies) - 1) if sum(own) <= size])
-    mixes_KP = np.zeros((len(found), len(allowed)), dtype=np.int64)
-    mixes_KP[:, policies[:-1]] = found
-    mixes_KP[:, policies[-1]] = size - found.sum(axis=1)
-    return mixes_KP
+            if stage or not start:
+                own = nothing.copy()
+                own[stage] = mixes_KP[seconds_KS[:, stage].argmin()]
+                blocks.append(own)
+                stages.append(stage)
+                starts.append(start)
+    known = np.array(starts) if leaf.kinds is not None else None
+    return Columns(np.stack(blocks), np.array(stages), known) if blocks else None

@@ -47,7 +47,10 @@ class Relaxation:
         """(N,) seconds that no placement of these layouts undercuts; infinite where none fits."""
         means = (paths, *((one,) for one in paths))
         longest_N: Array = np.max([self._length(mean) for mean in means], axis=0)
-        optimizer_N = self._of("rank_optimizer") + self._most_even * self._of("layer_optimizer")
+        updated = self._of("layer_optimizer")
+        if updated.ndim > 2:  # by sort: the fullest rank has as many blocks, of whatever kind
+            updated = updated.min(axis=-1)
+        optimizer_N = self._of("rank_optimizer") + self._most_even * updated
         follows_N = self._of("rank_sync").min(axis=1) + optimizer_N.min(axis=1)
         overhead_N = np.array([leaf.overhead for leaf in self.leaves])
         step_N: Array = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
@@ -76,7 +79,8 @@ class Relaxation:
         for name, stage in (("embedding", 0), ("head", -1)):
             ends_NS = forward_S * self._of(f"{name}_forward") + backward_S * self._of(f"{name}_backward")
             fixed_NS[:, stage] += ends_NS[:, stage]
-        block_NSP = forward_S[:, None] * self._of("layer_forward")[..., None]
+        forward = self._of("layer_forward")
+        block_NSP = forward_S[:, None] * (forward if forward.ndim > 2 else forward[..., None])
         block_NSP = block_NSP + backward_S[:, None] * self._of("layer_backward")
         delay_N = np.mean([path.p2p_count for path in paths]) * self._of("p2p")[:, 0]
         total_N: Array = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
@@ -86,6 +90,11 @@ class Relaxation:
         """(N,): least seconds of all blocks: every stage has its fewest, the rest lie on the cheapest stage, and
         recompute adds what it adds where that is least."""
         first = self.leaves[0]
+        if first.kinds is not None:  # blocks of each kind lie where they add least, under the fastest policy
+            shape = (*block_NSP.shape[:2], first.kinds.number, len(first.allowed))
+            least_NK = np.where(first.allowed, block_NSP.reshape(shape), np.inf).min(axis=(1, 3))
+            total_N: Array = least_NK @ np.array(first.kinds.counts)
+            return total_N
         blocks, low = first.num_layers, first.sizes.start
         least_NS = np.where(first.allowed, block_NSP, np.inf).min(axis=2)
         fastest_N = low * least_NS.sum(axis=1) + (blocks - low * first.num_stages) * least_NS.min(axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import price_ranks
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.pipeline.time_pieces import TIME_PARTS
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -69,7 +69,7 @@ def test_ranks_that_cost_the_same_are_one_row(text: str) -> None:
     asked, layout = question(), parse_layout(text)
     ranks = price_ranks(asked, layout)
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
-    rows = {own.name: getattr(pipeline.costs, own.name) for own in fields(StageCosts)}
+    rows = {name: getattr(pipeline.costs, name) for name in COLUMNS}
     repeated = {name: np.repeat(column, layout.pp, axis=0) for name, column in rows.items()}
     every = replace(pipeline, costs=StageCosts(**repeated))
     for name in ("step_seconds", "rank_seconds", "rank_bytes", "forward", "backward"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules import (
     REGISTRY,
     ActionTable,
@@ -154,6 +153,6 @@ def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
 def one_row(schedule: str) -> Group:
     """One row that nothing is asked of but its shape."""
     ones = np.ones(1)
-    costs = StageCosts(**{field.name: ones for field in fields(StageCosts)})
+    costs = StageCosts(**dict.fromkeys(COLUMNS, ones))
     shape = {"pp": 2, "vpp": 2, "num_layers": 8, "allowed": np.ones(3, dtype=np.bool_)}
     return Group(costs=costs, schedule=schedule, microbatches=np.array([4]), **shape)

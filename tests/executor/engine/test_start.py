@@ -24,10 +24,11 @@ from executor.emulate.stand_ins import without_values
 from executor.engine.engine import Engine
 from executor.engine.weights import box_here, owned
 from executor.measure.storages import StorageTracker
-from executor.mesh import local
+from executor.mesh import local, pipeline_rank
 from executor.models import initial
 from executor.models.initial import InitialValues
 from executor.run_config import EngineOptions
+from executor.transformer.state import TransformerState
 from planner.plan import Plan
 
 CPU = torch.device("cpu")
@@ -185,6 +186,20 @@ def test_one_rank_of_a_thousand_builds_its_thousandth() -> None:
         engine = Engine(plan, CPU, EngineOptions())
     elements = sum(one.numel() for one in engine.parts[0].parameters())
     assert sum(tracker.peak.values()) == pytest.approx(elements * 4 / 1024, rel=0.02)
+
+
+@pytest.mark.parametrize("rank", [0, 4, 8, 12])
+def test_every_stage_of_dense_blocks_and_mixtures_keeps_what_its_plan_says(rank: int) -> None:
+    """Of a mixture whose first blocks are dense a stage has what lies on it, not as many mean blocks."""
+    wide = {"hidden_size": 512, "num_heads": 8, "num_kv_heads": 8, "ffn_hidden_size": 2048, "vocab_size": 512}
+    mixture = SHARED | LATENT | wide | {"num_layers": 8, "num_moe_layers": 5, "moe_ffn_hidden_size": 256}
+    plan = plan_for("pp4 dp4 ep4 mbs1 zero1 layers=3,1,2,2", mixture | {"num_experts": 64}, global_batch=16)
+    with alone(rank, 16), without_values(), StorageTracker() as tracker:
+        engine = Engine(plan, CPU, EngineOptions(), filled=False)
+        TransformerState(engine).contents()
+    told = plan.prediction.rank_memory[pipeline_rank(plan.layout, rank)]
+    planned = told["weights"] + told["gradients"] + told["optimizer"]
+    assert sum(tracker.now.values()) == pytest.approx(planned, rel=0.02)
 
 
 @pytest.mark.parametrize("layout", ["tp2 dp4 mbs1 zero3", "dp8 mbs1 zero2", "tp4 mbs1"])

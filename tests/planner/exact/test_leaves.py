@@ -30,10 +30,10 @@ def same(one: float, other: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=TOLERANCE)
 
 
-@given(SEEDS)
-@settings(max_examples=120, deadline=None, derandomize=True)
-def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
-    leaf = random_leaf(seed)
+@given(SEEDS, st.booleans())
+@settings(max_examples=160, deadline=None, derandomize=True)
+def test_the_exact_placement_is_the_best_of_all(seed: int, several: bool) -> None:
+    leaf = random_leaf(seed, several=several)
     exact = exhaustive_best(leaf)
     if not leaf.is_plain:
         found = best_pattern(leaf)
@@ -50,10 +50,10 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         assert leaf.fits(solution.placement.table)
 
 
-@given(SEEDS)
-@settings(max_examples=number(100, 500), deadline=None, derandomize=True)
-def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int) -> None:
-    leaf = random_leaf(seed, plain=True)
+@given(SEEDS, st.booleans())
+@settings(max_examples=number(120, 500), deadline=None, derandomize=True)
+def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int, several: bool) -> None:
+    leaf = random_leaf(seed, plain=True, several=several)
     exact, start = exhaustive_best(leaf), good_placement(leaf)
     for solution in (
         place_by_labels(leaf),
@@ -101,7 +101,7 @@ def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
         return
     choices = choices_in_time(leaf, solution.objective, solution.paths)
     assert choices is not None
-    index = np.array(solution.placement.layers) - choices.fewest
+    index = np.array(solution.placement.layers) - choices.first
     assert choices.useful[np.arange(leaf.pp), index].all()
     assert choices_in_time(leaf, 0.5 * leaf.busy_seconds(solution.placement.table)) is None
 

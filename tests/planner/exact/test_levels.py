@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from brute import AXES, EVERY_POLICY, Everything
 from questions import base
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, stage_costs
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.pricing import Pricing, groups_of, shape_bounds
 from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
@@ -76,7 +75,7 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
             pp=rows.pp,
             shapes=np.stack([rows.vpp, rows.schedule], axis=1),
             microbatches=rows.microbatches(question.training.global_batch),
-            num_layers=question.model.num_layers,
+            kinds=question.kinds,
         )
         limited = pricing.limited(costs)
         quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
@@ -107,8 +106,8 @@ def test_a_row_costs_the_same_whatever_is_priced_beside_it() -> None:
     for seed in range(BASES):
         found = base(seed)
         rng = np.random.default_rng(seed)
-        together = stage_costs(found.question, found.columns)
+        together = stage_costs(found.question, found.columns).in_sorts
         for row in rng.choice(len(found), min(4, len(found)), replace=False).tolist():
-            alone = stage_costs(found.question, found.columns.rows(np.array([row])))
-            for field in fields(StageCosts):
-                assert (getattr(alone, field.name)[0] == getattr(together, field.name)[row]).all(), field.name
+            alone = stage_costs(found.question, found.columns.rows(np.array([row]))).in_sorts
+            for name in COLUMNS:
+                assert (getattr(alone, name)[0] == getattr(together, name)[row]).all(), name

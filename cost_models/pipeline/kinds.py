@@ -1,0 +1,90 @@
+"""Coefficients of models whose blocks are of several kinds: of each kind, of the mean block, and by sort.
+
+A sort is a kind of block under a recompute policy; by sort coefficients price placements. What is no block's is that of
+the last block's kind (predicted further tokens have such blocks), and what a rank does or holds besides is the mean.
+Where blocks are offloaded by number, which ones they are is not told, so all blocks are priced as their mean.
+
+Shape legend: N layouts, P recompute policies, K kinds, T = K·P sorts, kind by kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.columns import LayoutColumns, fewest_blocks
+from cost_models.axes.distinct import over_distinct
+from cost_models.pipeline.memory_terms import MemoryTerms
+from cost_models.pipeline.time_pieces import Term
+from cost_models.pipeline.time_terms import TimeTerms
+from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+
+Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
+AXES = tuple(field.name for field in fields(LayoutColumns))
+OF_BLOCKS = (
+    *("layer_forward", "layer_backward", "layer_weight", "layer_sync", "layer_optimizer"),
+    *("layer_static", "layer_activation", "layer_pending", "layer_update", "working"),
+)
+"""Coefficients that a block has."""
+
+
+def each_kind(
+    question: Question, columns: LayoutColumns, price: Callable[[Question, LayoutColumns], Terms]
+) -> list[Terms]:
+    """The terms as if all blocks were of one kind, for each kind; they differ in those of blocks alone."""
+    if question.kinds.number == 1:
+        return [price(question, columns)]
+    # a block without experts does not depend on their degrees, but for updates by shares of the whole model
+    alike = question.stack.update_group is None
+    without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
+    asked = [(own, columns if own.model.moe_share else without) for own in question.by_kind]
+    each = [over_distinct(rows, AXES, partial(price, own)) for own, rows in asked]
+    kinds, counted = question.kinds, fewest_blocks(columns) > 0
+
+    def mean(name: str) -> Term:
+        return _joined([getattr(one, name) for one in each], kinds.mean)
+
+    names = [field.name for field in fields(each[0])]
+    common = replace(each[kinds.of_block[-1]], **{name: mean(name) for name in names if name[:5] == "rank_"})
+    own_names = [name for name in names if name in OF_BLOCKS]
+    found = [replace(common, **{name: getattr(one, name) for name in own_names}) for one in each]
+    if not counted.any():
+        return found
+
+    def unless_counted(both: list[Array]) -> Array:
+        return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
+
+    return [
+        replace(
+            one, **{name: _joined([getattr(one, name), mean(name)], unless_counted) for name in own_names}
+        )
+        for one in found
+    ]
+
+
+def terms_by_sort(each: Sequence[Terms]) -> Terms:
+    """Of blocks by sort, with an axis T in place of P where there are several kinds."""
+    if len(each) == 1:
+        return each[0]
+    names = [field.name for field in fields(each[0]) if field.name in OF_BLOCKS]
+    sorts = {name: _joined([getattr(one, name) for one in each], by_sort) for name in names}
+    return replace(each[0], **sorts)
+
+
+def by_sort(values: Sequence[Array]) -> Array:
+    """(N, T) of what blocks of each kind have, (N,) or (N, P)."""
+    policies = len(RECOMPUTE_POLICIES)
+    each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
+    return np.concatenate(each, axis=-1)
+
+
+def _joined(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
+    """One term of several, part by part; a part that one of them lacks is zero there."""
+    known = {part: value for term in terms for part, value in term.items()}
+    return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}

@@ -1,0 +1,140 @@
+"""Kinds of blocks: which blocks of a model are alike, and the model as if every block were of one kind.
+
+Blocks differ in their feed-forward (dense or a mixture of experts), in their window of attention and in whether they
+turn positions. Costs are computed for a model whose blocks are all of one kind, and summed over the blocks of a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from cost_models.arrays import Array, Ints
+from cost_models.specs.transformer import TransformerSpec
+
+_CACHED = 64
+"""Models whose kinds are kept."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kind of every block, by number in order of first appearance. L blocks, K kinds."""
+
+    of_block: tuple[int, ...]
+
+    @cached_property
+    def number(self) -> int:
+        """K."""
+        return max(self.of_block) + 1
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """(K,) blocks of each kind."""
+        return tuple(self.of_block.count(kind) for kind in range(self.number))
+
+    @cached_property
+    def before(self) -> Ints:
+        """(K, L + 1): blocks of each kind before every position."""
+        own = np.array(self.of_block) == np.arange(self.number)[:, None]
+        return np.concatenate([np.zeros((self.number, 1), dtype=np.int64), np.cumsum(own, axis=1)], axis=1)
+
+    @cached_property
+    def _repeats(self) -> tuple[int, int]:
+        """Where blocks begin to repeat, and after how many they do: least in sum."""
+        kinds, best = np.array(self.of_block), (0, len(self.of_block))
+        for period in range(1, len(kinds)):
+            if period >= sum(best):
+                break
+            differ = np.flatnonzero(kinds[period:] != kinds[:-period])
+            best = min(best, (int(differ[-1]) + 1 if len(differ) else 0, period), key=sum)
+        return best
+
+    @cached_property
+    def class_at(self) -> Ints:
+        """(L + 1,): positions of one class are followed by the same kinds as far as there are blocks."""
+        start, period = self._repeats
+        at = np.arange(len(self.of_block) + 1)
+        return np.where(at < start, at, start + (at - start) % period)
+
+    @property
+    def classes(self) -> int:
+        """How many classes of positions there are; 1 where all blocks are alike."""
+        return sum(self._repeats)
+
+    def after(self, start: Ints, blocks: Ints) -> Ints:
+        """The class behind so many blocks that begin in a class."""
+        begin, period = self._repeats
+        at = start + blocks
+        return np.where(at < begin, at, begin + (at - begin) % period)
+
+    def mean(self, each: Sequence[Array]) -> Array:
+        """The mean over all blocks of what blocks of each kind have."""
+        if len(each) == 1:
+            return each[0]
+        own = [count / len(self.of_block) * value for count, value in zip(self.counts, each, strict=True)]
+        total: Array = sum(own[1:], start=own[0])
+        return total
+
+    def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
+        """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share;
+        no more than so many mean blocks, as which some layouts price them."""
+        even: Array = -(-len(self.of_block) // ranks) * self.mean(each)
+        if len(each) == 1:
+            return even
+        most = [-(-count // ranks) * value for count, value in zip(self.counts, each, strict=True)]
+        least: Array = np.minimum(even, np.max(most, axis=0))
+        return least
+
+    def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
+        """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from those under each policy.
+
+        Stages follow one another, unless it is said where each begins, `start` (..., S). Within a stage those that
+        recompute most come first (`cost_models.axes.recompute.policy_of_blocks`).
+        """
+        if self.number == 1:
+            return blocks_SP
+        sizes = blocks_SP.sum(axis=-1)
+        begin = np.cumsum(sizes, axis=-1) - sizes if start is None else start
+        end_SP = begin[..., None] + np.cumsum(blocks_SP[..., ::-1], axis=-1)[..., ::-1]
+        last = len(self.of_block)
+        sorts = (
+            self.before[:, np.minimum(end_SP, last)] - self.before[:, np.minimum(end_SP - blocks_SP, last)]
+        )
+        joined: Ints = np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
+        return joined
+
+
+@lru_cache(maxsize=_CACHED)
+def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
+    """Which block is of which kind for sequences of a length, and the model as if all blocks were of each kind."""
+    turned = model.rotary.pattern if model.rotary else ()
+
+    def alike(layer: int) -> tuple[bool, bool, bool]:
+        window = model.window_of(layer)
+        windowed = window is not None and window < sequence_length
+        return model.is_mixture(layer), windowed, not turned or turned[layer % len(turned)]
+
+    numbers: dict[tuple[bool, bool, bool], int] = {}
+    of_block = tuple(numbers.setdefault(alike(layer), len(numbers)) for layer in range(model.num_layers))
+    if len(numbers) == 1:
+        return Kinds(of_block), (model,)
+    return Kinds(of_block), tuple(_only(model, *kind) for kind in numbers)
+
+
+def _only(model: TransformerSpec, mixture: bool, windowed: bool, turned: bool) -> TransformerSpec:
+    """The model with blocks of one kind; of a mixture the MLP that every token passes through is the shared one."""
+    changed: dict[str, Any] = {
+        "num_moe_layers": model.num_layers if mixture else 0,
+        "moe_layers": (),
+        "attention_window": model.attention_window if windowed else None,
+        "window_pattern": (),
+    }
+    if mixture and model.num_moe_layers < model.num_layers:
+        changed["ffn_hidden_size"] = model.shared_expert_ffn_hidden_size
+    if model.rotary and model.rotary.pattern:
+        changed["rotary"] = model.rotary.model_copy(update={"pattern": (turned,)})
+    return model.model_copy(update=changed)
