@@ -103,7 +103,7 @@ def _runs(pieces: Pieces, policy: int) -> list[_Run]:
 
 def _gathered(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
     """(N,) for each run: the share of a block's weights that is gathered for it."""
-    reach = pieces.question.stack.zero3_reuse_elements
+    reach = pieces.question.stack.zero3_reuse_elements or 0
     held = pieces.counts.block + pieces.counts.experts
     for at, (matrix, backward) in enumerate(runs):
         share = weights[matrix]
