@@ -9,7 +9,7 @@ from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.kinds import Kinds, kinds_of
+from cost_models.specs.model.kinds import Kinds, kinds_of
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec

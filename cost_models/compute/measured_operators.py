@@ -22,7 +22,7 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
-from cost_models.specs.transformer_shape import Activation
+from cost_models.specs.model.transformer_shape import Activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import Family, Noted, table, unread
 from cost_models.hugging_face.rotary import unscaled
 from cost_models.hugging_face.windows import Config, in_turns
-from cost_models.specs.blocks import Rotary
+from cost_models.specs.model.blocks import Rotary
 
 _DROPOUT_KEYS = ("resid_pdrop", "hidden_dropout", "residual_dropout", "resid_dropout", "dropout")
 """Of GPT-2, GPT-J, Phi and MPT; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo; OPT."""

@@ -28,8 +28,8 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
+from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
-from cost_models.specs.transformer_shape import Norm
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
 _FP32 = 4.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import SelectiveDrops
-from cost_models.specs.transformer_shape import Norm
 
 Kind = Literal["gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout"]
 """What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
-from cost_models.pipeline.memory_terms import MEMORY_PARTS, MemoryTerms, Term
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.terms.memory_terms import MEMORY_PARTS, MemoryTerms
+from cost_models.pipeline.terms.sizes import Term
 from cost_models.schedules import ActionTable, live_profiles, pending_profiles
 
 _NAMES = tuple(field.name for field in fields(MemoryTerms))

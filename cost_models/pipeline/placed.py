@@ -24,11 +24,11 @@ from cost_models.axes.layout import Layout, prices
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, PoolReplicas
-from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pool_terms import terms_of_each, with_pools
 from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Term
 from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question

@@ -27,12 +27,12 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.kinds import each_kind, terms_by_sort
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up, stage_costs
+from cost_models.pipeline.terms.kinds import each_kind, terms_by_sort
+from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.terms.update_terms import tied_reduce_seconds
 from cost_models.pipeline.time_pieces import Term, jitter, total, with_jitter
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
-from cost_models.pipeline.update_terms import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkLevels, LinkSpec
 

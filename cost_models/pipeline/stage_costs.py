@@ -36,7 +36,7 @@ are between the halves of their backward pass, that is maximal in the schedule, 
                 + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 
 Where blocks are of several kinds `n · layer` is a sum over them; coefficients of the mean block are for what sums over
-the whole model, or draws clouds of points (`cost_models.pipeline.kinds`).
+the whole model, or draws clouds of points (`cost_models.pipeline.terms.kinds`).
 
 `stage_costs` is the one place where parts are added up.
 """
@@ -52,14 +52,14 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline.kinds import OF_BLOCKS, by_sort, each_kind
-from cost_models.pipeline.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
+from cost_models.pipeline.terms import memory_terms as memory
+from cost_models.pipeline.terms.kinds import OF_BLOCKS, by_sort, each_kind
+from cost_models.pipeline.terms.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import total as total_seconds
 from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
-from cost_models.specs.kinds import Kinds
+from cost_models.specs.model.kinds import Kinds
 
 
 @dataclass(frozen=True, kw_only=True)

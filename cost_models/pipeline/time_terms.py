@@ -10,16 +10,16 @@ import numpy as np
 from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import prices
-from cost_models.pipeline.block_terms import (
+from cost_models.pipeline.further_tokens import further_seconds
+from cost_models.pipeline.terms.block_terms import (
     action_terms,
     halves,
     launch_seconds,
     layer_backward,
     layer_forward,
 )
-from cost_models.pipeline.further_tokens import further_seconds
+from cost_models.pipeline.terms.update_terms import optimizer, sync
 from cost_models.pipeline.time_pieces import Term, jitter, pieces_of, with_jitter
-from cost_models.pipeline.update_terms import optimizer, sync
 from cost_models.question import Question
 
 _END_OF_A_BLOCK = 0.5

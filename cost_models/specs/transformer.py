@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from pydantic import model_validator
 
-from cost_models.specs.blocks import ExpertGroups
-from cost_models.specs.transformer_shape import TransformerShape
+from cost_models.specs.model.blocks import ExpertGroups
+from cost_models.specs.model.transformer_shape import TransformerShape
 
 
 def contradiction(model: TransformerShape) -> str:

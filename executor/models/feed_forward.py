@@ -11,8 +11,8 @@ from functools import partial
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from cost_models.specs.model.transformer_shape import Activation
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.transformer_shape import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from cost_models.specs.blocks import Rotary, RotaryScaling
+from cost_models.specs.model.blocks import Rotary, RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 
 Position = TypeVar("Position", int, Tensor)

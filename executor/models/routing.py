@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cost_models.specs.blocks import ExpertGroups
+from cost_models.specs.model.blocks import ExpertGroups
 from cost_models.specs.transformer import TransformerSpec
 
 

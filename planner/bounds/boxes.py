@@ -16,8 +16,8 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import late_rules, prices
-from cost_models.pipeline.memory_terms import MemoryTerms
 from cost_models.pipeline.stage_costs import StageCosts, byte_costs
+from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from planner.space.counts import Boxes, with_counts

@@ -16,7 +16,7 @@ from itertools import permutations
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.specs.kinds import Kinds
+from cost_models.specs.model.kinds import Kinds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE
 from planner.placement.shared_shape import Group

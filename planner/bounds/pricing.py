@@ -20,7 +20,7 @@ from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, REGISTRY, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
-from cost_models.specs.kinds import Kinds
+from cost_models.specs.model.kinds import Kinds
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.relaxed import Passes

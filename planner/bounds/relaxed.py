@@ -21,13 +21,13 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, columns_that_touch, updated_elsewhere
 from cost_models.axes.distinct import first_of_each
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline.kinds import each_kind
-from cost_models.pipeline.memory_terms import memory_terms
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
+from cost_models.pipeline.terms import memory_terms as memory
+from cost_models.pipeline.terms.kinds import each_kind
+from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.terms.update_terms import block_update_seconds
 from cost_models.pipeline.time_pieces import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
-from cost_models.pipeline.update_terms import block_update_seconds
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
 from planner.placement.shared_shape import how_many

@@ -22,7 +22,7 @@ from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
-from cost_models.specs.kinds import Kinds
+from cost_models.specs.model.kinds import Kinds
 
 TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""

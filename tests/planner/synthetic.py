@@ -8,11 +8,11 @@ from itertools import product
 import numpy as np
 
 from cost_models import schedules
-from cost_models.pipeline.kinds import OF_BLOCKS
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.terms.kinds import OF_BLOCKS
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.kinds import Kinds
+from cost_models.specs.model.kinds import Kinds
 from planner.placement.leaf import Leaf, priced
 
 POLICIES = len(RECOMPUTE_POLICIES)

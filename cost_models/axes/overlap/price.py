@@ -8,8 +8,8 @@ from cost_models.arrays import Array
 from cost_models.axes.axis import Price, Terms
 from cost_models.axes.overlap import said
 from cost_models.communication.data import exposed
+from cost_models.pipeline.terms.update_terms import forward_window, gather_shown, layer_reduce_shown
 from cost_models.pipeline.time_pieces import Pieces
-from cost_models.pipeline.update_terms import forward_window, gather_shown, layer_reduce_shown
 
 
 def tensor_shown(pieces: Pieces, mesh_axis: str, sent: Array, window: Array, always: Array) -> Array:

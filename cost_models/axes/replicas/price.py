@@ -27,8 +27,8 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import Term, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question

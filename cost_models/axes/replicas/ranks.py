@@ -27,10 +27,10 @@ from cost_models.axes.replicas.price import (
     with_microbatches,
 )
 from cost_models.estimate import PoolReplicas
-from cost_models.pipeline.memory_terms import memory_terms
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.placed import PricedRanks, place
 from cost_models.pipeline.stage_costs import add_up
+from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import build
 

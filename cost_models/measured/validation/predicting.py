@@ -17,7 +17,7 @@ from cost_models.measured.runs.policies import states_recompute
 from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.memory.device import in_use
 from cost_models.pipeline.estimating import estimate_each
-from cost_models.pipeline.memory_terms import FRAGMENTATION
+from cost_models.pipeline.terms.memory_terms import FRAGMENTATION
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 

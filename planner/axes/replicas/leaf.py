@@ -25,9 +25,9 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.replicas.price import among_replicas, fewest_microbatches, with_microbatches
 from cost_models.axes.replicas.ranks import shares
-from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms, total
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms, total
 from cost_models.question import MixedQuestion
 from cost_models.schedules import schedule_named
 from cost_models.specs.choices import Schedule

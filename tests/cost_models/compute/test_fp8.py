@@ -18,7 +18,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.memory_terms import memory_terms
+from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

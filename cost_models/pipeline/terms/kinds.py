@@ -19,7 +19,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, fewest_blocks
 from cost_models.axes.distinct import over_distinct
-from cost_models.pipeline.memory_terms import MemoryTerms
+from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.time_pieces import Term
 from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question

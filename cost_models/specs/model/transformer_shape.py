@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
-from cost_models.specs.blocks import LISTED, ExpertGroups, LatentAttention, Rotary, Scale
+from cost_models.specs.model.blocks import LISTED, ExpertGroups, LatentAttention, Rotary, Scale
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -25,7 +25,7 @@ class TransformerShape(Spec):
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
     filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
-    the others a dense MLP; each is priced as what it is (`cost_models.specs.kinds`).
+    the others a dense MLP; each is priced as what it is (`cost_models.specs.model.kinds`).
     """
 
     kind: Literal["transformer"] = "transformer"

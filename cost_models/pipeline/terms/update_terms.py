@@ -19,7 +19,7 @@ from cost_models.compute.device import Device, device_of
 from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import Parameters, parameters
-from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
+from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, head_parameters, jitter
 from cost_models.question import Question
 from cost_models.schedules.interleaved import round_sizes

@@ -15,7 +15,7 @@ from cost_models.axes.columns import runs_behind
 from cost_models.axes.layout import prices
 from cost_models.communication.collectives import broadcast_seconds
 from cost_models.communication.stage import boundary_seconds
-from cost_models.pipeline.fetched import backward_shown, forward_shown
+from cost_models.pipeline.terms.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split

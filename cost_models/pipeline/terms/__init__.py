@@ -1,0 +1,1 @@
+"""Time and memory coefficients of blocks, passes and updates, from which stages are priced."""

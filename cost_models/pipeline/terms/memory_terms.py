@@ -1,0 +1,158 @@
+"""Every memory coefficient of `StageCosts`, split into the parts a user sees: `{part: bytes}`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.axis import Terms
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import prices
+from cost_models.memory.activations import ActivationBytes
+from cost_models.memory.boundaries import boundary_bytes, pending_bytes
+from cost_models.memory.device import fragmentation, workspace_bytes
+from cost_models.memory.run_ahead import held_back_bytes
+from cost_models.pipeline.further_tokens import further_bytes
+from cost_models.pipeline.terms.sizes import Sizes, Term, sizes_of
+from cost_models.pipeline.terms.working import working_bytes
+from cost_models.question import Question
+from cost_models.schedules.traits import always_split, keeps_all_logits
+
+FRAGMENTATION = "fragmentation"
+"""What the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
+
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCoefficients(Generic[V]):
+    """Bytes of `stage_costs`; arrays are (N,) unless it says (N, P)."""
+
+    static: V
+    layer_static: V
+    layer_activation: V
+    """(N, P): kept for the backward pass, per block and live microbatch."""
+    layer_pending: V
+    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
+    layer_update: V
+    rank_update: V
+    """What the optimizer step of a rank holds besides, whatever its blocks."""
+    embedding_static: V
+    embedding_activation: V
+    embedding_update: V
+    head_static: V
+    head_activation: V
+    head_pending: V
+    head_update: V
+    working: V
+    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
+    head_moment: V
+    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTerms(MemoryCoefficients[Term]):
+    """Each in the parts that a user sees: `{part: bytes}`."""
+
+
+_MOVING = (
+    "layer_activation",
+    "layer_pending",
+    "embedding_activation",
+    "head_activation",
+    "head_pending",
+    "working",
+    "head_moment",
+)
+"""Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
+
+
+def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
+    """All memory coefficients for N layouts at once."""
+    sizes = sizes_of(question, columns)
+    states, counts, kept, head = sizes.states, sizes.counts, sizes.kept, sizes.head
+    pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
+    head_live, head_moment = _head(columns, kept)
+    terms: Terms = {
+        "static": {"buffers": boundaries.every_rank + workspace_bytes(question)},
+        "layer_static": sizes.held_block(states, sizes.experts),
+        "layer_activation": {"activations": kept.block},
+        "layer_pending": {"activations": pending.block},
+        "layer_update": sizes.updated_block(states, sizes.experts),
+        "rank_update": {"optimizer": np.zeros(len(columns))},
+        "embedding_static": sizes.held_end(states, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_activation": {"activations": kept.embedding},
+        "embedding_update": sizes.updated(states, counts.embedding),
+        "head_static": sizes.held_end(states, head) | {"buffers": boundaries.last_rank},
+        "head_activation": {"activations": head_live},
+        "head_pending": {"activations": pending.head},
+        "head_update": sizes.updated(states, head),
+        "working": {"working": working_bytes(sizes)},
+        "head_moment": {"working": head_moment},
+    }
+    for price in prices():
+        terms |= price.bytes(sizes, terms) if price.bytes else {}
+    terms |= further_bytes(question, columns, terms)
+    terms |= {
+        name: terms[name] | {FRAGMENTATION: size} for name, size in _other_streams(sizes, terms).items()
+    }
+    held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
+    terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
+    return MemoryTerms(**_fragmented(terms, fragmentation(question), kept.released_logits))
+
+
+def _fragmented(terms: Terms, share: float, released: Array) -> Terms:
+    """The same with a share of everything that comes and goes beside it, and released logits beside the loss."""
+    sizes = {name: share * total(terms[name]) for name in _MOVING}
+    sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
+    return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
+
+
+def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
+    """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
+
+    Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
+    are copied out. The reduction's stream makes the shards of gradients: from the second step on their blocks are there
+    before the gradients are (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    question, states, counts = sizes.question, sizes.states, sizes.counts
+    if not (question.stack.fully_shard and fragmentation(question)):
+        return {}
+    gathers = np.where(states.scattering > 0, question.training.element_bytes, 0.0)
+    blocks = 2 * gathers * counts.block
+    together = sizes.columns.pp == 1
+    first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
+    last = np.where(together, 0.0, gathers * sizes.head)
+    made = {  # in the blocks that the pool has
+        name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
+    }
+    return made | {
+        "static": blocks,
+        "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
+        "embedding_static": states.reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": states.reduced * sizes.head + np.maximum(0.0, last - blocks),
+    }
+
+
+def total(term: Term) -> Array:
+    """Sum of the parts."""
+    return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
+
+
+def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
+    """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
+
+    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe keeps them
+    all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
+    waits for its weight half.
+    """
+    collects = keeps_all_logits(columns)
+    waits = always_split(columns)
+    live = kept.head + kept.log_probabilities
+    moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
+    return np.where(collects, live, np.where(waits, kept.head, 0.0)), moment
