@@ -91,6 +91,10 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     return math.hypot(float(np.log(found / seconds).std()), told.unexplained, untried)
 
 
+_FARTHEST = 50.0
+"""Logarithm of the most that a step may take in place of its predicted seconds: scenarios may differ by any power."""
+
+
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
@@ -101,7 +105,7 @@ def step_interval(
     if deviation is None or told is None:
         return None
     wide = half_width(share) * deviation
-    return seconds * math.exp(-told.faster * wide), seconds * math.exp(told.slower * wide)
+    return seconds * math.exp(-told.faster * wide), seconds * math.exp(min(told.slower * wide, _FARTHEST))
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
