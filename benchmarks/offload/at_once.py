@@ -9,7 +9,6 @@ gradient came: one update with its threads, if those before it are over.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import resource
 import time
@@ -21,16 +20,11 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that wait do not work
 
 import torch
 
-BLOCKS, ROUNDS, UPDATED = 8, 9, 1 << 24
+from cost_models.files.whole import write_whole
+from executor.microbenchmarks.offload import BLOCKS, blocks_of
+from meshwright.terminal.formats import as_csv
 
-
-def blocks_of(parameters: int) -> list[torch.optim.Optimizer]:
-    made: list[torch.optim.Optimizer] = []
-    for _ in range(BLOCKS):
-        flat = torch.nn.Parameter(torch.zeros(parameters))
-        flat.grad = torch.ones_like(flat)
-        made.append(torch.optim.AdamW([flat], fused=True))
-    return made
+ROUNDS, UPDATED = 9, 1 << 24
 
 
 def cpu_seconds() -> float:
@@ -78,10 +72,7 @@ def main() -> None:
                 }
             )
             print(rows[-1], flush=True)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_whole(options.out, as_csv(rows))
 
 
 if __name__ == "__main__":

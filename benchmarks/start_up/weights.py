@@ -7,12 +7,14 @@ process group, each case in a process of its own. Without OUT one case: `weights
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from cost_models.files.whole import write_whole
+from meshwright.terminal.formats import as_csv
 
 LAYOUTS = (
     "dp1 mbs1 zero0",
@@ -94,10 +96,7 @@ def main() -> None:
             told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             rows.append(json.loads(told.splitlines()[-1]))
             print(rows[-1], flush=True)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_whole(options.out, as_csv(rows))
 
 
 if __name__ == "__main__":

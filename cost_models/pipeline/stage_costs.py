@@ -159,14 +159,11 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     """
     none = np.zeros(len(columns))
     space = {field.name: none for field in fields(MemoryTerms)}
-
-    def costs(terms: TimeTerms) -> StageCosts:
-        seconds = {field.name: total_seconds(getattr(terms, field.name)) for field in fields(TimeTerms)}
-        return StageCosts(**seconds, **space, memory_limit=none, kinds=())
-
-    return StageCosts.of_kinds(
-        [costs(own) for own in each_kind(question, columns, time_terms)], question.kinds
-    )
+    each = [
+        StageCosts(**_seconds(own), **space, memory_limit=none, kinds=())
+        for own in each_kind(question, columns, time_terms)
+    ]
+    return StageCosts.of_kinds(each, question.kinds)
 
 
 def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -178,18 +175,21 @@ def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     limit, none = memory_limit(question, columns), np.zeros(len(columns))
     seconds = {field.name: none for field in fields(TimeTerms)}
-
-    def costs(terms: MemoryTerms) -> StageCosts:
-        space = {field.name: memory.total(getattr(terms, field.name)) for field in fields(MemoryTerms)}
-        return StageCosts(**seconds, **space, memory_limit=limit, kinds=())
-
-    return StageCosts.of_kinds(
-        [costs(own) for own in each_kind(question, columns, memory_terms)], question.kinds
-    )
+    each = [
+        StageCosts(**seconds, **_space(own), memory_limit=limit, kinds=())
+        for own in each_kind(question, columns, memory_terms)
+    ]
+    return StageCosts.of_kinds(each, question.kinds)
 
 
 def add_up(times: TimeTerms, memories: MemoryTerms, limit: Array) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
-    seconds = {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
-    space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
-    return StageCosts(**seconds, **space, memory_limit=limit, kinds=())
+    return StageCosts(**_seconds(times), **_space(memories), memory_limit=limit, kinds=())
+
+
+def _seconds(times: TimeTerms) -> dict[str, Array]:
+    return {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
+
+
+def _space(memories: MemoryTerms) -> dict[str, Array]:
+    return {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}

@@ -23,7 +23,7 @@ from executor.microbenchmarks.stopwatch import Call, Stopwatch, in_turn
 
 _REPEATS = 4
 """Of each round; fixed, so that processes stay side by side."""
-_BLOCKS = 8
+BLOCKS = 8
 """Updates that follow the backward passes of as many blocks."""
 _ASIDE_SECONDS = 0.03
 """Between two updates: the interpreter's way through a fused AdamW takes 25 us where it was just gone, and ten times
@@ -46,7 +46,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
     next to nothing, each after other work."""
     most = threads_for_updates(watch.device, dist.get_world_size())
-    update = in_turn([partial(_update, block) for block in _blocks(scale.block_parameters)])
+    update = in_turn([partial(_update, block) for block in blocks_of(scale.block_parameters)])
     for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -54,7 +54,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         one = watch.on_host(update, own_clock=threads == 1)
         torch.set_num_threads(before)
         yield one.row("offload", "update", float(scale.block_parameters), (threads,))
-    smallest = in_turn([partial(_update, block) for block in _blocks(_SMALLEST)])
+    smallest = in_turn([partial(_update, block) for block in blocks_of(_SMALLEST)])
     yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
         "offload", "call", _SMALLEST, (1,)
     )
@@ -66,7 +66,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
     size = scale.copied_bytes
     pairs = [
         (link.buffer(size, torch.uint8), torch.zeros(size, dtype=torch.uint8, device=watch.device))
-        for _ in range(_BLOCKS)
+        for _ in range(BLOCKS)
     ]
     ways: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
         "down": link.down,
@@ -103,9 +103,9 @@ class _Passes:
 
     def run(self, after_backward: Callable[[int], object], settle: Callable[[], None]) -> None:
         """Forward passes of all blocks, then backward ones, after each of which something is done."""
-        for _ in range(_BLOCKS * self.products):
+        for _ in range(BLOCKS * self.products):
             torch.mm(self.left, self.right, out=self.out)
-        for block in range(_BLOCKS):
+        for block in range(BLOCKS):
             for _ in range(_BACKWARD * self.products):
                 torch.mm(self.left, self.right, out=self.out)
             settle()
@@ -114,7 +114,7 @@ class _Passes:
 
 def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
-    blocks = _blocks(scale.block_parameters)
+    blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
     updates = [partial(_update, block) for block in blocks]
     with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
@@ -139,7 +139,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         )
         for name, call in kinds:
             dist.barrier()
-            yield watch.elapsed(call, _REPEATS).row("offload", name, float(_BLOCKS), (threads,))
+            yield watch.elapsed(call, _REPEATS).row("offload", name, float(BLOCKS), (threads,))
 
 
 def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
@@ -148,7 +148,7 @@ def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
     out = torch.empty_like(left)
     each = watch.elapsed(lambda: torch.mm(left, right, out=out), 2 * _REPEATS).quiet
-    products = max(1, round(seconds / each / (_BLOCKS * (1 + _BACKWARD))))
+    products = max(1, round(seconds / each / (BLOCKS * (1 + _BACKWARD))))
     return _Passes(left, right, out, products)
 
 
@@ -159,10 +159,10 @@ def _something_else() -> None:
         torch.mm(left, left)
 
 
-def _blocks(size: int) -> list[torch.optim.Optimizer]:
+def blocks_of(size: int) -> list[torch.optim.Optimizer]:
     """The optimizers of some blocks of so many parameters, each of one flat buffer."""
     made: list[torch.optim.Optimizer] = []
-    for _ in range(_BLOCKS):
+    for _ in range(BLOCKS):
         flat = torch.nn.Parameter(torch.zeros(size))
         flat.grad = torch.ones_like(flat)
         made.append(torch.optim.AdamW([flat], fused=True))
