@@ -6,7 +6,8 @@ step time times a constant only among layouts with the same padding.
 
 A training run takes ⌈tokens / tokens of a step⌉ steps, one after another; with operations failures, restarts and
 checkpoints are counted, too (`cost_models.reliability`). That time grows with the step's, so that the bound of a step
-time is the bound of it as well.
+time is the bound of it as well. What is searched and proved leaves out how long a layout takes to start, seconds of
+days; what is said of the run that was picked has it, as `forecast` does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cost_models.axes.layout import Layout
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
@@ -62,11 +64,16 @@ class Objective:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
 
-    def training_seconds(self, question: Question, step_seconds: float) -> float:
-        """Seconds of training on all tokens. Raises InfeasibleError where failures leave no time for it."""
+    def training_seconds(
+        self, question: Question, step_seconds: float, layout: Layout | None = None
+    ) -> float:
+        """Seconds of training on all tokens; where failures count and a `layout` is given, with its starts.
+
+        Raises InfeasibleError where failures leave no time for it.
+        """
         if self.operations is None:
             return training_steps(question) * step_seconds
-        return forecast(job_of(question, step_seconds), self.operations).seconds
+        return forecast(job_of(question, step_seconds, layout), self.operations).seconds
 
     def gpu_hours(self, question: Question, step_seconds: float) -> float:
         """GPU-hours of training on all tokens. Raises InfeasibleError where failures leave no time for it."""

@@ -1,6 +1,8 @@
 """Load test of `meshwright serve`: hits, rows of every tier, samples a second and latencies beside the plan's, as CSV.
 
-python benchmarks/serving/load.py OUT.csv [SCALE]      0.01 of the tables of `docs/guides/serving-recommenders.md`
+python benchmarks/serving/load.py OUT.csv [SCALE [PROFILE]]
+
+0.01 of the tables of `docs/guides/serving-recommenders.md`; a profile of this machine, from `meshwright calibrate`.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ SAMPLES = 131_072
 COLUMNS = ("case", "what", "quantity", "predicted", "measured")
 
 
-def compared(case: str, scale: float) -> list[tuple[object, ...]]:
+def compared(case: str, scale: float, profile: str | None) -> list[tuple[object, ...]]:
     """A row for each quantity of one case."""
     plan = mw.plan_cache(ADS, "dgx-h100", gpus=1, cache="1GiB", batch="64,1024,4096", **CASES[case]).plan
-    found = mw.serve(plan, synthetic=SAMPLES, scale=scale).record()
+    found = mw.serve(plan, synthetic=SAMPLES, scale=scale, profile=profile).record()
     rows: list[tuple[object, ...]] = [
         (case, one["table"], "hits", one["hits"], one["measured_hits"]) for one in found["tables"]
     ]
@@ -54,15 +56,16 @@ def compared(case: str, scale: float) -> list[tuple[object, ...]]:
     return rows
 
 
-def main(out: Path, scale: float) -> None:
+def main(out: Path, scale: float, profile: str | None) -> None:
     """Write the table."""
     with out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for case in CASES:
-            for *names, said, seen in compared(case, scale):
+            for *names, said, seen in compared(case, scale, profile):
                 writer.writerow((*names, f"{said:.5g}", "" if seen is None else f"{seen:.5g}"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.01)
+    given = [*sys.argv[2:], None, None]
+    main(Path(sys.argv[1]), float(given[0] or 0.01), given[1])

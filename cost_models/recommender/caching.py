@@ -7,6 +7,15 @@
 
                for accesses that do not depend on one another (Fagin 1977; Che, Tung and Wang 2002)
 
+A batch of n accesses counts as one use of all its rows, and brings up once what it repeats, so that `lru` has the rows
+of the last w accesses, U(w) = C, and a batch lacks
+
+    Σ_r (1 − (1 − p_r)^n) (1 − p_r)^w = U(n + w) − U(w)     rows; for n = 1 one less its hits, as above
+
+Where it names more rows than there is room for, U(n) > C, all else is evicted, and of its rows those used most are let
+in, whose numbers come first: a row of the kept ones is there with the chance q_r = 1 − (1 − p_r)^n that the batch
+before named it, Σ_kept q_r = C.
+
 Both curves are concave: the slope of the first is p_r, that of the second a mean of p_r with weights p_r (1 − p_r)^n,
 which leave the hot rows as n grows.
 """
@@ -81,6 +90,16 @@ class CachedTables:
         """Share of all accesses that find their row."""
         return float(self.weights @ self.table_hits(rows))
 
+    def beyond(self, ids: Array, held: Array) -> Array:
+        """(N, C) distinct rows of each table, beyond its `held` hottest rows, that (N, C) ids name."""
+        return np.stack(
+            [
+                np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))
+                for accesses, of, rows in zip(self.accesses, ids.T, held, strict=True)
+            ],
+            axis=-1,
+        )
+
 
 def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
     """The tables of a model, as a cache sees them."""
@@ -96,6 +115,43 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
         curves=accesses if policy == "hottest" else tuple(map(lru_curve, accesses)),
         policy=policy,
     )
+
+
+def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
+    """(N, C) rows of each table that batches of so many ids, (N, C), bring up to a cache of `cached` rows."""
+    if tables.policy == "hottest":
+        return tables.beyond(ids, cached)
+    each = zip(tables.accesses, ids.T, cached, strict=True)
+    return np.stack([_lru_brings(accesses, of, float(held)) for accesses, of, held in each], axis=-1)
+
+
+def _lru_brings(accesses: Accesses, batch: Array, held: float) -> Array:
+    """(N,) the same of one table and the rows used last."""
+    named = accesses.distinct(batch)
+    window = _window(accesses, held)
+    few = (
+        accesses.distinct(batch + window) - accesses.distinct(window) if np.isfinite(window) else 0.0 * batch
+    )
+    chances = -np.expm1(batch[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53)))
+    of_step = accesses.rows * chances
+    room = held - (np.cumsum(of_step, axis=-1) - of_step)
+    kept = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
+    return np.where(named > held, (of_step * (1.0 - kept * chances)).sum(-1), np.maximum(few, 0.0))
+
+
+def _window(accesses: Accesses, held: float) -> float:
+    """U⁻¹: accesses that name `held` rows. By Newton's method from below, as U is concave; infinite where all are."""
+    if held >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
+        return float("inf")
+    logs = np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53))
+    window = held
+    for _ in range(200):
+        absent = np.exp(window * logs)
+        lacking = held - float(accesses.rows @ (1.0 - absent))
+        if lacking <= 1e-9 * held:
+            break
+        window += lacking / -float((accesses.rows * logs) @ absent)
+    return window
 
 
 def lru_curve(accesses: Accesses) -> Accesses:

@@ -1,7 +1,8 @@
 """How long the embeddings of a batch take to serve from a cache on the GPU, host memory below it and drives below that.
 
-    t = t_cache + (1 − h1) · (t_host + (1 − h2) · t_drive)
+    t = t_launch + t_cache + (1 − h1) · (t_host + (1 − h2) · t_drive)
 
+    t_launch   the host launches the lookup of each table, one after another; 0 where all are looked up at once
     t_cache    keys probed, and a row read for each id at the rate that memory gives rows of this length
     t_host     rows that are not in the cache come over the link to the host, each once a batch
     t_drive    rows that are not in host memory either come from the drive in blocks, each once a batch
@@ -9,6 +10,9 @@
 Every GPU has a cache of the same rows and answers batches of its own; those of a node share the host's memory, its
 links and its drives. Below the cache lies the host's share of the same order of rows: what the cache holds, it holds
 too. A batch needs a row that it names twice once: distinct rows are what lies between the tiers.
+
+Where lookups were measured on this device, an id whose row is there and a row that is brought up take what they took,
+on straight lines between the lengths of rows.
 
 Left out: the dense network, requests that wait for a batch to fill, and rows of the last-level cache.
 """
@@ -21,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array
-from cost_models.recommender.caching import TAG_BYTES, CachedTables
+from cost_models.recommender.caching import TAG_BYTES, CachedTables, rows_brought
 from cost_models.recommender.prices.lookup import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.recommender.constants import EmbeddingProfile
+from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
 
 DRIVE_BLOCK = 4096.0
 """Bytes that a drive reads at least: a page of flash file systems."""
@@ -35,15 +39,33 @@ _KERNELS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What answers: the machine, its rates, and how its lookups are launched."""
+
+    cluster: ClusterSpec
+    constants: EmbeddingProfile
+    launch_seconds: float = 0.0
+    """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
+    measured: tuple[ServedPoint, ...] = ()
+    """Lookups of one table as they were measured; they replace what constants and launches say."""
+    drive_rate: float | None = None
+    """What the drives of a node read in bytes/s; None where all rows are in host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Batches that one GPU answers, N of them, seconds each."""
+    """Batches that one GPU answers, N of them of C classes of tables, seconds each."""
 
     batch: Array
     """(N,) samples."""
+    launch_seconds: Array
     cache_seconds: Array
     host_seconds: Array
     """Of rows that are not in the cache; 0 where all are."""
     drive_seconds: Array
+    hits: Array
+    """(N, C) share of the ids of each table that are served from the cache: with rows held for good those whose row
+    is there, else all but one of each row that a batch brings up."""
     host_rows: Array
     """(N,) distinct rows that come from the host."""
     drive_rows: Array
@@ -53,7 +75,7 @@ class Served:
     @property
     def seconds(self) -> Array:
         """(N,) latency from ids to vectors."""
-        return self.cache_seconds + self.host_seconds + self.drive_seconds
+        return self.launch_seconds + self.cache_seconds + self.host_seconds + self.drive_seconds
 
     @property
     def samples_per_second(self) -> Array:
@@ -62,34 +84,27 @@ class Served:
 
 
 def served(
-    tables: CachedTables,
-    cached: Array,
-    on_host: Array,
-    batches: npt.ArrayLike,
-    cluster: ClusterSpec,
-    constants: EmbeddingProfile,
-    drive_rate: float | None = None,
+    tables: CachedTables, cached: Array, on_host: Array, batches: npt.ArrayLike, server: Server
 ) -> Served:
-    """Latencies with (C,) `cached` rows of each table on the GPU and `on_host` rows in host memory.
-
-    `drive_rate` is what the drives of a node read in bytes/s; None where all rows are in host memory.
-    """
-    batch = np.asarray(batches, np.float64)
+    """Latencies with (C,) `cached` rows of each table on the GPU and `on_host` rows in host memory."""
+    batch, cluster = np.asarray(batches, np.float64), server.cluster
     ids = batch[:, None] * tables.lookups
-    missed = _missed(tables, ids, cached) * tables.counts
-    beyond = _beyond(tables, ids, np.maximum(on_host, cached)) * tables.counts
-    over_link = (missed * tables.vector_bytes).sum(-1)
+    brought = rows_brought(tables, ids, cached)
+    beyond = tables.beyond(ids, np.maximum(on_host, cached)) * tables.counts
     blocks = (beyond * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
-    host = over_link / host_rate(cluster, constants) + constants.kernel_seconds
     drive = np.zeros_like(batch)
-    if drive_rate:
-        drive = blocks * cluster.gpus_per_node / drive_rate + DRIVE_SECONDS
+    if server.drive_rate:
+        drive = blocks * cluster.gpus_per_node / server.drive_rate + DRIVE_SECONDS
+    launch, cache, host = (_measured if server.measured else _priced)(tables, ids, brought, server)
+    hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
     return Served(
         batch=batch,
-        cache_seconds=_cache_seconds(tables, ids, cluster, constants),
-        host_seconds=np.where(over_link > 0, host, 0.0),
+        launch_seconds=launch,
+        cache_seconds=cache,
+        host_seconds=host,
         drive_seconds=np.where(blocks > 0, drive, 0.0),
-        host_rows=missed.sum(-1),
+        hits=np.broadcast_to(hits, ids.shape),
+        host_rows=brought @ tables.counts,
         drive_rows=beyond.sum(-1),
         gpus=cluster.num_gpus,
     )
@@ -102,30 +117,27 @@ def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
     return float(min(link, memory)) * constants.host_efficiency
 
 
-def _cache_seconds(
-    tables: CachedTables, ids: Array, cluster: ClusterSpec, constants: EmbeddingProfile
-) -> Array:
-    """(N,) of probing keys and reading a row for each id; a row that came from the host is read like any other."""
+def _priced(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
+    """(N,) of launches, of probing keys and reading a row for each id, and of rows from the host; a row that came from
+    there is read like any other."""
+    cluster, constants = server.cluster, server.constants
+    kernel = constants.kernel_seconds or 0.0
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
     of_rows = tables.vector_bytes + constants.half_row_bytes
     moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
-    seconds: Array = moved.sum(-1) / rate + _KERNELS * (constants.kernel_seconds or 0.0)
-    return seconds
+    over_link = (brought * tables.counts * tables.vector_bytes).sum(-1)
+    host = over_link / host_rate(cluster, constants) + kernel
+    at_once = 0.0 if server.launch_seconds else _KERNELS * kernel
+    launch = np.full(len(ids), server.launch_seconds * float(tables.counts.sum()))
+    return launch, moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
-def _missed(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) distinct rows of each table that a batch copies to the GPU."""
-    if tables.policy == "hottest":
-        return _beyond(tables, ids, cached)
-    return ids * (1.0 - tables.table_hits(cached))  # a row that came stays, and the next id of it is a hit
-
-
-def _beyond(tables: CachedTables, ids: Array, held: Array) -> Array:
-    """(N, C) distinct rows of a batch beyond the `held` hottest rows."""
-    return np.stack(
-        [
-            np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))
-            for accesses, of, rows in zip(tables.accesses, ids.T, held, strict=True)
-        ],
-        axis=-1,
+def _measured(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
+    """The same of lookups as they were measured."""
+    points = sorted(server.measured, key=lambda one: one.row_bytes)
+    lengths = [one.row_bytes for one in points]
+    launch, hit, miss = (
+        tables.counts * np.interp(tables.vector_bytes, lengths, [getattr(one, name) for one in points])
+        for name in ("launch_seconds", "hit_seconds", "miss_seconds")
     )
+    return np.full(len(ids), launch.sum()), (ids - brought) @ hit, brought @ miss

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cost_models.axes.layout import Layout
+from cost_models.defaults import OWN_STACKS
 from cost_models.estimate import Breakdown
 from cost_models.memory.states import MOMENTS
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
-from cost_models.reliability.resuming import Resume
+from cost_models.reliability.resuming import Resume, resume_of
+from cost_models.reliability.starting import start_up
 from cost_models.specs.training import STATE_BYTES
 
 
@@ -49,15 +52,16 @@ class Job:
         return self.steps * self.step_seconds
 
 
-def job_of(question: Question, step_seconds: float) -> Job:
-    """The job of a question, with steps of `step_seconds`.
+def job_of(question: Question, step_seconds: float, layout: Layout | None = None) -> Job:
+    """The job of a question, with steps of `step_seconds`; of a `layout` that our own executor runs, with its starts
+    and how it reads checkpoints.
 
     Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
     """
     training, cluster = question.training, question.cluster
     assert training.tokens is not None
     link = min((one.cluster.gpu.host_bandwidth or math.inf) for one in question.by_pool)
-    return Job(
+    job = Job(
         steps=math.ceil(training.tokens / training.tokens_per_step),
         step_seconds=step_seconds,
         checkpoint_bytes=checkpoint_bytes(question),
@@ -66,6 +70,10 @@ def job_of(question: Question, step_seconds: float) -> Job:
         host_bandwidth=None if math.isinf(link) else link / cluster.gpus_per_host_link,
         watts=cluster.gpu_watts or cluster.gpu.tdp_watts,
     )
+    if layout is None or question.stack.name not in OWN_STACKS:
+        return job
+    start, again = (start_up(question, layout, drawn=drawn) for drawn in (True, False))
+    return replace(job, start=start, again=again, resume=resume_of(question, layout, job.checkpoint_bytes))
 
 
 def checkpoint_bytes(question: Question) -> float:

@@ -27,6 +27,8 @@ class CollectiveCurve(Spec):
     group_size: int = Field(ge=2, le=MAX_GPUS)
     nodes: GpuCount = 1
     """Nodes that the group spanned; `p2p` between nodes spans 2."""
+    behind_compute: bool = False
+    """Whether each was timed behind compute, as a step has them; False: one right after another."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
     """Measured points; `size` is the full (unsharded) tensor in bytes."""
 

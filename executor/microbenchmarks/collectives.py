@@ -1,20 +1,26 @@
-"""Collectives between processes over message and group sizes; `size` is the full tensor's bytes."""
+"""Collectives between processes over message and group sizes; `size` is the full tensor's bytes.
+
+On a CPU each comes behind products, as in a step: gloo's threads sleep until then, have lost their caches to them, and
+wait for a core at every hop, which they do not where collectives follow one another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement
 from executor.microbenchmarks.scale import Scale
-from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.stopwatch import Call, Stopwatch
 
 _REPEATS_SMALL, _REPEATS_LARGE = 6, 3
 """Of each round."""
 _LARGE_BYTES = 2**21
 _PING, _PONG = 0, 1
+_SIDE, _PRODUCTS = 256, 4
+"""Of the products before a collective: some milliseconds of one core."""
 
 
 def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -41,7 +47,7 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
     full = torch.ones(elements, device=watch.device)
     shard = torch.ones(elements // size, device=watch.device)
     other = torch.empty_like(full)
-    calls: dict[str, Callable[[], object]] = {
+    calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(full, group=group),
         "all_gather": lambda: dist.all_gather_into_tensor(other, shard, group=group),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
@@ -50,9 +56,18 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
     if size == 2:
         calls["p2p"] = lambda: _ping_pong(full, group)
     for name, call in calls.items():
-        timing = watch.elapsed(call, _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL)
+        repeats = _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL
+        timing = watch.elapsed(call, repeats, aside=_products(watch), group=group)
         trips = 2.0 if name == "p2p" else 1.0
         yield timing.shared(trips).row("collective", name, 4.0 * elements, (size,))
+
+
+def _products(watch: Stopwatch) -> Call | None:
+    """What a CPU computes before a collective; None on a GPU, whose collectives have their own multiprocessors."""
+    if watch.device.type != "cpu":
+        return None
+    left = torch.ones(_SIDE, _SIDE)
+    return lambda: torch.linalg.multi_dot([left] * (_PRODUCTS + 1))
 
 
 def _ping_pong(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Kind, Measurement
 from executor.microbenchmarks.scale import Scale
@@ -130,8 +131,18 @@ class Stopwatch:
 
         return settled
 
-    def elapsed(self, call: Callable[[], object], repeats: int) -> Timing:
+    def elapsed(
+        self,
+        call: Callable[[], object],
+        repeats: int,
+        *,
+        aside: Callable[[], object] | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> Timing:
         """Wall time of `call` run the same number of times on every process (collectives must match up).
+
+        `aside` is done before every repetition: what a step computes between two collectives. Of the processes of a
+        `group` the one that came last counts in each, which waits for nobody.
 
         The typical value is the lower quartile: waking the other side is part of the cost, a neighbour's slice
         is not.
@@ -139,11 +150,17 @@ class Stopwatch:
         call()
         times = []
         for _ in range(repeats):
+            if aside is not None:
+                aside()
             self.settle()
             start = time.perf_counter()
             call()
             self.settle()
             times.append(time.perf_counter() - start)
+        if group is not None:
+            shortest = torch.tensor(times, dtype=torch.float64, device=self.device)
+            dist.all_reduce(shortest, dist.ReduceOp.MIN, group=group)
+            times = shortest.tolist()
         return Timing(seconds=statistics.quantiles(times, n=4)[0], quiet=min(times))
 
     def settle(self) -> None:

@@ -1,4 +1,5 @@
-"""Times what tables of recommenders ask of a device: lookups by row and pooling, sums of gradients, optimizers.
+"""Times what tables of recommenders ask of a device: lookups by row and pooling, sums of gradients, optimizers; and
+lookups through the caches that serve.
 
 They are those of `executor.embeddings`, on tables beyond all caches whose rows are met in random order. So many ids at
 once that launches hardly count: a step's are priced by the operation.
@@ -7,20 +8,32 @@ once that launches hardly count: a step's are priced by the operation.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_parts import CHANGE, LOOKUP, SUMS, moved_bytes
+from cost_models.measured.calibration.microbenchmark_parts import (
+    CHANGE,
+    LOOKUP,
+    SERVED,
+    SUMS,
+    moved_bytes,
+)
+from cost_models.recommender.caching import POLICIES
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, pooled, row_gradients
+from executor.embeddings.cache import CachedSets, HottestRows
 from executor.embeddings.updating import RowOptimizer
 from executor.microbenchmarks.scale import Scale
-from executor.microbenchmarks.stopwatch import Stopwatch, Timing
+from executor.microbenchmarks.stopwatch import Stopwatch, Timing, in_turn
 
 _FP32 = 4
+_FEW = 16
+_ROUND = 8
+"""Batches of missing ids, which together name four times the rows of the cache."""
 _RATE = 1e-3
 
 
@@ -33,6 +46,7 @@ def tables(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             bags = _bags(len(weights), pooling, scale.table_ids, watch.device)
             yield _row(LOOKUP, width, bags, watch.compute(lambda b=bags, w=weights: pooled(w, b)))  # type: ignore[misc]
         yield from _updates(watch, scale, weights)
+        yield from _served(watch, scale, weights)
 
 
 def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
@@ -50,6 +64,33 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
             optimizer.apply(weights, states, found.rows, found.values, squares, _RATE, 1)
 
         yield _row(f"{CHANGE}{kind}", width, bags, watch.compute(change))
+
+
+def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
+    """A few ids, half of whose rows are there; many whose rows are all there, and many whose rows are all brought up.
+
+    Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
+    """
+    ids, width = min(scale.table_ids, len(weights) // (_ROUND + 2)), weights.shape[1]
+    below, room = weights[: (_ROUND + 2) * ids].cpu(), 2 * ids
+    one_each = torch.ones(ids, dtype=torch.int32, device=watch.device)
+
+    def asked(*rows: Tensor) -> list[Bags]:
+        return [Bags(one.to(watch.device), one_each[: len(one)]) for one in rows]
+
+    there = asked(torch.arange(ids))
+    gone = asked(*torch.arange(room, room + _ROUND * ids).split(ids))
+    few = asked(*(torch.cat((torch.arange(_FEW), one.values[:_FEW].cpu())) for one in gone))
+    for policy in POLICIES:
+        cache: HottestRows | CachedSets = (
+            CachedSets(below, room, policy, watch.device)
+            if policy == "lru"
+            else HottestRows(below, torch.arange(room), watch.device)
+        )
+        for name, batches in (("miss", gone), ("few", few), ("hit", there)):
+            timing = watch.on_host(in_turn([partial(cache.look_up, one) for one in batches]), own_clock=True)
+            shape = width * _FP32, len(batches[0].values)
+            yield timing.row("table", f"{SERVED}{policy}.{name}", float(shape[1]), shape)
 
 
 def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown, Estimate
+from cost_models.pipeline.loss_part import LossPart
 from cost_models.risk import FITTING
-from cost_models.units import counted, format_bytes, format_seconds
+from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.render.estimates import (
     chance_text,
     host_lines,
@@ -91,6 +92,19 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
     return (
         f"Bottleneck: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
         f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}{fits}."
+    )
+
+
+def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
+    """ "Output product and loss: 4.1 % of the step on the last stage, 3.0 GiB at their widest, in chunks of 2,048
+    tokens."; nothing where they are unknown."""
+    if loss is None:
+        return ""
+    share = percent(estimate.microbatches * loss.seconds / estimate.step_seconds)
+    where = "" if estimate.layout.pp == 1 else " on the last stage"
+    chunks = "" if loss.chunk is None else f", in chunks of {grouped(loss.chunk)} tokens"
+    return wrapped(
+        f"Output product and loss: {share} of the step{where}, {format_bytes(loss.bytes)} at their widest{chunks}."
     )
 
 

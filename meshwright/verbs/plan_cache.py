@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cost_models.specs.cluster import ClusterSpec
+    from cost_models.specs.hardware import HardwareProfile
     from cost_models.specs.recommender.model import RecommenderSpec
     from meshwright.terminal.output import Output
     from meshwright.verbs.plan import PlanFlags
@@ -47,6 +48,7 @@ class CacheOptions(Cache):
     _: KW_ONLY
     gpus: int | None = None
     precision: str | None = None
+    profile: str | HardwareProfile | None = None
     host_memory: str | None = None
 
 
@@ -70,8 +72,8 @@ def plan_cache(options: CacheOptions) -> ServedAnswer:
     share of hits (`95%`).
 
     `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
-    `hottest` or `lru`, `drive_rate` what the drives of a node read where host memory does not hold all tables (the
-    cluster's own unless said).
+    `hottest` or `lru`, `profile` what was measured (the nearest of the catalogue unless said), `drive_rate` what the
+    drives of a node read where host memory does not hold all tables (the cluster's own unless said).
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -105,7 +107,7 @@ def _require_meant(options: PlanFlags) -> None:
             problems=[Problem(noun, "missing") for noun in missing],
             hint="meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB",
         )
-    strange = [name for name in said(options) if name not in ("gpus", "precision", "host_memory")]
+    strange = [name for name in said(options) if name not in ("gpus", "precision", "profile", "host_memory")]
     strange += [name for name in ("top", "replay") if getattr(options, name) is not None]
     if strange:
         raise InputError(

@@ -14,6 +14,7 @@ from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import ServesCaches, verbs_with
 
 if TYPE_CHECKING:
+    from cost_models.specs.hardware import HardwareProfile
     from meshwright.terminal.output import Output
     from planner.serving.serving_plan import ServingPlan
 
@@ -34,6 +35,9 @@ class ServeOptions:
     scale: float = flag("SHARE", "Of the plan's rows, in every table and tier.", kind=float, default=1.0)
     weights: Path | None = flag("DIR", "Checkpoints of `run` with the tables; default drawn.", kind=Path)
     drive: Path | None = flag("DIR", "Folder for rows that lie on the drive.", kind=Path)
+    profile: str | HardwareProfile | None = flag(
+        "NAME", "Profile of what answers, from `calibrate`.", offers="profiles"
+    )
 
 
 @as_keywords(ServeOptions)
@@ -41,7 +45,8 @@ def serve(options: ServeOptions) -> SavedAnswer:
     """Answer lookups on one device of this machine from the cache, host memory and drive that a plan fills.
 
     `requests` is a file; else `synthetic` samples are drawn as the model's tables are used. `batch` are the samples
-    answered at once, `scale` a share of the plan's rows, `weights` a folder of checkpoints, `drive` a folder.
+    answered at once, `scale` a share of the plan's rows, `weights` a folder of checkpoints, `drive` a folder,
+    `profile` what was measured of this machine, which prices what is planned.
 
     Raises:
         InputError: a broken plan, or requests or weights that do not go with it; everything that is, at once.

@@ -9,16 +9,21 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.arrays import Array
-from cost_models.base import Spec
+from cost_models.base import Overhead, Spec
+from cost_models.curves import measured_cluster
+from cost_models.defaults import chosen_profile, chosen_stack
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.catalog import embedding_profile_of
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.memory.device import usable_host_memory
 from cost_models.recommender.caching import CachedTables, Policy, cached_tables
 from cost_models.recommender.prices.dense import DenseNetwork
-from cost_models.recommender.serving import Served, served
+from cost_models.recommender.question import USUAL_STACK
+from cost_models.recommender.serving import Served, Server, served
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.recommender.constants import EmbeddingProfile
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 from cost_models.units import format_bytes
@@ -50,6 +55,21 @@ class ServingQuestion(Spec):
     drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
     """What the drives of a node read, bytes/s, for rows that host memory does not hold; None: it has to hold all."""
     embedding: EmbeddingProfile = EmbeddingProfile()
+    launch_seconds: Overhead = 0.0
+    """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
+    measured: tuple[ServedPoint, ...] = ()
+    """Lookups through such a cache as the cluster's profile measured them; empty: constants price them."""
+
+    @property
+    def server(self) -> Server:
+        """What answers."""
+        return Server(
+            cluster=self.cluster,
+            constants=self.embedding,
+            launch_seconds=self.launch_seconds,
+            measured=self.measured,
+            drive_rate=self.drive_rate,
+        )
 
     @property
     def tables(self) -> CachedTables:
@@ -85,6 +105,30 @@ class ServingPlan(Spec):
     def rows(self) -> Array:
         """(C,) rows of each table."""
         return np.array(self.cached_rows, np.float64)
+
+
+def with_rates(
+    question: ServingQuestion, *, stack: str | None = None, profile: str | HardwareProfile | None = None
+) -> ServingQuestion:
+    """The question with what the nearest profiles say of its cluster and of a stack's lookups.
+
+    The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
+    """
+    gpu = question.cluster.gpu
+    chosen = chosen_stack(question.cluster, stack, usual=USUAL_STACK)
+    hardware, embedding = chosen_profile(question.cluster, chosen, profile), embedding_profile_of(gpu.name)
+    if embedding.kernel_seconds is None:
+        embedding = embedding.model_copy(update={"kernel_seconds": hardware.kernel_seconds})
+    counted = chosen.recommender and chosen.recommender.operations
+    launched = counted.served.get(question.policy, 0.0) if counted else 0.0
+    rates = hardware.tables.served if launched and hardware.tables else {}
+    update = {
+        "cluster": measured_cluster(hardware, question.cluster),
+        "embedding": embedding,
+        "launch_seconds": launched * hardware.kernel_seconds,
+        "measured": rates.get(question.policy, ()),
+    }
+    return question.model_copy(update=update)
 
 
 def plan_cache(
@@ -167,9 +211,7 @@ def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Serv
         np.asarray(filling.rows),
         rows_on_host(question),
         question.batches,
-        question.cluster,
-        question.embedding,
-        question.drive_rate,
+        question.server,
     )
 
 

@@ -25,7 +25,7 @@ class Measurement:
     and FLOPs of one causal head · operator () and elements · memory () and bytes read + written · optimizer (tensors,)
     and parameters · host (tokens, hidden size, heads) and blocks · offload (threads,) and parameters of an update,
     (ranks,) and bytes of a copy, (threads,) and blocks of what overlaps · collective (group size,) and bytes of the
-    tensor · table (row bytes, ids, bags, rows met) and bytes moved.
+    tensor · table (row bytes, ids, bags, rows met) and bytes moved, through a cache (row bytes, ids) and ids.
     """
 
     kind: Kind

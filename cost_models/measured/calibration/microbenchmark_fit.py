@@ -136,7 +136,7 @@ def fit_microbenchmarks(
         "measured_bandwidth": rounded(bandwidth) if gpu.kind == "cpu" else None,
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
-        "collectives": collective_curves(rows),
+        "collectives": collective_curves(rows, behind_compute=gpu.kind == "cpu"),
         "tables": table_rates(rows, bandwidth, source),
         **host_constants(
             rows, ranks=1 + max(row.rank for row in measurements), is_cpu=cluster.gpu.kind == "cpu"

@@ -22,6 +22,7 @@ import numpy as np
 
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.measured.calibration.measurements import Measurement, select
+from cost_models.recommender.caching import POLICIES
 from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.hardware import (
     AttentionCurve,
@@ -34,7 +35,7 @@ from cost_models.specs.hardware import (
     HostUpdate,
     OperatorCurve,
 )
-from cost_models.specs.recommender.constants import TablePoint, TableRates
+from cost_models.specs.recommender.constants import ServedPoint, TablePoint, TableRates
 
 _DIGITS = 4
 """Significant digits of a time: far finer than its noise, and short to read."""
@@ -69,14 +70,19 @@ def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
     )
 
 
-def collective_curves(rows: Sequence[Measurement]) -> tuple[CollectiveCurve, ...]:
+def collective_curves(rows: Sequence[Measurement], *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
     """A curve for each collective and group size."""
     groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for row in select(rows, "collective"):
         groups[row.name, row.shape[0]].append(row)
     return tuple(
         CollectiveCurve.model_validate(
-            {"operation": operation, "group_size": group_size, "points": _points(members)}
+            {
+                "operation": operation,
+                "group_size": group_size,
+                "behind_compute": behind_compute,
+                "points": _points(members),
+            }
         )
         for (operation, group_size), members in sorted(groups.items(), key=lambda group: group[0])
     )
@@ -224,7 +230,7 @@ def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:
     return tuple(HostCopies.model_validate({"ranks": ranks, **rates[ranks]}) for ranks in sorted(rates))
 
 
-LOOKUP, SUMS, CHANGE = "lookup", "sums", "change."
+LOOKUP, SUMS, CHANGE, SERVED = "lookup", "sums", "change.", "served."
 _FP32 = 4.0
 _STATES = {"sgd": 0.0, "rowwise-adagrad": 0.0, "adagrad": 1.0, "adam": 2.0}
 """States of an element beside its weight."""
@@ -264,5 +270,20 @@ def table_rates(rows: Sequence[Measurement], bandwidth: float, source: str) -> T
         lookup=points(LOOKUP),
         sums=points(SUMS),
         changes={kind: points(CHANGE + kind) for kind in kinds},
+        served={policy: through for policy in POLICIES if (through := _served(found, policy))},
         source=source,
+    )
+
+
+def _served(found: Sequence[Measurement], policy: str) -> tuple[ServedPoint, ...]:
+    """Lookups through a cache: seconds of a few ids, and what each of many takes beyond them."""
+    few, hit, miss = (select(found, "table", f"{SERVED}{policy}.{name}") for name in ("few", "hit", "miss"))
+    return tuple(
+        ServedPoint(
+            row_bytes=launch.shape[0],
+            launch_seconds=rounded(launch.seconds),
+            hit_seconds=rounded(max(0.0, there.seconds - launch.seconds) / there.shape[1]),
+            miss_seconds=rounded(max(0.0, brought.seconds - launch.seconds) / brought.shape[1]),
+        )
+        for launch, there, brought in zip(few, hit, miss, strict=True)
     )

@@ -21,6 +21,18 @@ class TablePoint(Spec):
     """Bytes of the price's formula over seconds and memory bandwidth; above 1 where caches hold them."""
 
 
+class ServedPoint(Spec):
+    """Measured seconds of a lookup of one table while serving, at one length of its rows."""
+
+    row_bytes: _Amount
+    launch_seconds: Overhead
+    """Of a few ids, some of whose rows are not in the cache."""
+    hit_seconds: Overhead
+    """Of each further id whose row is there."""
+    miss_seconds: Overhead
+    """Of each further row that is brought up."""
+
+
 class TableRates(Spec):
     """Efficiencies of an executor's own lookups, sums of gradients and optimizers; every grid is full."""
 
@@ -30,6 +42,8 @@ class TableRates(Spec):
     """Ids and gradients that are sorted by row and added up."""
     changes: dict[str, tuple[TablePoint, ...]]
     """Optimizer of tables → rows and states, read and written."""
+    served: dict[str, tuple[ServedPoint, ...]] = Field(default_factory=dict)
+    """What a cache keeps → lookups through it."""
     source: str = ""
     """Where and when they were measured."""
 
@@ -108,6 +122,8 @@ class HostOperations(Spec):
     """Of all copies together."""
     states: dict[str, Count] = Field(default_factory=dict)
     """Optimizer of tables → operations of the update of every shard and copy beside SGD's."""
+    served: dict[str, Count] = Field(default_factory=dict)
+    """What a cache keeps → operations of a lookup of one table while serving, some of whose rows are brought up."""
 
 
 class EmbeddingProfile(Spec):

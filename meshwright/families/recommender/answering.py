@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.whole import whole_file
-from cost_models.recommender.question import complete_recommender
-from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.requirements import require_torch
 from meshwright.families.recommender.served import ServedRecommender
@@ -22,7 +22,13 @@ from meshwright.inputs.problems import Problems
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.serve import ServeOptions
-from planner.serving.serving_plan import ServingPlan, ServingQuestion, load_serving_plan, scaled
+from planner.serving.serving_plan import (
+    ServingPlan,
+    ServingQuestion,
+    load_serving_plan,
+    scaled,
+    with_rates,
+)
 
 if TYPE_CHECKING:
     from executor.serving.serving import Served
@@ -54,8 +60,7 @@ def serve(options: ServeOptions) -> CacheServed:
         drive=options.drive,
         weights=options.weights,
     )
-    question = plan.question if found.device != "cpu" else _here(plan.question)
-    question = question.model_copy(update={"batches": sizes})
+    question = _answering(plan.question, found.device, options.profile).model_copy(update={"batches": sizes})
     return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, found=found)
 
 
@@ -71,13 +76,18 @@ def _require_meant(options: ServeOptions) -> None:
         raise InputError("that cannot be served", problems=problems)
 
 
-def _here(question: ServingQuestion) -> ServingQuestion:
-    """The question on one core of this machine, with the tiers as they are."""
-    job = RecommenderTraining(global_batch=max(question.batches))
-    local = complete_recommender(question.model, resolve_cluster("local", 1), job)
-    cluster = local.cluster.model_copy(update={"host_memory": question.cluster.host_memory})
-    constants = local.embedding.model_copy(update={"kernel_seconds": local.kernel_seconds})
-    return question.model_copy(update={"cluster": cluster, "embedding": constants})
+def _answering(
+    question: ServingQuestion, device: str, profile: str | HardwareProfile | None
+) -> ServingQuestion:
+    """The question on what answers it with our own lookups: one core of this machine, with the tiers as they are, where
+    the plan is for GPUs and there is none."""
+    planned = question.cluster
+    if profile is None and (planned.gpu.kind == "cpu" or (question.measured and device != "cpu")):
+        return question
+    if device == "cpu" and planned.gpu.kind != "cpu":
+        core = resolve_cluster("local", 1).model_copy(update={"host_memory": planned.host_memory})
+        question = question.model_copy(update={"cluster": core})
+    return with_rates(question, stack=OWN_STACK, profile=profile)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,14 +101,20 @@ class CacheServed(ServedRecommender):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each class of tables."""
         model = self.plan.question.model
-        counts = sum(one.counts for one in self.found.answered)
-        classes = np.zeros((len(model.classes), 4), np.int64)
-        np.add.at(classes, np.array(model.class_of_table), counts)
-        ids = classes[:, 0]
-        hits = ids - classes[:, 2] if self.plan.question.policy == "lru" else classes[:, 1]
-        seen = hits / np.maximum(ids, 1)
+        classes = np.zeros((len(self.found.answered), len(model.classes), 4), np.int64)
+        for place, one in enumerate(self.found.answered):
+            np.add.at(classes[place], np.array(model.class_of_table), one.counts)
+        ids = classes[..., 0]
+        hits = ids - classes[..., 2] if self.plan.question.policy == "lru" else classes[..., 1]
+        every = np.maximum(ids.sum(0), 1)
+        said, seen = (self.served.hits * ids).sum(0) / every, hits.sum(0) / every
         return [
-            row | {"lookups": int(ids[place]), "measured_hits": float(seen[place])}
+            row
+            | {
+                "lookups": int(ids[:, place].sum()),
+                "hits": float(said[place]),
+                "measured_hits": float(seen[place]),
+            }
             for place, row in enumerate(super().rows)
         ]
 

@@ -66,10 +66,12 @@ class ServedRecommender(AnswerBase):
             {
                 "batch": int(found.batch[place]),
                 "latency_seconds": float(found.seconds[place]),
+                "launch_seconds": float(found.launch_seconds[place]),
                 "cache_seconds": float(found.cache_seconds[place]),
                 "host_seconds": float(found.host_seconds[place]),
                 "drive_seconds": float(found.drive_seconds[place]),
                 "host_rows": float(found.host_rows[place]),
+                "hits": float(self.plan.question.tables.weights @ found.hits[place]),
                 "samples_per_second": float(found.samples_per_second[place]),
             }
             for place in range(len(found.batch))
@@ -85,6 +87,7 @@ class ServedRecommender(AnswerBase):
                 "gpus": question.cluster.num_gpus,
                 "table_dtype": question.table_dtype,
                 "policy": question.policy,
+                "embedding_profile": question.embedding.name,
                 "table_bytes": question.tables.bytes,
                 "cache_bytes": plan.cache_bytes,
                 "hits": plan.hits,
@@ -98,6 +101,7 @@ class ServedRecommender(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
+        last = self.plan.question.policy == "lru"
         return (
             self._header(),
             "",
@@ -108,8 +112,11 @@ class ServedRecommender(AnswerBase):
             self._latencies(),
             "",
             wrapped(
-                "Latency is from ids to vectors of one batch on one GPU: reading the cache, rows from the host"
+                "Latency is from ids to vectors of one batch on one GPU: "
+                f"{'launching the lookup of each table, ' if self.served.launch_seconds.any() else ''}"
+                "reading the cache, rows from the host"
                 f"{', rows that the host reads from drives' if self._from_drives else ''}. "
+                f"{'Hits are of ids one by one: a batch brings a row up once. ' if last else ''}"
                 "Left out: the dense network, and waiting for a batch"
             ),
         )
@@ -171,7 +178,8 @@ class ServedRecommender(AnswerBase):
         return said
 
     def _latencies(self) -> Table:
-        parts = ("cache", "host", *(("drive",) if self._from_drives else ()))
+        launched = ("launch",) if self.served.launch_seconds.any() else ()
+        parts = (*launched, "cache", "host", *(("drive",) if self._from_drives else ()))
         return table(
             ("batch", "latency", *parts, "rows from host", "samples/s"),
             [

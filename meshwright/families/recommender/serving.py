@@ -56,6 +56,7 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
         batches=batches,
         drive_rate=rate or (held.drive.read if held.drive else None),
     )
+    question = serving_plan.with_rates(question, profile=options.profile)
     plan = serving_plan.plan_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
 

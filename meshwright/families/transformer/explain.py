@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.loss_part import LossPart, loss_part
 from cost_models.question import Question
 from cost_models.units import format_seconds
 from meshwright.families.transformer.planning.recommendation import (
@@ -18,7 +19,7 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, meant_record, question_record
 from meshwright.render.estimates import host_sentences
 from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
-from meshwright.render.explanation import explanation_text, why_not_text
+from meshwright.render.explanation import explanation_text, loss_sentence, why_not_text
 from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
@@ -62,6 +63,7 @@ class Explained(AnswerBase):
             "question": question_record(self.question),
             **figures_of(self.question, self.explanation.estimate, self.expected),
             "searched": self.explanation.origin.searched,
+            "loss": None if self.loss is None else asdict(self.loss),
             "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
             "recommendation": None if told is None else told.model_dump(mode="json"),
             "bottleneck": {
@@ -93,6 +95,11 @@ class Explained(AnswerBase):
         return expected_step(self.question, self.explanation.estimate)
 
     @property
+    def loss(self) -> LossPart | None:
+        """The output product and the loss."""
+        return loss_part(self.question, self.explanation.estimate.layout)
+
+    @property
     def text(self) -> tuple[str | Table, ...]:
         estimate = self.explanation.estimate
         return (
@@ -112,7 +119,10 @@ class Explained(AnswerBase):
             nearest_sentence(self.question, estimate.layout, self.expected),
         )
         counted = count_sentence(self.question, estimate.layout.tp)
-        return "\n".join(filter(None, [explanation_text(self.explanation), counted, far, why, *trusted]))
+        ends = loss_sentence(self.loss, estimate)
+        return "\n".join(
+            filter(None, [explanation_text(self.explanation), ends, counted, far, why, *trusted])
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

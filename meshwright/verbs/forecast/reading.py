@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cost_models.defaults import OWN_STACKS
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.expected.steps import ExpectedStep, expected_step
@@ -16,8 +15,6 @@ from cost_models.files.amounts import read_price, read_tokens
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.reliability.job import Job, job_of
-from cost_models.reliability.resuming import resume_of
-from cost_models.reliability.starting import start_up
 from cost_models.specs.operations import OperationsSpec
 from meshwright.inputs.operations import USUAL, operations_of
 from meshwright.inputs.options import Operations
@@ -103,12 +100,8 @@ def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
     """The job of a plan, at the step that is expected of it."""
     priced = priced_again(plan)
     expected = expected_step(question, priced)
-    job = job_of(question, priced.step_seconds if expected is None else expected.seconds)
-    if plan.stack.name in OWN_STACKS:
-        start, again = (start_up(question, plan.layout, drawn=drawn) for drawn in (True, False))
-        resume = resume_of(question, plan.layout, job.checkpoint_bytes)
-        job = replace(job, start=start, again=again, resume=resume)
-    return job, expected
+    seconds = priced.step_seconds if expected is None else expected.seconds
+    return job_of(question, seconds, plan.layout), expected
 
 
 def _said(flag: str, said: Any, read: Callable[[Any], T]) -> T | None:

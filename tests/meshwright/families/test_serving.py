@@ -12,6 +12,8 @@ from calling import told
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.catalog import load_profile
+from cost_models.specs.recommender.constants import TableRates
 from meshwright.verbs.plot import plot
 from planner.serving.serving_plan import load_serving_plan, rows_on_host
 
@@ -25,6 +27,9 @@ tables:
 bottom_mlp: [512, 64]
 top_mlp: [1024, 256, 1]
 """
+
+
+TABLE = {"row_bytes": 64.0, "efficiency": 0.5}
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
     small, large = (mw.plan_cache(model, "dgx-h100", gpus=1, cache=size) for size in ("100MiB", "10GiB"))
     for answer in (small, large):
         for one in answer.batches:
-            parts = one["cache_seconds"] + one["host_seconds"] + one["drive_seconds"]
+            parts = one["launch_seconds"] + one["cache_seconds"] + one["host_seconds"] + one["drive_seconds"]
             assert one["latency_seconds"] == pytest.approx(parts)
     assert all(
         few["latency_seconds"] > many["latency_seconds"]
@@ -71,6 +76,30 @@ def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
     )
     lru = mw.plan_cache(model, "dgx-h100", gpus=1, cache="100MiB", policy="lru")
     assert lru.plan.hits < small.plan.hits
+
+
+def test_rates_are_those_of_the_cluster_and_launches_those_of_our_lookups(model: str) -> None:
+    """The catalogue's for an H100, whose lookups are launched together; those of a CPU's profile, or as measured."""
+    far = mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB")
+    assert far.record()["serving"]["embedding_profile"] == "h100"
+    assert all(one["launch_seconds"] == 0 for one in far.batches)
+    asked: dict[str, Any] = {"gpus": 1, "cache": "100MiB", "host_memory": "200GiB"}
+    near = mw.plan_cache(model, "local", **asked)
+    profile = load_profile("datasheet-cpu")
+    each = near.batches[0]["launch_seconds"] / 10
+    assert each == pytest.approx(near.plan.question.launch_seconds)
+    assert 10 < each / profile.kernel_seconds < 100
+    assert "launch" in str(near.text[-3])
+    point = {"row_bytes": 64.0, "launch_seconds": 1e-4, "hit_seconds": 1e-8, "miss_seconds": 1e-7}
+    rates = TableRates.model_validate(
+        {"lookup": (TABLE,), "sums": (TABLE,), "changes": {}, "served": {"hottest": (point,)}}
+    )
+    measured = profile.model_copy(update={"tables": rates})
+    (one, *_) = mw.plan_cache(model, "local", **asked, profile=measured, batch=1000).batches
+    ids = 1000 * (1 + 20 + 8 * 10)
+    assert one["launch_seconds"] == pytest.approx(10 * 1e-4)
+    assert one["host_seconds"] == pytest.approx(1e-7 * one["host_rows"])
+    assert one["cache_seconds"] == pytest.approx(1e-8 * (ids - one["host_rows"]))
 
 
 def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import meshwright as mw
 from cost_models.files.catalog import load_operations
 from meshwright import Forecasted, InputError, estimate, forecast
 from meshwright.verbs.forecast.reading import steps_between_checkpoints
@@ -45,6 +46,18 @@ def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
     assert "2027-01-04" < dates["p5"] < dates["p50"] < dates["p95"]
     assert f"Ends on {dates['p50']}, 90 % interval {dates['p5']} to {dates['p95']}" in text
     assert "at $2.50 a GPU-hour" in text
+
+
+def test_plan_and_forecast_say_the_same_of_a_run(tmp_path: Path) -> None:
+    """How our own executor starts, and that it reads a checkpoint twice, counts in both: here for 300 s of training."""
+    asked = {"gpus": 8, "global_batch": 64, "sequence": 1024, "fix": ["tp=1", "pp=1", "mbs=4"], "top": 1}
+    planned = mw.plan(
+        "gpt2-medium", "dgx-h100", None, **asked, tokens="100M", operations="rsc1", stack="meshwright"
+    )
+    planned.save(tmp_path / "plan.yaml")
+    said = forecast(tmp_path / "plan.yaml").record()
+    assert planned.record()["training"]["ends_seconds"] == pytest.approx(said["ends_seconds"])
+    assert said["parts"]["starting"] > 5
 
 
 def test_flags_change_the_operations(plan: Path) -> None:

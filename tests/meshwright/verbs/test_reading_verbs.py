@@ -77,7 +77,7 @@ def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> N
 def test_explain(meshwright, plan_file: Path) -> None:
     answer = meshwright("explain", str(plan_file))
     assert answer.code == 0
-    for beginning in ("layout ", "step ", "memory ", "Bottleneck: ", r"What if \(", "MFU counts "):
+    for beginning in ("layout ", "step ", "memory ", "Bottleneck: ", r"What if \(", "Output product", "MFU"):
         assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     document = json.loads(meshwright("explain", str(plan_file), "--json").out)
@@ -86,6 +86,7 @@ def test_explain(meshwright, plan_file: Path) -> None:
         "question",
         "plan",
         "searched",
+        "loss",
         "flops_per_token",
         "expected",
         "recommendation",

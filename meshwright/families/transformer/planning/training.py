@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep
@@ -28,6 +29,7 @@ class TrainingRun:
 
     question: Question
     objective: Objective
+    layout: Layout
     step_seconds: float
     """On paper."""
     ends: tuple[float, ...]
@@ -36,8 +38,8 @@ class TrainingRun:
 
     @property
     def on_paper(self) -> float:
-        """With steps as the model predicts them, which search and proof compare."""
-        return self.objective.training_seconds(self.question, self.step_seconds)
+        """With steps as the model predicts them, which search and proof compare, and where failures count the start."""
+        return self.objective.training_seconds(self.question, self.step_seconds, self.layout)
 
     def cost(self, seconds: float) -> float:
         """Dollars of the GPUs' time."""
@@ -96,17 +98,20 @@ def training_run(optimum: Optimum, picked: Estimate, expected: ExpectedStep | No
     return TrainingRun(
         question=question,
         objective=objective,
+        layout=picked.layout,
         step_seconds=picked.step_seconds,
-        ends=() if expected is None else _ends(question, objective, expected),
+        ends=() if expected is None else _ends(question, objective, expected, picked.layout),
     )
 
 
-def _ends(question: Question, objective: Objective, expected: ExpectedStep) -> tuple[float, ...]:
+def _ends(
+    question: Question, objective: Objective, expected: ExpectedStep, layout: Layout
+) -> tuple[float, ...]:
     """Without failures the ends are those of the step; nothing where failures leave no time for such steps."""
     if objective.operations is None:
         steps = training_steps(question)
         return steps * expected.low, steps * expected.seconds, steps * expected.high
     with suppress(InfeasibleError):
-        found = forecast(job_of(question, expected.seconds), objective.operations)
+        found = forecast(job_of(question, expected.seconds, layout), objective.operations)
         return tuple(Forecasted(question=question, found=found, expected=expected).ends.values())
     return ()

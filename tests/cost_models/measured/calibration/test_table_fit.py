@@ -42,6 +42,10 @@ def test_every_row_size_is_measured_the_same_in_every_round() -> None:
     assert {len(points) for points in (rates.sums, *rates.changes.values())} == {2}
     assert set(rates.changes) == {"sgd", "adagrad", "rowwise-adagrad", "adam"}
     assert rates.source == "here"
+    assert {name: [one.row_bytes for one in points] for name, points in rates.served.items()} == {
+        policy: [16.0, 64.0] for policy in ("hottest", "lru")
+    }
+    assert all(one.launch_seconds > 0 for points in rates.served.values() for one in points)
 
 
 def test_what_is_measured_is_what_the_price_moves() -> None:
