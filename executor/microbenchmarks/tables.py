@@ -79,7 +79,7 @@ def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measure
         return [Bags(one.to(watch.device), one_each[: len(one)]) for one in rows]
 
     there = asked(torch.arange(ids))
-    gone = asked(*torch.arange(room, room + _ROUND * ids).split(ids))
+    gone = asked(*torch.split(torch.arange(room, room + _ROUND * ids), ids))
     few = asked(*(torch.cat((torch.arange(_FEW), one.values[:_FEW].cpu())) for one in gone))
     for policy in POLICIES:
         cache: HottestRows | CachedSets = (
