@@ -28,7 +28,7 @@ from cost_models.communication.topology import AxisGroups, axis_groups, pairs_ov
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up, stage_costs
-from cost_models.pipeline.terms.kinds import each_kind, terms_by_sort
+from cost_models.pipeline.terms.kinds import each_kind, terms_by_sort, times_of_kinds
 from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.terms.update_terms import tied_reduce_seconds
 from cost_models.pipeline.time_pieces import Term, jitter, total, with_jitter
@@ -105,7 +105,7 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     if isinstance(question, MixedQuestion):
         terms = pool_terms(question, columns)
         return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
-    times = terms_by_sort(each_kind(question, columns, time_terms))
+    times = terms_by_sort(times_of_kinds(question, columns))
     memories = terms_by_sort(each_kind(question, columns, memory_terms))
     limit = memory_limit(question, columns)
     if len(layouts) == 1:

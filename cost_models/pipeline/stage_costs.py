@@ -43,7 +43,7 @@ the whole model, or draws clouds of points (`cost_models.pipeline.terms.kinds`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -53,10 +53,10 @@ from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.terms import memory_terms as memory
-from cost_models.pipeline.terms.kinds import OF_BLOCKS, by_sort, each_kind
+from cost_models.pipeline.terms.kinds import OF_BLOCKS, by_sort, each_kind, times_of_kinds
 from cost_models.pipeline.terms.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import total as total_seconds
-from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms, time_terms
+from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
 from cost_models.specs.model.kinds import Kinds
@@ -67,30 +67,29 @@ class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
     """The columns; each has shape (N,) unless it says (N, P). Seconds and bytes."""
 
     memory_limit: Array
-    kinds: tuple[StageCosts, ...] = ()
-    """As if all blocks were of one kind, for each kind, where there are several; the rest is of the mean block."""
+    kinds: tuple[dict[str, Array], ...] = ()
+    """The columns of blocks, `OF_BLOCKS`, of each kind, where there are several; the others are of the mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
 
-    @classmethod
-    def of_kinds(cls, each: Sequence[StageCosts], kinds: Kinds) -> StageCosts:
-        """Of the mean block, from costs that differ in blocks alone."""
-        if len(each) == 1:
-            return each[0]
-        mean = {name: kinds.mean([getattr(one, name) for one in each]) for name in OF_BLOCKS}
-        return replace(each[0], **mean, kinds=tuple(each))
+    def of_kinds(self, each: Iterable[Mapping[str, Array]], kinds: Kinds) -> StageCosts:
+        """With columns of blocks of each kind; those that it does not say are these for all."""
+        if kinds.number == 1:
+            return self
+        own = tuple({name: one.get(name, getattr(self, name)) for name in OF_BLOCKS} for one in each)
+        mean = {name: kinds.mean([one[name] for one in own]) for name in OF_BLOCKS}
+        return replace(self, **mean, kinds=own)
 
     def rows(self, index: Ints | slice) -> StageCosts:
         """The same columns for some of the layouts."""
-        kinds = tuple(one.rows(index) for one in self.kinds)
+        kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
     @property
     def each_kind(self) -> tuple[StageCosts, ...]:
         """As if all blocks were of one kind, for each kind."""
-        own = [{name: getattr(one, name) for name in OF_BLOCKS} for one in self.kinds]
-        return tuple(replace(self, kinds=(), **columns) for columns in own) or (self,)
+        return tuple(replace(self, kinds=(), **own) for own in self.kinds) or (self,)
 
     @property
     def in_sorts(self) -> StageCosts:
@@ -105,12 +104,14 @@ class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
     def _joined(self, join: Callable[[list[Array]], Array]) -> StageCosts:
         if not self.kinds:
             return self
-        joined = {name: join([getattr(one, name) for one in self.kinds]) for name in OF_BLOCKS}
+        joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
         return replace(self, kinds=(), **joined)
 
 
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
 """Names of the columns."""
+_SECONDS = tuple(field.name for field in fields(TimeTerms))
+_BYTES = tuple(field.name for field in fields(MemoryTerms))
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -124,9 +125,12 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 def _stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     limit = memory_limit(question, columns)
-    times, memories = each_kind(question, columns, time_terms), each_kind(question, columns, memory_terms)
-    each = [add_up(*own, limit) for own in zip(times, memories, strict=True)]
-    return StageCosts.of_kinds(each, question.kinds)
+    times, memories = times_of_kinds(question, columns), each_kind(question, columns, memory_terms)
+    each = (
+        _seconds(seconds, OF_BLOCKS) | _space(bytes_, OF_BLOCKS)
+        for seconds, bytes_ in zip(times, memories, strict=True)
+    )
+    return add_up(times[-1], memories[-1], limit).of_kinds(each, question.kinds)
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -158,12 +162,10 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
         InputError: the GPU has no rate for the training precision.
     """
     none = np.zeros(len(columns))
-    space = {field.name: none for field in fields(MemoryTerms)}
-    each = [
-        StageCosts(**_seconds(own), **space, memory_limit=none, kinds=())
-        for own in each_kind(question, columns, time_terms)
-    ]
-    return StageCosts.of_kinds(each, question.kinds)
+    each = times_of_kinds(question, columns)
+    values = dict.fromkeys(COLUMNS, none) | _seconds(each[-1], _SECONDS)
+    costs = StageCosts(**values, kinds=())
+    return costs.of_kinds((_seconds(own, OF_BLOCKS) for own in each), question.kinds)
 
 
 def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -174,22 +176,23 @@ def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     limit, none = memory_limit(question, columns), np.zeros(len(columns))
-    seconds = {field.name: none for field in fields(TimeTerms)}
-    each = [
-        StageCosts(**seconds, **_space(own), memory_limit=limit, kinds=())
-        for own in each_kind(question, columns, memory_terms)
-    ]
-    return StageCosts.of_kinds(each, question.kinds)
+    each = each_kind(question, columns, memory_terms)
+    values = dict.fromkeys(COLUMNS, none) | _space(each[-1], _BYTES) | {"memory_limit": limit}
+    costs = StageCosts(**values, kinds=())
+    return costs.of_kinds((_space(own, OF_BLOCKS) for own in each), question.kinds)
 
 
 def add_up(times: TimeTerms, memories: MemoryTerms, limit: Array) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
-    return StageCosts(**_seconds(times), **_space(memories), memory_limit=limit, kinds=())
+    values = _seconds(times, _SECONDS) | _space(memories, _BYTES)
+    return StageCosts(**values, memory_limit=limit, kinds=())
 
 
-def _seconds(times: TimeTerms) -> dict[str, Array]:
-    return {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
+def _seconds(times: TimeTerms, some: Sequence[str]) -> dict[str, Array]:
+    """Those of some coefficients that are seconds."""
+    return {name: total_seconds(getattr(times, name)) for name in some if name in _SECONDS}
 
 
-def _space(memories: MemoryTerms) -> dict[str, Array]:
-    return {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
+def _space(memories: MemoryTerms, some: Sequence[str]) -> dict[str, Array]:
+    """The same in bytes."""
+    return {name: memory.total(getattr(memories, name)) for name in some if name in _BYTES}

@@ -7,7 +7,8 @@ A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` run behind others: they are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -95,28 +96,71 @@ class Links:
     """Seconds in which LAMB adds up its norms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Pieces:
-    """What the coefficients are put together from."""
+    """What the coefficients of N layouts are put together from, each worked out when it is first asked for."""
 
     question: Question
     columns: LayoutColumns
-    device: Device
-    links: Links
-    block: BlockSeconds
-    ends: EndSeconds
-    tensor: TensorSeconds
-    context: ContextSeconds
-    experts: Array
-    """Exchange of tokens between experts, one pass of one block."""
-    counts: Parameters
+    data_parallel: bool = True
+    """Whether other ranks hold the same parameters; False: as if none did."""
+    whole: bool = True
+    """Whether embedding and head are asked for too; False: blocks alone, and what a rank does once a step."""
+
+    @cached_property
+    def device(self) -> Device:
+        """In the training precision."""
+        return device_of(self.question)
+
+    @cached_property
+    def links(self) -> Links:
+        """Everything that does not depend on the size of a microbatch and on what is done with it."""
+        names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
+        return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
+
+    @cached_property
+    def block(self) -> BlockSeconds:
+        """Compute of a block."""
+        return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
+
+    @cached_property
+    def ends(self) -> EndSeconds:
+        """Compute of embedding and head."""
+        return end_seconds(self.question, self.columns, device_of(self.question, wide=True))
+
+    @cached_property
+    def tensor(self) -> TensorSeconds:
+        """Communication of tensor ranks."""
+        return tensor_seconds(self.question, self.columns, self.links.groups.tp)
+
+    @cached_property
+    def context(self) -> ContextSeconds:
+        """Communication of context ranks."""
+        kernels = self.block.core_forward, self.block.core_backward
+        return context_seconds(self.question, self.columns, self.links.groups.cp, *kernels)
+
+    @cached_property
+    def experts(self) -> Array:
+        """(N,) exchange of tokens between experts, one pass of one block."""
+        return expert_seconds(self.question, self.columns, self.links.groups)
+
+    @cached_property
+    def counts(self) -> Parameters:
+        """Of a rank."""
+        x = self.columns
+        return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
+
+    @cached_property
+    def head_parameters(self) -> Array:
+        """(N,) of a rank that holds the head."""
+        return head_parameters(self.question, self.columns, self.counts)
 
     @property
     def none(self) -> Array:
         """(N,) zeros."""
         return np.zeros(len(self.columns))
 
-    @property
+    @cached_property
     def experts_shown(self) -> Array:
         """(N,) seconds by which the exchange with experts lengthens one pass of a block.
 
@@ -130,21 +174,21 @@ class Pieces:
         lent = min(1.0, stack.expert_exchange_processors / gpu.sm_count)
         return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
 
-    @property
+    @cached_property
     def hides_tensor_parallel(self) -> Bools:
         """(N,): the stack has kernels that send while they multiply, and memory that all of a tensor group reach: user
         buffers and symmetric memory are of one node."""
         hides = self.question.training.precision in self.question.stack.overlaps_tensor_parallel_in
         return hides & ~self.links.groups.tp.crosses_nodes
 
-    @property
+    @cached_property
     def regather(self) -> Array:
         """(N,) seconds of a block's backward pass that wait for inputs to be gathered again, behind products towards
         inputs."""
         half = self.block.matrices_backward / 2
         return exposed(self.tensor.block_regather, half, self.question.hardware, overlapped=True)
 
-    @property
+    @cached_property
     def summed(self) -> Array:
         """(N,) that wait for gradients of inputs to be summed, behind products towards the same matrices' weights."""
         return exposed(
@@ -161,53 +205,25 @@ class Pieces:
         )
         return np.where(behind, hides, self.tensor.head_backward)
 
-    @property
+    @cached_property
     def forward_window(self) -> Array:
         """(N,) seconds of a block's forward pass behind which data-parallel communication runs."""
         return self.block.forward + self.context.forward
 
-    @property
+    @cached_property
     def backward_window(self) -> Array:
         """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
         pass waits for it, they go on too: so no device is slower for computing faster."""
         return self.block.backward + self.regather + self.summed + self.context.backward
 
 
-def pieces_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Pieces:
-    """For N layouts at once, or as if no other ranks held the same parameters."""
-    device = device_of(question)
-    links = links_of(question, columns, data_parallel)
-    groups = links.groups
-    block = block_seconds(question, columns, device, data_parallel=data_parallel)
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    return Pieces(
-        question=question,
-        columns=columns,
-        device=device,
-        links=links,
-        block=block,
-        ends=end_seconds(question, columns, device_of(question, wide=True)),
-        tensor=tensor_seconds(question, columns, groups.tp),
-        context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
-        experts=expert_seconds(question, columns, groups),
-        counts=counts,
-    )
-
-
-def links_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Links:
-    """Everything that does not depend on the size of a microbatch and on what is done with it."""
-    names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
-    return over_distinct(columns, names, lambda rows: _links_of_each(question, rows, data_parallel))
-
-
-def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bool) -> Links:
-    groups = axis_groups(question.cluster, columns)
+def _links_of(pieces: Pieces) -> Links:
+    question, columns, counts = pieces.question, pieces.columns, pieces.counts
+    groups, none = axis_groups(question.cluster, columns), no_seconds(len(columns))
     mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
-    if not data_parallel:
-        none = no_seconds(len(columns))
-        return Links(groups=mesh, block=none, embedding=none, head=none, norms=np.zeros(len(columns)))
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    head = head_parameters(question, columns, counts)
+    if not pieces.data_parallel:
+        return Links(groups=mesh, block=none, embedding=none, head=none, norms=none.gather)
+    head = pieces.head_parameters
     held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
 
@@ -221,8 +237,8 @@ def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bo
     return Links(
         groups=mesh,
         block=block,
-        embedding=seconds(counts.embedding, 1.0),
-        head=seconds(head, 1.0),
+        embedding=seconds(counts.embedding, 1.0) if pieces.whole else none,
+        head=seconds(head, 1.0) if pieces.whole else none,
         norms=norms_seconds(question, columns, groups),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from cost_models.pipeline.terms.block_terms import (
     layer_forward,
 )
 from cost_models.pipeline.terms.update_terms import optimizer, sync
-from cost_models.pipeline.time_pieces import Term, jitter, pieces_of, with_jitter
+from cost_models.pipeline.time_pieces import Pieces, Term, jitter, with_jitter
 from cost_models.question import Question
 
 _END_OF_A_BLOCK = 0.5
@@ -65,15 +65,34 @@ class TimeTerms(TimeCoefficients[Term]):
     """Each in the parts that a user sees."""
 
 
-def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> TimeTerms:
-    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
-    pieces = pieces_of(question, columns, data_parallel)
-    ends, tensor = pieces.ends, pieces.tensor
-    on_cpu = question.cluster.gpu.kind == "cpu"
-    end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+def time_terms(
+    question: Question, columns: LayoutColumns, *, data_parallel: bool = True, whole: bool = True
+) -> TimeTerms:
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
+    `whole` model's ends those of blocks, and of what a rank does once a step, the others without parts."""
+    pieces = Pieces(question, columns, data_parallel, whole)
     terms: Terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": layer_backward(pieces),
+        **sync(pieces),
+        **optimizer(pieces),
+        **(_of_passes(pieces) if whole else {}),
+    }
+    for price in prices():
+        terms |= price.seconds(pieces, terms) if price.seconds else {}
+    terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
+    if whole:
+        terms |= further_seconds(question, columns, pieces.device, terms)
+    slowdown, none = jitter(question, columns), {field.name: Term() for field in fields(TimeTerms)}
+    return TimeTerms(**none | {name: with_jitter(term, slowdown) for name, term in terms.items()})
+
+
+def _of_passes(pieces: Pieces) -> Terms:
+    """Passes through embedding and head, and what an action of a pipeline and a step take besides."""
+    ends, tensor = pieces.ends, pieces.tensor
+    on_cpu = pieces.question.cluster.gpu.kind == "cpu"
+    end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+    return {
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | end,
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
         | end,
@@ -86,13 +105,5 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
         | end,
         "head_weight": {"compute": ends.head_weight},
         **action_terms(pieces),
-        **sync(pieces),
-        **optimizer(pieces),
-        "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
+        "step_overhead": {"host": np.full(len(pieces.columns), pieces.question.hardware.step_seconds)},
     }
-    for price in prices():
-        terms |= price.seconds(pieces, terms) if price.seconds else {}
-    terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
-    terms |= further_seconds(question, columns, pieces.device, terms)
-    slowdown = jitter(question, columns)
-    return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})

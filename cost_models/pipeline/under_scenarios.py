@@ -130,19 +130,19 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     counted_KN = slowest(work_KN, question.risk)
     count = max(1, int(counted_KN[:, :1].sum()))
 
-    def mean(found: StageCosts, each: Sequence[StageCosts]) -> StageCosts:
-        """The costs with the seconds of those in the scenarios that count."""
-        seconds: dict[str, Array] = {}
-        for name in (field.name for field in fields(TimeTerms)):
-            total = np.zeros_like(getattr(each[0], name))
-            for own, counted in zip(each, counted_KN, strict=True):
-                value = getattr(own, name)
-                total += value * (counted if value.ndim == 1 else counted[:, None])
-            seconds[name] = total / count
-        kinds = [mean(own, [one.kinds[kind] for one in each]) for kind, own in enumerate(found.kinds)]
-        return replace(found, **seconds, kinds=tuple(kinds))
+    def mean(of_each: Sequence[Array]) -> Array:
+        """Over the scenarios that count."""
+        total = np.zeros_like(of_each[0])
+        for value, counted in zip(of_each, counted_KN, strict=True):
+            total += value * (counted if value.ndim == 1 else counted[:, None])
+        return total / count
 
-    return mean(stage_costs(question, rows), each)
+    names, found = [field.name for field in fields(TimeTerms)], stage_costs(question, rows)
+    kinds = tuple(
+        own | {name: mean([one.kinds[kind][name] for one in each]) for name in own if name in names}
+        for kind, own in enumerate(found.kinds)
+    )
+    return replace(found, **{name: mean([getattr(own, name) for own in each]) for name in names}, kinds=kinds)
 
 
 def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:

@@ -78,10 +78,20 @@ def _with_rows(
     """The same costs with other values of some coefficients in some rows, and the least bytes of some of these rows."""
     names = [field.name for field in fields(MemoryTerms)]
     values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in names} | values
-    each = [[one.kinds[kind] for one in sized] for kind in range(len(costs.kinds))]
-    kinds = [_with_rows(own, rows, least, {}) for own, least in zip(costs.kinds, each, strict=True)]
-    changed = {}
-    for name, value in values.items():
-        changed[name] = getattr(costs, name).copy()
-        changed[name][rows] = value
-    return replace(costs, **changed, kinds=tuple(kinds))
+
+    def changed(column: Array, value: Array) -> Array:
+        new = column.copy()
+        new[rows] = value
+        return new
+
+    kinds = tuple(
+        own
+        | {
+            name: changed(own[name], reduce(np.minimum, [one.kinds[kind][name] for one in sized]))
+            for name in own
+            if name in names
+        }
+        for kind, own in enumerate(costs.kinds)
+    )
+    columns = {name: changed(getattr(costs, name), value) for name, value in values.items()}
+    return replace(costs, **columns, kinds=kinds)

@@ -23,7 +23,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
-from planner.bounds.relaxed import Passes
+from planner.bounds.passes import Passes
 from planner.bounds.step import pipeline_seconds, quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import fewest_before_last, fewest_on_rank

@@ -23,6 +23,7 @@ last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up aga
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -281,6 +282,5 @@ def rank_limits(
             left = M - (loops + 1) * cycle
             limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
             limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
-    known = [np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits]
-    least: Array = np.min(known, axis=0)
+    least: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
     return least

@@ -12,12 +12,14 @@ Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import blocks_by_policy, named_blocks
+from cost_models.specs.model.kinds import Kinds
 from planner.placement.leaf import Leaf
 
 
@@ -77,22 +79,34 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     """(B·C, R) and (B·C, R, K·P): likewise, C classes of positions for each number of blocks."""
-    start_C, found = np.arange(leaf.classes), []
-    for size in size_B.tolist():
+    start_C, found, allowed = np.arange(leaf.classes), [], tuple(leaf.allowed.tolist())
+    alone = sum(allowed) == 1 or leaf.recompute is not None  # one mix for each number of blocks: all together
+    for some_B in [size_B] if alone else np.split(size_B, len(size_B)):
+        named_R = np.zeros(leaf.pp, dtype=np.int64)
         if leaf.recompute is not None:
-            named_R, mixes_MRP = _as_named(leaf, leaf.recompute, np.array([size]))
+            named_R, mixes_BRP = _as_named(leaf, leaf.recompute, some_B)
+            blocks = leaf.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
         else:
-            named_R, mixes_MRP = np.zeros(leaf.pp, dtype=np.int64), every_mix(size, leaf.allowed)[:, None]
-        blocks = leaf.in_sorts(mixes_MRP[None], start_C[:, None, None])
-        blocks_CMRP = np.broadcast_to(blocks, (*blocks.shape[:2], leaf.pp, blocks.shape[3]))
-        possible_CMR = (start_C[:, None, None] + size <= leaf.num_layers) & (size >= named_R)
-        fits_CMR = (leaf.rank_bytes(blocks_CMRP) <= leaf.memory_limit) & possible_CMR
-        seconds_CMR = np.where(fits_CMR, _seconds(leaf, blocks_CMRP), np.inf)
-        best_C1R = seconds_CMR.argmin(axis=1)[:, None]
-        least_CR = np.take_along_axis(seconds_CMR, best_C1R, axis=1)[:, 0]
-        found.append((least_CR, np.take_along_axis(blocks_CMRP, best_C1R[..., None], axis=1)[:, 0]))
-    seconds, chosen = zip(*found, strict=True)
-    return np.concatenate(seconds), np.concatenate(chosen)
+            assert leaf.kinds is not None
+            blocks = _mixes_by_sort(leaf.kinds, tuple(some_B.tolist()), allowed)
+        blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
+        size_B111 = some_B[:, None, None, None]
+        possible = (start_C[:, None, None] + size_B111 <= leaf.num_layers) & (size_B111 >= named_R)
+        fits_BCMR = (leaf.rank_bytes(blocks_BCMRP) <= leaf.memory_limit) & possible
+        seconds_BCMR = np.where(fits_BCMR, _seconds(leaf, blocks_BCMRP), np.inf)
+        best = seconds_BCMR.argmin(axis=2)[:, :, None]
+        least = np.take_along_axis(seconds_BCMR, best, axis=2)
+        chosen = np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)
+        found.append((least.reshape(-1, leaf.pp), chosen.reshape(-1, leaf.pp, blocks.shape[-1])))
+    seconds, every = zip(*found, strict=True)
+    return np.concatenate(seconds), np.concatenate(every)
+
+
+@lru_cache(maxsize=128)
+def _mixes_by_sort(kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...]) -> Ints:
+    """(B, C, M, 1, K·P): every mix of some numbers of blocks, all in as many ways, from each class of positions on."""
+    mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
+    return kinds.in_sorts(mixes_BMP[:, None, :, None], np.arange(kinds.classes)[:, None, None])
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Array:

@@ -10,8 +10,9 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
+from planner.bounds.passes import Passes, core_bounds, passes_of
 from planner.bounds.pricing import Pricing
-from planner.bounds.relaxed import Passes, core_bounds, known_seconds, passes_of, relaxed_bounds
+from planner.bounds.relaxed import known_seconds, relaxed_bounds
 from planner.placement.leaf import TOLERANCE
 from planner.space.cores import ONE_CHUNK
 from planner.space.counts import Boxes, with_counts
@@ -152,7 +153,10 @@ def joined(one: Columns, other: Columns) -> Columns:
     for field in fields(one):
         own, more = getattr(one, field.name), getattr(other, field.name)
         if isinstance(own, tuple):  # a table for each kind of block
-            both[field.name] = tuple(joined(*pair) for pair in zip(own, more, strict=True))
+            both[field.name] = tuple(
+                {name: np.concatenate([first[name], second[name]]) for name in first}
+                for first, second in zip(own, more, strict=True)
+            )
         else:
             both[field.name] = np.concatenate([own, more])
     return type(one)(**both)

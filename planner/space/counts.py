@@ -45,6 +45,8 @@ class Boxes:
         """Of layouts whose counts stand for all from theirs on."""
         least = np.stack([getattr(columns, name) for name in _COLUMNS], axis=1)
         counted, room = (least > 0) & (least < EVERY), _COUNTED[0].room(question, columns.pp)
+        if not counted.any():
+            return cls(least, least, room)
         others = np.where(counted, least, 0).sum(axis=1)[:, None] - least
         return cls(least, np.where(counted, room[:, None] - others, least), room)
 
@@ -57,15 +59,27 @@ class Boxes:
     @classmethod
     def joined(cls, some: Sequence[Boxes]) -> Boxes:
         """All of them, one after the other."""
-        return cls(*(np.concatenate([getattr(one, name) for one in some]) for name in cls.__slots__))
+        least = np.concatenate([one.least for one in some])
+        alike = all(one._alike for one in some)
+        most = least if alike else np.concatenate([one.most for one in some])
+        return cls(least, most, np.concatenate([one.room for one in some]))
 
     def rows(self, index: Ints) -> Boxes:
         """Some of them."""
-        return Boxes(self.least[index], self.most[index], self.room[index])
+        least = self.least.take(index, axis=0)
+        most = least if self._alike else self.most.take(index, axis=0)
+        return Boxes(least, most, self.room[index])
+
+    @property
+    def _alike(self) -> bool:
+        """Whether each holds one combination, as is known without looking."""
+        return self.most is self.least
 
     @property
     def layouts(self) -> Ints:
         """(N,): combinations of counts in each: those of two columns lie below a line."""
+        if self._alike:
+            return np.ones(len(self), dtype=np.int64)
         sides = self.most - self.least + 1
         beyond = np.where(self.most < EVERY, self.most, 0).sum(axis=1) - self.room
         sides = -np.sort(-sides, axis=1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ class Space:
     def held_to(self, question: Question) -> Space:
         """The same layouts for a question that differs in how surely a layout must fit alone: seconds stay known."""
         same = self.asked_of(question)
-        vars(same)["remembered"] = self.remembered
+        vars(same).update({name: getattr(self, name) for name in ("remembered", "kept")})
         if question.confidence >= self.question.confidence:
             vars(same)["too_large"] = self.too_large
         return same
@@ -95,6 +96,11 @@ class Space:
     @cached_property
     def remembered(self) -> dict[tuple[str, bytes], Array]:
         """(name, what it was computed for) → (N,) bounds of the cores that are known by now (`planner.bounds`)."""
+        return {}
+
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What pricing cores found, whatever recompute policies a search may use (`planner.bounds.relaxed`)."""
         return {}
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -146,8 +145,7 @@ def random_kinds(rng: np.random.Generator, layers: int) -> Kinds:
 
 def costs_by_kind(costs: StageCosts, each: list[StageCosts], kinds: Kinds) -> StageCosts:
     """The costs with the blocks of some others, one for each kind, and with the mean block."""
-    own = [replace(costs, **{name: getattr(one, name) for name in OF_BLOCKS}) for one in each]
-    return StageCosts.of_kinds(own, kinds)
+    return costs.of_kinds([{name: getattr(one, name) for name in OF_BLOCKS} for one in each], kinds)
 
 
 def _stage_options(blocks: int, allowed: np.ndarray) -> list[tuple[int, ...]]:

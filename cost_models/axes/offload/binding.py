@@ -30,7 +30,7 @@ from cost_models.axes.offload.residency import held
 from cost_models.axes.offload.traffic import weight_traffic
 from cost_models.estimate import Estimate
 from cost_models.operators.parameters import parameters
-from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
@@ -80,7 +80,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     if not any(layout.offload) or len(question.by_pool) > 1:
         return None
     columns = LayoutColumns.of([layout])
-    block = pieces_of(question, columns, data_parallel=True).block
+    block = Pieces(question, columns).block
     forward = float(block.forward[0])
     blocks = question.model.num_layers / layout.pp
     batches = estimate.microbatches

@@ -43,7 +43,7 @@ from cost_models.memory.device import is_own_host, usable_drive, usable_host_mem
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.pipeline.terms.sizes import Sizes
 from cost_models.pipeline.terms.update_terms import block_update
-from cost_models.pipeline.time_pieces import Pieces, Term, jitter, pieces_of
+from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
 
 TermOf = Callable[[StateBytes, StateBytes], Term]
@@ -179,7 +179,7 @@ def step_seconds(pieces: Pieces, terms: Terms) -> Terms:
     }
     if question.stack.offloads_ends:
         by_cpu = rest_is(columns, "states") | rest_is(columns, "streamed")
-        for name in ("embedding_optimizer", "head_optimizer"):
+        for name in {"embedding_optimizer", "head_optimizer"} & {*terms}:
             changed[name] = terms[name] | {"optimizer": np.where(by_cpu, 0.0, terms[name]["optimizer"])}
     return changed
 
@@ -217,7 +217,7 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
     """(N,) seconds that `rank_optimizer` has at least, of all layouts between some that differ in how many blocks they
     offload alone: device and channels where each has least to do."""
     first = corners[0]
-    pieces = pieces_of(question, first, data_parallel=True)
+    pieces = Pieces(question, first)
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_updated_on_device(own, block).rank for own in corners])
     channels = ChannelSeconds.least([channel_seconds(question, own) for own in corners])

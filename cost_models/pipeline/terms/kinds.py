@@ -21,11 +21,12 @@ from cost_models.axes.columns import LayoutColumns, fewest_blocks
 from cost_models.axes.distinct import over_distinct
 from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.time_pieces import Term
-from cost_models.pipeline.time_terms import TimeTerms
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 
 Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
+Price = Callable[[Question, LayoutColumns], Terms]
 AXES = tuple(field.name for field in fields(LayoutColumns))
 OF_BLOCKS = (
     *("layer_forward", "layer_backward", "layer_weight", "layer_sync", "layer_optimizer"),
@@ -34,24 +35,37 @@ OF_BLOCKS = (
 """Coefficients that a block has."""
 
 
+def times_of_kinds(
+    question: Question, columns: LayoutColumns, *, data_parallel: bool = True
+) -> list[TimeTerms]:
+    """The terms of time as if all blocks were of one kind, for each kind."""
+    price = partial(time_terms, data_parallel=data_parallel)
+    return each_kind(question, columns, price, partial(price, whole=False))
+
+
 def each_kind(
-    question: Question, columns: LayoutColumns, price: Callable[[Question, LayoutColumns], Terms]
+    question: Question, columns: LayoutColumns, price: Price[Terms], of_others: Price[Terms] | None = None
 ) -> list[Terms]:
-    """The terms as if all blocks were of one kind, for each kind; they differ in those of blocks alone."""
+    """The terms as if all blocks were of one kind, for each kind; they differ in those of blocks alone.
+
+    `of_others` prices all kinds but the last block's, of which terms of blocks count, and what a rank has besides.
+    """
     if question.kinds.number == 1:
         return [price(question, columns)]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     alike = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
-    asked = [(own, columns if own.model.moe_share else without) for own in question.by_kind]
-    each = [over_distinct(rows, AXES, partial(price, own)) for own, rows in asked]
     kinds, counted = question.kinds, fewest_blocks(columns) > 0
+    last, each = kinds.of_block[-1], list[Terms]()
+    for kind, own in enumerate(question.by_kind):
+        price_of = partial(price if kind == last or of_others is None else of_others, own)
+        each.append(over_distinct(columns if own.model.moe_share else without, AXES, price_of))
 
     def mean(name: str) -> Term:
         return _joined([getattr(one, name) for one in each], kinds.mean)
 
     names = [field.name for field in fields(each[0])]
-    common = replace(each[kinds.of_block[-1]], **{name: mean(name) for name in names if name[:5] == "rank_"})
+    common = replace(each[last], **{name: mean(name) for name in names if name[:5] == "rank_"})
     own_names = [name for name in names if name in OF_BLOCKS]
     found = [replace(common, **{name: getattr(one, name) for name in own_names}) for one in each]
     if not counted.any():

@@ -15,12 +15,11 @@ from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
-from cost_models.compute.device import Device, device_of
 from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_dtype
-from cost_models.operators.parameters import Parameters, parameters
+from cost_models.operators.parameters import parameters
 from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
-from cost_models.pipeline.time_pieces import Pieces, Term, head_parameters, jitter
+from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
 from cost_models.schedules.interleaved import round_sizes
 from cost_models.schedules.traits import v_shaped
@@ -29,18 +28,23 @@ from cost_models.specs.training import STATE_BYTES
 
 def sync(pieces: Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
-    columns, links = pieces.columns, pieces.links
-    layer, layer_shown = links.block.step_reduce, layer_reduce_shown(pieces)
-    embedding, head = links.embedding.step_reduce, links.head.step_reduce
+    layer, layer_shown = pieces.links.block.step_reduce, layer_reduce_shown(pieces)
+    once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
+    found = {
+        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
+        "rank_sync": {"dp_comm": once},
+    }
+    return found | _sync_of_ends(pieces) if pieces.whole else found
+
+
+def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
+    """Of embedding and head."""
+    links, head = pieces.links, pieces.links.head.step_reduce
     head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
     return {
-        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
-        "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
+        "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
         "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
-        "rank_sync": {
-            "dp_comm": np.where(columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
-        },
     }
 
 
@@ -75,9 +79,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
     buffer that stays is zeroed.
     """
-    columns, counts, links = pieces.columns, pieces.counts, pieces.links
-    each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
-    head = head_parameters(pieces.question, columns, counts)
+    counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, experts=False)
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = gather_shown(pieces, gather, window)
@@ -87,14 +89,20 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
             "dp_hidden": gather - shown,
         }
 
-    return {
-        "layer_optimizer": term(block_update(pieces), links.block.step_gather, forward_window(pieces)),
-        "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
-        "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
+    update = _block_update(pieces, each)
+    found = {
+        "layer_optimizer": term(update, links.block.step_gather, forward_window(pieces)),
         "rank_optimizer": {
             "optimizer": pieces.none + pieces.device.profile.kernel_seconds,
             **_norms(pieces),
         },
+    }
+    if not pieces.whole:
+        return found
+    head = pieces.head_parameters * each
+    return found | {
+        "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
+        "head_optimizer": term(head, links.head.step_gather, pieces.ends.head_forward),
     }
 
 
@@ -109,32 +117,26 @@ def _norms(pieces: Pieces) -> Term:
 
 def block_update(pieces: Pieces) -> Array:
     """(N,) seconds to update the parameters of a block on the device, jitter left out."""
-    question, columns, device = pieces.question, pieces.columns, pieces.device
-    each = _update_seconds(question, columns, device, experts=False)
-    return _block_update(question, columns, device, pieces.counts, each)
+    return _block_update(pieces, _update_seconds(pieces, experts=False))
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
     """(N,) seconds to update the parameters of a block, jitter included."""
-    device = device_of(question)
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    each = _update_seconds(question, columns, device, experts=False)
-    return _block_update(question, columns, device, counts, each) * (1 + jitter(question, columns))
+    return block_update(Pieces(question, columns)) * (1 + jitter(question, columns))
 
 
-def _block_update(
-    question: Question, columns: LayoutColumns, device: Device, counts: Parameters, each: Array
-) -> Array:
+def _block_update(pieces: Pieces, each: Array) -> Array:
     """(N,) the same without jitter, with the seconds of `each` parameter that is no expert's."""
-    block = counts.block * each
-    if question.model.has_experts:
-        block = block + counts.experts * _update_seconds(question, columns, device, experts=True)
+    block = pieces.counts.block * each
+    if pieces.question.model.has_experts:
+        block = block + pieces.counts.experts * _update_seconds(pieces, experts=True)
     return block
 
 
-def _update_seconds(question: Question, columns: LayoutColumns, device: Device, *, experts: bool) -> Array:
+def _update_seconds(pieces: Pieces, *, experts: bool) -> Array:
     """(N,) seconds to update one parameter of the rank on its device."""
-    return _touched_bytes(question, columns, experts=experts) / device.optimizer_rate
+    touched = _touched_bytes(pieces.question, pieces.columns, experts=experts)
+    return touched / pieces.device.optimizer_rate
 
 
 def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:

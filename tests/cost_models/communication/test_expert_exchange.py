@@ -21,7 +21,7 @@ from cost_models.memory.activations import activation_bytes
 from cost_models.operators.routing import destinations
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.terms.block_terms import launch_seconds, layer_backward, layer_forward
-from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.model.blocks import ExpertGroups
 from cost_models.specs.training import TrainingSpec
@@ -117,21 +117,17 @@ def test_dispatch_in_fp8_is_half_and_combining_is_not() -> None:
 
 def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
     x = columns("dp256 ep64 zero1")
-    apart = pieces_of(asked(overlap_expert_exchange=0.0), x, data_parallel=False)
-    behind = pieces_of(
-        asked(overlap_expert_exchange=1.0, expert_exchange_processors=0), x, data_parallel=False
-    )
+    apart = Pieces(asked(overlap_expert_exchange=0.0), x, data_parallel=False)
+    behind = Pieces(asked(overlap_expert_exchange=1.0, expert_exchange_processors=0), x, data_parallel=False)
     window = (behind.block.forward + behind.block.backward) / 2
     np.testing.assert_allclose(behind.experts_shown, np.maximum(0.0, behind.experts - window))
-    lent = pieces_of(
-        asked(overlap_expert_exchange=1.0, expert_exchange_processors=33), x, data_parallel=False
-    )
+    lent = Pieces(asked(overlap_expert_exchange=1.0, expert_exchange_processors=33), x, data_parallel=False)
     hidden = np.minimum(lent.experts, window)
     np.testing.assert_allclose(lent.experts_shown - behind.experts_shown, hidden / 4)  # 33 of 132
     np.testing.assert_allclose(apart.experts_shown, apart.experts)
     contended = asked(overlap_expert_exchange=1.0, expert_exchange_processors=13)
     contended = replace(contended, hardware=contended.hardware.model_copy(update={"overlap_slowdown": 0.25}))
-    slowed = pieces_of(contended, x, data_parallel=False)
+    slowed = Pieces(contended, x, data_parallel=False)
     np.testing.assert_allclose(slowed.experts_shown, lent.experts_shown)  # 25 % is more than 13 of 132
     for term in (layer_forward(lent), layer_backward(lent)):
         assert (term["ep_comm"] > 0).all()
@@ -141,11 +137,11 @@ def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
 def test_launches_grow_with_the_experts_of_a_rank_and_graphs_take_them() -> None:
     x = columns("dp256 ep8 zero1", "dp256 ep64 zero1")
     facts = {"routing_host_seconds": 2e-3, "expert_host_seconds": 1e-5, "expert_cast_host_seconds": 3e-5}
-    launches = launch_seconds(pieces_of(asked("qwen3-30b-a3b", "fp8", **facts), x, data_parallel=False))
+    launches = launch_seconds(Pieces(asked("qwen3-30b-a3b", "fp8", **facts), x, data_parallel=False))
     dense = asked().hardware.host_layer_seconds
     assert launches == pytest.approx(dense + 2e-3 + 4e-5 * np.array([16, 2]))
     captured = asked("qwen3-30b-a3b", "fp8", captured_expert_launches=1.0, **facts)
-    assert launch_seconds(pieces_of(captured, x, data_parallel=False)) == pytest.approx(np.zeros(2))
+    assert launch_seconds(Pieces(captured, x, data_parallel=False)) == pytest.approx(np.zeros(2))
 
 
 def test_weights_inside_experts_leave_no_copies_that_came_back() -> None:
@@ -200,7 +196,7 @@ def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
     back = SEQUENCE * copies if not question.stack.weighs_inside_experts else 0
     assert none - selective == pytest.approx(gone + back - SEQUENCE * rows)
     assert full < selective < none
-    backward = layer_backward(pieces_of(question, x, data_parallel=False))
+    backward = layer_backward(Pieces(question, x, data_parallel=False))
     np.testing.assert_allclose(backward["ep_comm"][0, 1], 2 * backward["ep_comm"][0, 0])
     np.testing.assert_allclose(backward["cp_comm"][0], 0)
     assert 0 < backward["recompute"][0, 1] < backward["recompute"][0, 2]
@@ -216,7 +212,7 @@ def test_the_host_reads_counts_before_it_launches_experts() -> None:
         slow = replace(
             question, hardware=question.hardware.model_copy(update={"memory_efficiency": 0.01})
         )  # a device that its host is far ahead of
-        pieces = pieces_of(slow, columns, data_parallel=True)
+        pieces = Pieces(slow, columns, data_parallel=True)
         forward, backward = layer_forward(pieces)["host"], layer_backward(pieces)["host"]
         return float(forward[0]), float(backward[0, 0])
 

@@ -14,7 +14,7 @@ from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.terms.fetched import forward_shown
-from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -36,7 +36,7 @@ def asked(model: str = "gpt3-175b", gpus: int = 64, **facts: Any) -> Question:
 def test_each_matrix_hides_the_gather_of_the_next_and_no_other() -> None:
     """Of 12 h² weights the four matrices have 3, 1, 4 and 4; what is gathered for the next outlasts some."""
     question = asked(zero3_slice_seconds=SLICE)
-    pieces = pieces_of(question, LayoutColumns.of([parse_layout("dp64 zero3")]), True)
+    pieces = Pieces(question, LayoutColumns.of([parse_layout("dp64 zero3")]), True)
     gather, window = float(pieces.links.block.gather[0]), float(pieces.forward_window[0])
     products, core = float(pieces.block.matrices_forward[0]), float(pieces.block.core_forward[0])
     compute = np.array([3, 1, 4, 4]) / 12 * (window - core) + [core, 0, 0, 0]
@@ -45,7 +45,7 @@ def test_each_matrix_hides_the_gather_of_the_next_and_no_other() -> None:
     shown, hidden = forward_shown(pieces)
     assert shown[0] == pytest.approx(wanted, rel=0.05)
     assert shown[0] + hidden[0] == pytest.approx(gather + 4 * 64 * SLICE)
-    at_once, _ = forward_shown(pieces_of(asked(zero3_waits_for_device=False), pieces.columns, True))
+    at_once, _ = forward_shown(Pieces(asked(zero3_waits_for_device=False), pieces.columns, True))
     assert at_once[0] == pytest.approx(max(0.0, gather - window))
 
 
@@ -57,7 +57,7 @@ def test_what_is_recomputed_is_gathered_again_unless_it_was_kept(model: str, gat
     for policy in ("none", "full"):
         priced = estimate(question, parse_layout(f"dp64 zero3 recompute={policy}"))
         moved.append(priced.time["dp_comm"] + priced.hidden_comm["dp_comm"])
-    block = pieces_of(question, LayoutColumns.of([parse_layout("dp64 zero3")]), True).links.block
+    block = Pieces(question, LayoutColumns.of([parse_layout("dp64 zero3")]), True).links.block
     more = question.model.num_layers * float(block.gather[0]) * (gathers - 2)
     assert moved[1] - moved[0] == pytest.approx(more, rel=1e-4, abs=1e-9)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from small import small_question
 
 from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.bounds import relaxed
 from planner.bounds.relaxed import relaxed_bounds
 from planner.search.budget import Budget
 from planner.search.search import search
@@ -79,3 +81,21 @@ def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
             shared, alone = budget.search(asked, limits), search(asked, top=1, restrictions=limits)
             assert shared is not None
             assert shared.estimates == alone.estimates
+
+
+def test_cores_priced_under_some_policies_are_not_priced_again_under_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = np.array([True] * len(RECOMPUTE_POLICIES))
+    space, cores, priced = legal_space(small_question(), Restrictions()), np.arange(20), []
+    first = relaxed_bounds(space, cores, whole, None)
+    times = relaxed.times_of_kinds
+    monkeypatch.setattr(relaxed, "times_of_kinds", lambda *a, **k: priced.append(a) or times(*a, **k))
+    for policy in range(len(RECOMPUTE_POLICIES)):
+        alone = np.arange(len(RECOMPUTE_POLICIES)) == policy
+        bounds = relaxed_bounds(space, cores, alone, None)
+        fresh = legal_space(small_question(), Restrictions())
+        assert not priced
+        assert bounds.tobytes() == relaxed_bounds(fresh, cores, alone, None).tobytes()
+        assert (bounds >= first).all()
+        priced.clear()
