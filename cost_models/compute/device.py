@@ -41,6 +41,8 @@ class Device:
     """Every product in fp8 casts its own operands."""
     tensor_cores: bool = True
     """Products run on tensor cores, which are fed in whole rows of memory; fp32 on its own units does not mind."""
+    gemm_half: float | None = None
+    """Inner dimension with which a product reaches half of the rate; None: the profile's."""
     fuses: bool = False
     """Chains of element-wise operators run as one kernel."""
 
@@ -70,6 +72,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
         casts_apart=question.stack.fp8_casts_apart,
         fuses=question.stack.fused_elementwise,
+        gemm_half=question.stack.narrow_gemm_half if precision in NARROW else None,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
     )
 

@@ -5,7 +5,7 @@ short inner dimension never fills the pipeline, and a narrow product is bound by
 
     seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
     rate  = efficiency · settled · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
-    fill  = k / (k + gemm_k_half)
+    fill  = k / (k + half), as the profile or the stack says
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
 Large products of today's GPUs cost more power than their boards may draw, and clocks sink until they do not. They sink
@@ -41,7 +41,8 @@ def gemm_seconds(
     `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
     """
     flops = 2.0 * m * n * k * batch
-    fill = k / (k + device.profile.gemm_k_half)
+    half = device.profile.gemm_k_half if device.gemm_half is None else device.gemm_half
+    fill = k / (k + half)
     share = fill * _tile_utilisation(m, n, batch, device)
     widths = [n, m if over_rows else k]
     if over_rows and device.operand_bytes < device.element_bytes:

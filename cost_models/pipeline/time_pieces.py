@@ -166,13 +166,22 @@ class Pieces:
 
         What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
         exchanges of a block hide behind both its passes. Compute is slower by the multiprocessors that it lends, or by
-        what any overlap costs where that is more.
+        what any overlap costs where that is more; where they are kept for the exchange, products and attention always
+        are.
         """
-        stack, gpu = self.question.stack, self.question.cluster.gpu
-        window = (self.block.forward + self.block.backward) / 2
-        hidden = np.minimum(stack.overlap_expert_exchange * self.experts, window)
-        lent = min(1.0, stack.expert_exchange_processors / gpu.sm_count)
-        return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
+        stack, processors, x = self.question.stack, self.question.cluster.gpu.sm_count, self.block
+        hidden = np.minimum(stack.overlap_expert_exchange * self.experts, (x.forward + x.backward) / 2)
+        lent = min(processors, stack.expert_exchange_processors)
+        if stack.keeps_exchange_processors:
+            work = (x.matrices_forward + x.matrices_backward + x.core_forward + x.core_backward) / 2
+            slower = work * lent / max(1, processors - lent)
+            return self.experts - hidden + np.where(self.experts > 0, slower, 0.0)
+        return self.experts - (1.0 - max(lent / processors, self.question.hardware.overlap_slowdown)) * hidden
+
+    @property
+    def experts_hidden(self) -> Array:
+        """(N,) seconds of it that lengthen nothing."""
+        return np.maximum(0.0, self.experts - self.experts_shown)
 
     @cached_property
     def hides_tensor_parallel(self) -> Bools:

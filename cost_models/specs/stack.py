@@ -108,6 +108,9 @@ class StackSpec(StackKernels):
     """Share of the exchange with experts that runs behind the compute of another microbatch, as far as that lasts."""
     expert_exchange_processors: int = Field(default=0, ge=0, le=1024)
     """Multiprocessors that the exchange takes from compute while both run."""
+    keeps_exchange_processors: bool = False
+    """Whether products and attention never run on them, as their kernels are launched for the others alone; False: not
+    while tokens travel."""
     weighs_inside_experts: bool = False
     """Whether the weights of a token's experts are multiplied in before their second product, so that what
     came back is not kept (Megatron Core since 0.13); else the weighted sum keeps every copy."""

@@ -48,6 +48,9 @@ class StackKernels(Spec):
     """Attention kernel."""
     native_attention: AttentionKernel = "unfused"
     """Kernel of its attention in PyTorch's own operators: flash where it calls `scaled_dot_product_attention`."""
+    narrow_gemm_half: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+    """Inner dimension with which its products in fp8 and fp4 reach half of their rate, where sums of a block are scaled
+    on other units before they are added up; None: as the profile says of all."""
     fused_elementwise: bool = True
     """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     compiled: bool = False

@@ -38,7 +38,7 @@ def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
 def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    experts, experts_shown = pieces.experts, pieces.experts_shown
+    experts_shown = pieces.experts_shown
     gather, gather_hidden = forward_shown(pieces)
     tensor_shown = _tensor_shown(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
@@ -52,7 +52,7 @@ def layer_forward(pieces: Pieces) -> Term:
         "host": np.maximum(_host(pieces, device_seconds, passes=1.0), _first_of_experts(pieces)),
         "tp_hidden": tensor.block_forward - tensor_shown,
         "cp_hidden": context.forward_hidden,
-        "ep_hidden": experts - experts_shown,
+        "ep_hidden": pieces.experts_hidden,
         "dp_hidden": gather_hidden,
     }
 
@@ -88,7 +88,7 @@ def layer_backward(pieces: Pieces) -> Term:
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
-        "ep_hidden": (pieces.experts - pieces.experts_shown)[:, None] * exchanges,
+        "ep_hidden": pieces.experts_hidden[:, None] * exchanges,
         "dp_hidden": data_hidden,
     }
 
