@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.estimate import Estimated as Estimated
     from meshwright.families.transformer.explain import Explained as Explained
     from meshwright.families.transformer.explain import NotChosen as NotChosen
+    from meshwright.families.transformer.measured import Measured as Measured
     from meshwright.families.transformer.planning.largest_sizes import Largest as Largest
     from meshwright.families.transformer.planning.planned import Planned as Planned
     from meshwright.families.transformer.planning.ranked import Ranked as Ranked
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.forecast import forecast as forecast
     from meshwright.verbs.forecast.forecasted import Forecasted as Forecasted
     from meshwright.verbs.largest import largest as largest
+    from meshwright.verbs.measure import measure as measure
     from meshwright.verbs.plan import plan as plan
     from meshwright.verbs.plan_cache import plan_cache as plan_cache
     from meshwright.verbs.report import report as report
@@ -101,6 +103,7 @@ _HOMES = {
     "meshwright.families.transformer.compare": "Compared",
     "meshwright.families.transformer.estimate": "Estimated",
     "meshwright.families.transformer.explain": "Explained NotChosen",
+    "meshwright.families.transformer.measured": "Measured",
     "meshwright.families.transformer.planning.largest_sizes": "Largest",
     "meshwright.families.transformer.planning.planned": "Planned",
     "meshwright.families.transformer.planning.ranked": "Ranked",
@@ -123,6 +126,7 @@ _HOMES = {
     "meshwright.verbs.forecast": "forecast",
     "meshwright.verbs.forecast.forecasted": "Forecasted",
     "meshwright.verbs.largest": "largest",
+    "meshwright.verbs.measure": "measure",
     "meshwright.verbs.plan": "plan",
     "meshwright.verbs.plan_cache": "plan_cache",
     "meshwright.verbs.report": "report",

@@ -9,6 +9,7 @@ Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,18 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
     inside = _INSIDE[axis][order]
     stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
     return stride
+
+
+def stride_of(axis: str, layout: Layout) -> int:
+    """Ranks between neighbours of an axis of one layout."""
+    order = layout.order.split("-")
+    return math.prod(getattr(layout, inner) for inner in order[: order.index(axis)])
+
+
+def place_along(axis: str, layout: Layout, rank: int) -> int:
+    """Where a rank lies along an axis, from 0."""
+    degree: int = getattr(layout, axis)
+    return rank // stride_of(axis, layout) % degree
 
 
 def _not_offered(question: Question, x: LayoutColumns) -> Bools:

@@ -43,9 +43,8 @@ from executor.measure.memory import (
     measure_memory,
     measure_tiers,
     out_of_memory_by_part,
-    predicted_parts,
 )
-from executor.measure.report import AllocatorPeak
+from executor.measure.report import AllocatorPeak, predicted_parts
 from executor.mesh import pipeline_rank
 from executor.requirements import require_fp8_gemms, require_torchao
 from executor.run_config import EngineOptions

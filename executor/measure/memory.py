@@ -31,12 +31,11 @@ from torch.utils.hooks import RemovableHandle
 from cost_models.errors import HostError, Problem, RunError
 from cost_models.units import format_bytes
 from executor.axes.offload.drive import DriveError
-from executor.measure.report import AllocatorPeak
+from executor.measure.report import NAMED_PARTS, AllocatorPeak
 from executor.measure.storages import DRIVE, HOST, REST, StorageTracker
 from executor.mesh import local
 
-MEASURED_PARTS = ("weights", "gradients", "optimizer", REST)
-_NAMED_PARTS = MEASURED_PARTS[:-1]
+MEASURED_PARTS = (*NAMED_PARTS, REST)
 
 
 class Trains(Protocol):
@@ -89,7 +88,7 @@ def held_parts(engine: Trains) -> dict[str, int]:
     """Part → bytes of the weights, gradients and optimizer states that exist now, without running anything."""
     tracker = StorageTracker()
     _name_what_lasts(tracker, engine)
-    return {part: tracker.now[part] for part in _NAMED_PARTS}
+    return {part: tracker.now[part] for part in NAMED_PARTS}
 
 
 def held_on_host(engine: Trains) -> int:
@@ -113,12 +112,6 @@ def allocator_peak(device: torch.device) -> AllocatorPeak | None:
     )
     torch.cuda.reset_peak_memory_stats(device)
     return peak
-
-
-def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
-    """A plan's parts of one rank, gathered into those that can be measured; what is held in reserve is left out."""
-    parts = {part: rank_memory.get(part, 0.0) for part in _NAMED_PARTS}
-    return parts | {REST: sum(rank_memory.get(part, 0.0) for part in ("activations", "working", "buffers"))}
 
 
 @contextmanager
@@ -161,7 +154,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
 
 def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
     """Name the tensors that live from step to step."""
-    for part in (*_NAMED_PARTS, HOST, DRIVE):
+    for part in (*NAMED_PARTS, HOST, DRIVE):
         tracker.name(part, ())
     tracker.name(DRIVE, engine.drive_tensors())
     tracker.name(HOST, engine.host_tensors())

@@ -80,13 +80,14 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
     stack = report.stack or OWN_STACK
     if question.stack.name != stack:
         question = replace(question, stack=load_stack(stack))
-    watched = all(rank.parts for rank in report.ranks)
+    by_thread = on_cpu and not report.is_foreign
+    watched = all(rank.parts for rank in report.ranks) and by_thread == on_cpu
     disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
     seen = {
         STEP: MeasuredQuantity(seconds=report.step_seconds, noise=report.step_noise, disturbance=disturbed)
     }
     seen |= _watched(report) if watched else {}
-    if on_cpu:
+    if by_thread:
         seen |= _by_thread(report)
     return ObservedRun(name=name, question=question, layout=report.plan.layout, seen=seen)
 
@@ -94,12 +95,12 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
     """Raise InputError where a rank lacks a measured step, or a part of those it has."""
     problems = plan.problems()
-    if len(report.ranks) != plan.layout.num_gpus:
+    if not report.is_foreign and len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
     for rank in report.ranks:
         where = f"rank {rank.rank}"
         clocks = (rank.wall_seconds, rank.thread_seconds, rank.update.thread_seconds)
-        if not all(clocks) or len({len(clock) for clock in clocks}) > 1:
+        if not report.is_foreign and (not all(clocks) or len({len(clock) for clock in clocks}) > 1):
             problems.append(Problem(where, "has no clock of every step"))
         if rank.parts and (missing := [part for part in _PARTS if part not in rank.parts]):
             problems.append(Problem(where, f"has no {', '.join(missing)}"))

@@ -18,6 +18,15 @@ from executor.measure.any_report import AnyReport, Course, seconds_of_steps
 from executor.measure.slow_ranks import WORK, SlowRank, others_like, slow_ranks
 from planner.plan import LayoutText, Plan, Prediction
 
+NAMED_PARTS = ("weights", "gradients", "optimizer")
+"""Parts of a rank's memory that are known by name; everything else is `rest`."""
+
+
+def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
+    """A plan's parts of one rank, gathered into those that can be measured; what is held in reserve is left out."""
+    parts = {part: rank_memory.get(part, 0.0) for part in NAMED_PARTS}
+    return parts | {"rest": sum(rank_memory.get(part, 0.0) for part in ("activations", "working", "buffers"))}
+
 
 def _whole_step(parts: dict[str, float]) -> dict[str, float]:
     if parts and not sum(parts.values()) > 0:
@@ -29,7 +38,7 @@ class PhaseReport(Spec):
     """One phase of a step on one rank: forward and backward, or the update."""
 
     wall_seconds: tuple[float, ...]
-    """Of each measured step; on a GPU by its own clock."""
+    """Of each measured step; on a GPU by its own clock. Empty: not told."""
     thread_seconds: tuple[float, ...]
     """CPU time of the training thread in each measured step."""
     waiting_seconds: dict[str, float]
@@ -44,9 +53,9 @@ class AllocatorPeak(Spec):
     """Peaks of CUDA's allocator in bytes: totals only, temporaries of kernels included."""
 
     allocated: int
-    """Most it had handed out at a time."""
+    """Most it had handed out at a time; 0: not told."""
     reserved: int
-    """Most it had taken from the device: what it kept for later and lost between blocks included."""
+    """Most it had taken from the device: what it kept for later and lost between blocks included; 0: not told."""
 
 
 class RankReport(Spec):
@@ -57,7 +66,7 @@ class RankReport(Spec):
     wall_seconds: tuple[float, ...]
     thread_seconds: tuple[float, ...]
     """CPU time of the thread that trains, once it has its batch: what a busy machine does not disturb. It does not pass
-    while waiting."""
+    while waiting. Empty where another trainer ran, whose log tells none."""
     process_seconds: tuple[float, ...]
     """CPU time of all threads: communication and, on several threads, the backward pass too."""
     data_seconds: tuple[float, ...] = ()
@@ -110,7 +119,7 @@ class RunReport(AnyReport):
     step_spread: float
     """(largest − smallest) / median of the measured steps: the noise of this machine."""
     thread_seconds: float
-    """Median CPU time of the busiest rank's training thread."""
+    """Median CPU time of the busiest rank's training thread; 0: not told."""
     tokens_per_second: float
     mfu: float
     hfu: float
@@ -134,6 +143,7 @@ class RunReport(AnyReport):
             len(seconds)
             for rank in self.ranks
             for seconds in (rank.wall_seconds, rank.thread_seconds, rank.process_seconds)
+            if not self.is_foreign or seconds is rank.wall_seconds
         }
         if len(steps) > 1 or 0 in steps:
             raise ValueError("not every rank has measured every step")
@@ -147,6 +157,13 @@ class RunReport(AnyReport):
     def all_step_seconds(self) -> tuple[float, ...]:
         """Seconds of each measured step, which ends when its slowest rank does."""
         return seconds_of_steps(self.ranks)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another trainer ran: its log tells steps, and nothing of what each rank's processor did."""
+        return not any(
+            rank.thread_seconds or rank.process_seconds or rank.update.wall_seconds for rank in self.ranks
+        )
 
     @property
     def step_noise(self) -> float:
@@ -170,7 +187,7 @@ class RunReport(AnyReport):
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:
         """Ranks that were slower than their peers; none of a GPU's, whose host only launches."""
-        if self.environment.device != "cpu" or self._uneven:
+        if self.environment.device != "cpu" or self._uneven or self.is_foreign:
             return ()
         return slow_ranks(self.work_seconds, [rank.pipeline_rank for rank in self.ranks])
 
@@ -218,7 +235,7 @@ def make_report(
         **course.fields(plan.model.name, steps),
         layout=plan.layout,
         step_spread=(max(steps) - min(steps)) / median,
-        thread_seconds=max(statistics.median(rank.thread_seconds) for rank in ranks),
+        thread_seconds=max(statistics.median(rank.thread_seconds or (0.0,)) for rank in ranks),
         tokens_per_second=plan.training.tokens_per_step / median,
         mfu=utilisation(useful, median, plan.layout.num_gpus, peak),
         hfu=utilisation(spent, median, plan.layout.num_gpus, peak),

@@ -17,7 +17,7 @@ from executor.data.ahead import SharedBatches
 from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
-from executor.measure.memory import allocator_peak, out_of_memory_by_part, predicted_parts
+from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.rank_watch import RankWatch
 from executor.measure.report import (
     AllocatorPeak,
@@ -26,6 +26,7 @@ from executor.measure.report import (
     RouterReport,
     RunReport,
     make_report,
+    predicted_parts,
 )
 from executor.measure.slow_ranks import WORK
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits

@@ -67,7 +67,7 @@ class TransformerTraining(Training[Plan]):
         return train(plan, device, config, watcher, stop)
 
     def of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
-        from executor.measure.memory import predicted_parts
+        from executor.measure.report import predicted_parts
         from executor.mesh import pipeline_rank
 
         stage = pipeline_rank(plan.layout, rank)

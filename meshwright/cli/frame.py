@@ -28,6 +28,7 @@ from meshwright.verbs.estimate import estimate_command
 from meshwright.verbs.explain import explain_command
 from meshwright.verbs.export import export_command, import_command
 from meshwright.verbs.forecast import forecast_command
+from meshwright.verbs.measure import measure_command
 from meshwright.verbs.plan import plan_command
 from meshwright.verbs.plot import plot_command
 from meshwright.verbs.report import report_command
@@ -68,6 +69,7 @@ VERBS: tuple[Command[Any], ...] = (
     doctor_command,
     run_command,
     emulate_command,
+    measure_command,
     serve_command,
     export_command,
     import_command,

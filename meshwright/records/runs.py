@@ -69,13 +69,14 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     repeated = (
         len(report.all_step_seconds) > 1
     )  # one step tells neither noise nor what a thread usually needs
-    thread_noise = report.thread_noise if on_cpu else None  # a GPU's host launches, and need not compute
+    told = on_cpu and not report.is_foreign
+    thread_noise = report.thread_noise if told else None  # a GPU's host launches, and need not compute
     thread = ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise)
     step_noise = report.step_noise if repeated else None
     speed = (
         ComparedQuantity("step_seconds", said.step_seconds, report.step_seconds, step_noise),
         *time_parts(report),
-        *[thread] * repeated,
+        *[thread] * (repeated and not report.is_foreign),
         ComparedQuantity("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         ComparedQuantity("mfu", said.mfu, report.mfu),
         ComparedQuantity("hfu", said.hfu, report.hfu),
@@ -151,12 +152,13 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
     seen = [(rank, rank.allocator_peak) for rank in report.ranks if rank.allocator_peak is not None]
     if not seen:
         return []
-    rank, peak = max(seen, key=lambda pair: pair[1].reserved)
+    rank, peak = max(seen, key=lambda pair: (pair[1].reserved, pair[1].allocated))
     everything = sum(report.predicted.rank_memory[rank.pipeline_rank].values())
-    return [
+    compared = (
         ComparedQuantity("allocated_bytes", sum(rank.predicted_memory.values()), float(peak.allocated)),
         ComparedQuantity("reserved_bytes", everything, float(peak.reserved)),
-    ]
+    )
+    return [one for one in compared if one.measured > 0]
 
 
 def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity]:

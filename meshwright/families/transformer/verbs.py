@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.compare import Compared
     from meshwright.families.transformer.estimate import EstimateQuestion
     from meshwright.families.transformer.explain import Explained, NotChosen
+    from meshwright.families.transformer.measured import Measured
     from meshwright.families.transformer.planning.clusters import ClustersQuestion
     from meshwright.families.transformer.planning.largest import LargestQuestion
     from meshwright.families.transformer.planning.question import PlanQuestion
@@ -50,6 +51,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
     "emulate": frozenset({"rank", "fake", "steps"}),
+    "measure": _NONE,
 }
 
 
@@ -124,6 +126,11 @@ class TransformerVerbs(Verbs[Plan]):
         from meshwright.families.transformer.chapters import chapters
 
         return chapters(plan, request)
+
+    def measure(self, plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measured:
+        from meshwright.families.transformer.measured import measure
+
+        return measure(plan, logs, traces)
 
     def why_not(self, plan: Plan, layout: str) -> NotChosen:
         from meshwright.families.transformer.explain import why_not

@@ -115,3 +115,10 @@ class RunAnswer(Answer, Protocol):
     @property
     def report(self) -> AnyReport:
         """What was measured."""
+
+
+class MeasuredAnswer(RunAnswer, SavedAnswer, Protocol):
+    """Predicted beside measured, of a job of another trainer; its report can be saved."""
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the report in this file."""

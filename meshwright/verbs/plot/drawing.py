@@ -160,6 +160,11 @@ def _ranks(request: PlotRequest) -> Drawing:
     if len(request.files) != 1:
         raise InputError(f"`ranks` draws one run report, not {len(request.files)}")
     report = read_report(request.files[0])
+    if report.is_foreign:
+        raise InputError(
+            f"`{request.files[0]}` tells nothing of what each rank did: it was read from another trainer's log",
+            hint=f"meshwright plot accuracy {request.files[0]} draws what it tells",
+        )
     frame = frames.ranks_frame(report)
     subject = f"{report.model}, {report.layout} on {report.environment.device}"
     return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))

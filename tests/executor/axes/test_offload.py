@@ -23,7 +23,7 @@ from cost_models.errors import HostError, InputError, RunError
 from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
-from executor.measure.memory import predicted_parts
+from executor.measure.report import predicted_parts
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 from planner.plan import Plan

@@ -15,7 +15,7 @@ from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, plan_for
 
-from executor.measure.memory import predicted_parts
+from executor.measure.report import predicted_parts
 from executor.mesh import pipeline_rank
 
 TOTAL_ERROR, STATES_ERROR = 0.02, 0.01

@@ -1,0 +1,123 @@
+"""Which part of a step a kernel belongs to: by the process group of a collective, by its name, by patterns of
+`data/traces/kineto.yaml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from cost_models.axes.layout import Layout
+from cost_models.axes.order import stride_of
+from cost_models.base import Spec
+from cost_models.files.parsing import validate
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.measured.traces.events import Event
+
+KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of what runs on a GPU."""
+AXES = ("tp", "cp", "ep", "pp", "dp")
+"""Axes of communication, those first whose ranks wait for it where several are at work."""
+OTHER, UNNAMED = "other", "unnamed"
+"""A kernel that nothing names; communication of a group that is of no axis."""
+_NUMBERS = re.compile(r"\d+")
+_MOST_NAMES = 1_000
+
+
+class Patterns(Spec):
+    """The content of the data file."""
+
+    source: str
+    step: str
+    """Annotation of one step; its group is the number."""
+    update: tuple[str, ...]
+    """Annotations of the optimizer's update, by words in them."""
+    groups: tuple[tuple[str, str], ...]
+    """Description of a process group → axis."""
+    communication: tuple[str, ...]
+    """Words in names of kernels that send or receive."""
+    to_host: tuple[str, ...]
+    """Words in names of copies to and from host memory."""
+    optimizer: tuple[str, ...]
+    compute: tuple[str, ...]
+    """Patterns of names of kernels that compute; a kernel that nothing names is `other`."""
+
+
+@cache
+def patterns() -> Patterns:
+    """The patterns of the data file."""
+    file = files("cost_models") / "data" / "traces" / "kineto.yaml"
+    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"traces/{file.name}")
+    return validate(document, Patterns)
+
+
+@dataclass(slots=True)
+class Parts:
+    """Kernels → parts of a step of one layout."""
+
+    layout: Layout
+    unknown: dict[str, float] = field(default_factory=dict)
+    """Name of a kernel that nothing names → its seconds."""
+    _known: dict[str, str] = field(default_factory=dict)
+    _groups: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def part_of(self, event: Event) -> str:
+        """`compute`, `optimizer`, `offload`, an axis of `AXES`, `other`, or `unnamed`."""
+        known = self._known.get(event.name)
+        if known is None:
+            known = self._by_name(event)
+            if len(self._known) < 100 * _MOST_NAMES:
+                self._known[event.name] = known
+        if known == "communication":
+            return self._axis(event)
+        if known == OTHER and (event.name in self.unknown or len(self.unknown) < _MOST_NAMES):
+            self.unknown[event.name] = self.unknown.get(event.name, 0.0) + event.seconds
+        return known
+
+    def _by_name(self, event: Event) -> str:
+        name, told = event.name.lower(), patterns()
+        if event.category != "kernel":
+            return "offload" if any(word in name for word in told.to_host) else "compute"
+        if any(word in name for word in told.communication):
+            return "communication"
+        if any(word in name for word in told.optimizer):
+            return "optimizer"
+        return "compute" if any(re.search(one, name) for one in told.compute) else OTHER
+
+    def _axis(self, event: Event) -> str:
+        said = event.details
+        group = str(said.get("Process Group Description", "")).lower()
+        ranks = str(said.get("Process Group Ranks", ""))
+        kind = str(said.get("Collective name") or event.name).lower()
+        key = (group, ranks, kind)
+        if key not in self._groups:
+            self._groups[key] = self._axis_of(group, ranks, said, kind) or UNNAMED
+        return self._groups[key]
+
+    def _axis_of(self, description: str, ranks: str, said: Mapping[str, Any], kind: str) -> str:
+        """By the group's description, else by its ranks, else by the kind of the collective."""
+        layout = self.layout
+        there = [axis for axis in AXES if getattr(layout, axis) > 1]
+        for pattern, axis in patterns().groups:
+            if axis in there and re.search(pattern, description):
+                return axis
+        seats = [int(one) for one in _NUMBERS.findall(ranks)[:2]]
+        size = said.get("Group size")
+        if len(seats) == 2 and isinstance(size, int):
+            for axis in there:
+                if axis != "ep" and (size, seats[1] - seats[0]) == (
+                    getattr(layout, axis),
+                    stride_of(axis, layout),
+                ):
+                    return axis
+            if size == layout.data_ranks and layout.cp > 1:
+                return "dp"
+        if "alltoall" in kind.replace("_", ""):
+            return "ep" if "ep" in there else "cp" if "cp" in there else ""
+        if any(word in kind for word in ("send", "recv")):
+            return next((axis for axis in ("pp", "cp", "ep") if axis in there), "")
+        meet = [axis for axis in there if axis in ("tp", "dp", "cp")]
+        return meet[0] if len(meet) == 1 else ""

@@ -1,0 +1,84 @@
+"""`measure`: what another trainer's job took, from its log and traces, beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from cost_models.flags import argument, as_keywords, flag, out, plan_file
+from meshwright.verbs.contract.answers import MeasuredAnswer
+from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract.family import require_verb, verbs_of_plan, verbs_with
+
+if TYPE_CHECKING:
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.output import Output
+    from planner.any_plan import AnyPlan
+
+Paths = str | Path | Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What `measure` takes."""
+
+    plan: AnyPlan | HasPlan | str | Path = field(
+        metadata=plan_file("What ran: a plan file, as `import -o` writes it.")
+    )
+    log: Paths = flag("FILE", "The job's log, packed or not; repeatable.", kind=list[Path], default=())
+    trace: Paths = flag(
+        "FILE", "Traces of torch.profiler, of one rank each; repeatable.", kind=list[Path], default=()
+    )
+
+
+@as_keywords(MeasureOptions)
+def measure(options: MeasureOptions) -> MeasuredAnswer:
+    """Set what a job of another trainer took beside its plan, from its `log` (rotated files in any order), its `trace`
+    of some ranks, or both.
+
+    The report of the answer is the one that `run` writes. The trainer is known by its lines; what it prints of its
+    layout, batch and model must be the plan's.
+
+    Raises:
+        InputError: a file cannot be read, is of no known trainer, or of another job.
+    """
+    from meshwright.inputs.plans import any_plan_of
+
+    loaded = any_plan_of(options.plan)
+    require_verb(verbs_of_plan(loaded), "measure")
+    logs, traces = _paths(options.log), _paths(options.trace)
+    if not logs and not traces:
+        raise InputError(
+            "there is nothing to measure", hint="--log train.log, --trace trace.json.gz, or both"
+        )
+    found: MeasuredAnswer = verbs_with("measure").measure(loaded, logs, traces)
+    return found
+
+
+def _paths(given: Paths) -> tuple[Path, ...]:
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureFlags(MeasureOptions):
+    """What `meshwright measure` takes."""
+
+    more: tuple[Path, ...] = field(
+        default=(),
+        metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz).", kind=list[Path]),
+    )
+    out: Path | None = out("Write the report, as `run` does.")
+
+
+@command(MeasureFlags, name="measure")
+def measure_command(options: MeasureFlags, output: Output) -> None:
+    """Set what another trainer's job took beside its plan."""
+    output.check_places(options.out)
+    traced = [path for path in options.more if path.name.endswith((".json", ".json.gz"))]
+    logged = [path for path in options.more if path not in traced]
+    answer = measure(options.plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
+    output.show(answer, options.out)
+    output.wrote(options.out, answer.next_commands)

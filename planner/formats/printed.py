@@ -1,0 +1,78 @@
+"""Sizes that a trainer's log prints of its job, held against a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cost_models.errors import Problem
+from cost_models.measured.logs.reading import Log, Setting
+from cost_models.units import grouped
+from planner.formats.exporter import PARTS, Job
+from planner.formats.table import Argument, table_of
+from planner.plan import Plan
+
+GPUS = "gpus"
+_NOTHING = ("none", "null", "", "-1")
+"""How trainers print that a size was not given."""
+
+
+def contradictions(log: Log, plan: Plan) -> list[Problem]:
+    """Where the log prints another layout, batch or model than the plan has; settings that say nothing of these are
+    passed over, and so are those whose meaning hangs on other settings."""
+    return [*_contradictions(log, plan)]
+
+
+def _contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
+    job = Job(plan.question, plan.layout)
+    rows = table_of(log.format.table).arguments if log.format.table else {}
+    for one in log.all_settings:
+        field = one.name if _is_field(one.name) else log.format.fields.get(one.name)
+        row = rows.get(one.name)
+        if field is not None:
+            expected = plan.layout.num_gpus if field == GPUS else job.value(field)
+        elif (
+            row is not None and row.written and not ("mixtures" in row.written and not job.model.has_experts)
+        ):
+            expected = _theirs(row, job)
+        else:
+            continue
+        if not _same(one.value, expected):
+            yield Problem(
+                f"{one.where}  {one.name}", f"the log has {_shown(one)}, the plan {_words(expected)}"
+            )
+
+
+def _is_field(name: str) -> bool:
+    return name == GPUS or name.partition(".")[0] in PARTS
+
+
+def _theirs(row: Argument, job: Job) -> Any:
+    return row.theirs(job.value(row.field.removeprefix("not ")))
+
+
+def _same(printed: str, expected: Any) -> bool:
+    """Whether a printed value says the same; true where it says nothing, or is no value of the kind expected."""
+    text = printed.strip().strip("'\"")
+    if text.lower() in _NOTHING:
+        return True
+    if isinstance(expected, bool):
+        return text.lower() not in ("true", "false") or (text.lower() == "true") == expected
+    if isinstance(expected, str):
+        return text == expected
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return True
+    return value == float(expected or 0)
+
+
+def _words(expected: Any) -> str:
+    if isinstance(expected, int) and not isinstance(expected, bool):
+        return grouped(expected)
+    return "none" if expected is None else str(expected)
+
+
+def _shown(one: Setting) -> str:
+    text = one.value.strip("'\"")
+    return grouped(int(text)) if text.isdecimal() and text.isascii() and len(text) < 20 else text

@@ -1,0 +1,128 @@
+"""Traces of GPUs whose parts are known: the reader finds them, whoever describes the groups; broken ones in words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from gpu_traces import UNKNOWN, write_trace
+
+from cost_models.axes.layout import parse_layout
+from cost_models.errors import InputError
+from cost_models.measured.logs import lines
+from cost_models.measured.traces import events
+from cost_models.measured.traces.reading import read_traces
+
+PARTS = {"compute": 0.5, "host": 0.02, "optimizer": 0.03, "offload": 0.01, "other": 0.02}
+COMMUNICATION = {"tp": 0.08, "pp": 0.04, "dp": 0.06, "bubble": 0.11}
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "exposed"),
+    [
+        ("tp2 pp2 dp4", COMMUNICATION),
+        ("dp16 ep8", {"ep": 0.09, "dp": 0.02}),
+        ("cp4 dp4", {"cp": 0.05, "dp": 0.1}),
+        ("tp8", {"tp": 0.2}),
+    ],
+)
+def test_parts_are_found_within_a_hundredth(
+    tmp_path: Path, layout: str, exposed: dict[str, float], described: bool
+) -> None:
+    seats, parts = parse_layout(layout), PARTS | exposed
+    paths = [
+        write_trace(tmp_path / f"rank{rank}.json.gz", seats, rank, parts, described=described)
+        for rank in (5, 0)
+    ]
+    step = sum(parts.values())
+    found = read_traces(paths, seats)
+    assert [one.rank for one in found] == [0, 5]
+    for one in found:
+        assert one.steps == 3
+        assert one.seconds == pytest.approx(step, rel=0.01)
+        assert sum(one.parts.values()) == pytest.approx(one.seconds, rel=1e-6)
+        for part, seconds in parts.items():
+            name = f"{part}_comm" if part in ("tp", "cp", "ep", "pp", "dp") else part
+            assert one.parts[name] == pytest.approx(seconds, abs=0.01 * step), name
+        assert one.unknown == {UNKNOWN: pytest.approx(3 * PARTS["other"], rel=0.01)}
+        assert 0 < 1 - one.covered < 0.04
+
+
+def test_communication_behind_compute_is_no_part(tmp_path: Path) -> None:
+    layout = parse_layout("dp8")
+    for hidden in (0.1, 0.9):
+        path = write_trace(tmp_path / "trace.json", layout, 0, {"compute": 0.5, "dp": 0.1}, hidden=hidden)
+        (one,) = read_traces([path], layout)
+        assert one.parts["dp_comm"] == pytest.approx(0.1, rel=0.01)
+        assert one.parts["compute"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_trace_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    layout = parse_layout("dp8")
+    small, large = (
+        write_trace(
+            tmp_path / f"{steps}.json", layout, 0, {"compute": 0.5, "dp": 0.1}, steps=steps, passes=64
+        )
+        for steps in (2, 60)
+    )
+    peaks = []
+    for path in (small, large):
+        tracemalloc.start()
+        read_traces([path], layout)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert large.stat().st_size > 20 * small.stat().st_size
+    assert peaks[1] < peaks[0] + 4 * 2**20
+
+
+def _refused(path: Path, layout: str = "dp8") -> str:
+    with pytest.raises(InputError) as raised:
+        read_traces([path], parse_layout(layout))
+    return str(raised.value)
+
+
+def test_what_is_no_trace_of_the_job_is_refused_in_words(tmp_path: Path) -> None:
+    layout = parse_layout("dp8")
+    path = write_trace(tmp_path / "trace_rank0.json", layout, 0, {"compute": 0.5, "dp": 0.1})
+    whole = json.loads(path.read_text())
+    assert "it is of rank 0 of 8, the plan has 16 ranks" in _refused(path, "dp16")
+    with pytest.raises(InputError, match="is a second trace of rank 0"):
+        read_traces([path, path], layout)
+
+    def changed(name: str, **event: object) -> Path:
+        other = tmp_path / name
+        first = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.0, "dur": 1.0} | event
+        other.write_text(json.dumps(whole | {"traceEvents": [first, *whole["traceEvents"]]}))
+        return other
+
+    for said in ({"dur": -1.0}, {"dur": "long"}, {"ts": None}, {"dur": 1e300}):
+        assert "event 1: `gemm` has ts" in _refused(changed("times.json", **said))
+    nan = changed("nan.json")
+    nan.write_text(nan.read_text().replace('"dur": 1.0', '"dur": NaN'))
+    assert "is no whole trace" in _refused(nan)
+    cut = tmp_path / "cut.json"
+    cut.write_text(path.read_text()[:5000])
+    assert "the file ends inside an event" in _refused(cut)
+    packed = tmp_path / "cut.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes())[:-50])
+    assert "cannot be unpacked" in _refused(packed)
+    alone = write_trace(tmp_path / "alone.json", layout, 0, {"compute": 0.5})
+    assert "has no communication, and the plan is of 8 ranks" in _refused(alone)
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps(whole | {"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}))
+    assert "has no kernel of a GPU" in _refused(host)
+    nothing = tmp_path / "nothing.json"
+    nothing.write_text("{}")
+    assert "it has no `traceEvents`" in _refused(nothing)
+
+
+def test_an_event_made_to_fill_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_LARGEST_EVENT", 1 << 18)
+    monkeypatch.setattr(lines, "MOST_EXPANSION", 1 << 20)
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"traceEvents": [{"name": "' + b"a" * (1 << 22)))
+    assert "has an event of more than" in _refused(bomb)

@@ -1,0 +1,154 @@
+"""`measure`: another trainer's log and traces beside the plan, as a report that the other verbs take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from command_line import SHOP
+from gpu_traces import write_trace
+from trainer_logs import WORK, megatron, torchtitan
+
+import meshwright as mw
+from executor.measure.report import load_report
+from planner.plan import Plan
+from planner.plan_files import load_plan
+
+SECONDS = [2.0, *[0.1, 0.1005, 0.0995] * 20]
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(lines: Sequence[str], name: str = "train.log") -> str:
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return str(tmp_path / name)
+
+    return written
+
+
+def arguments(plan: Plan, **changed: object) -> list[str]:
+    """The block of arguments that Megatron-LM prints, of a plan."""
+    layout, model, training = plan.layout, plan.model, plan.training
+    said = {
+        "add_bias_linear": True,
+        "context_parallel_size": layout.cp,
+        "global_batch_size": training.global_batch,
+        "hidden_size": model.hidden_size,
+        "micro_batch_size": layout.mbs,
+        "num_experts": None,
+        "num_layers": model.num_layers,
+        "pipeline_model_parallel_size": layout.pp,
+        "seq_length": training.sequence_length,
+        "tensor_model_parallel_size": layout.tp,
+        "tokenizer_type": "GPT2BPETokenizer",
+        "world_size": layout.num_gpus,
+    } | changed
+    return [
+        "------------------------ arguments ------------------------",
+        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in said.items()),
+        "-------------------- end of arguments ---------------------",
+    ]
+
+
+def test_a_log_becomes_the_report_that_the_other_verbs_take(
+    meshwright, plan_file: Path, write: Write, tmp_path: Path
+) -> None:
+    plan = load_plan(plan_file)
+    log = write([*arguments(plan), *megatron(SECONDS)])
+    report = tmp_path / "measured.json"
+    answer = meshwright("measure", str(plan_file), "--log", log, "-o", str(report))
+    assert answer.code == 0, answer.err
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "61 lines of steps of Megatron-LM" in " ".join(answer.out.split())
+    assert "Left out: 1 warm-up" in answer.out
+    assert answer.err == f"Wrote {report}. Next: meshwright calibrate --from-run {report} -o profile.yaml\n"
+    kept = load_report(report)
+    assert kept.step_seconds == pytest.approx(0.1)
+    assert kept.mfu == pytest.approx(plan.prediction.mfu * plan.prediction.step_seconds / 0.1)
+    assert kept.plan == plan
+    page, chart = tmp_path / "page.html", tmp_path / "accuracy.svg"
+    assert meshwright("plot", "accuracy", str(report), "-o", str(chart)).code == 0
+    assert meshwright("report", str(plan_file), str(report), "-o", str(page), "--time-limit", "1").code == 0
+    assert "Predicted beside measured" in page.read_text()
+    moved = meshwright("calibrate", "--from-run", str(report), "-o", str(tmp_path / "p.yaml"), "--json")
+    assert moved.code == 0, moved.err
+    (run,) = json.loads(moved.out)["runs"]
+    assert run["quantity"] == "step_seconds"
+    assert abs(run["after"]) < abs(run["before"])
+    answer = meshwright("plot", "ranks", str(report), "-o", str(chart))
+    assert answer.code == 2
+    assert "tells nothing of what each rank did" in answer.err
+
+
+def test_another_job_is_named_with_its_lines(meshwright, plan_file: Path, write: Write) -> None:
+    plan = load_plan(plan_file)
+    wrong = arguments(plan, hidden_size=1024, micro_batch_size=77, world_size=16, num_experts=8)
+    log = write([*wrong, *megatron(SECONDS)])
+    answer = meshwright("measure", str(plan_file), "--log", log)
+    assert answer.code == 2
+    for line, name, theirs, ours in (
+        (5, "hidden_size", "1,024", "768"),
+        (6, "micro_batch_size", "77", str(plan.layout.mbs)),
+        (7, "num_experts", "8", "0"),
+        (13, "world_size", "16", "8"),
+    ):
+        assert f"{log}:{line}  {name}: the log has {theirs}, the plan {ours}" in answer.err
+    assert "hint: measure the plan of what ran: meshwright import" in answer.err
+
+
+def test_what_a_log_alone_tells_of_memory_stands_beside_the_plan(
+    meshwright, plan_file: Path, write: Write
+) -> None:
+    answer = meshwright("measure", str(plan_file), "--log", write(torchtitan(SECONDS)), "--json")
+    assert answer.code == 0, answer.err
+    told = {line["quantity"]: line for line in json.loads(answer.out)["comparison"]}
+    assert told["reserved_bytes"]["measured"] == 20.25 * 2**30
+    assert "allocated_bytes" not in told
+    assert "thread_cpu_seconds" not in told
+
+
+def test_traces_put_every_part_beside_its_own(
+    meshwright, plan_file: Path, write: Write, tmp_path: Path
+) -> None:
+    plan = load_plan(plan_file)
+    parts = {"compute": 0.06, "host": 0.005, "dp": 0.03, "optimizer": 0.005}
+    traces = [
+        write_trace(tmp_path / f"trace_rank{rank}.json.gz", plan.layout, rank, parts) for rank in (0, 3)
+    ]
+    report = tmp_path / "measured.json"
+    words = ("measure", str(plan_file), "--log", write(megatron(SECONDS)), "--trace", *map(str, traces))
+    answer = meshwright(*words, "-o", str(report))
+    assert answer.code == 0, answer.err
+    assert "What explains most of it:" in answer.out
+    assert "dp comm takes" in answer.out
+    document = json.loads(meshwright(*words, "--json").out)
+    told = {line["quantity"]: line["measured"] for line in document["comparison"]}
+    for part, seconds in parts.items():
+        name = f"{part}_comm_seconds" if part == "dp" else f"{part}_seconds"
+        assert told[name] == pytest.approx(seconds, abs=0.001)
+    first, *_ = document["explained"]
+    assert first["worth"] == pytest.approx((first["measured"] - first["predicted"]) / 0.1)
+    assert load_report(report).ranks[1].rank == 3
+    alone = mw.measure(plan, trace=traces)
+    assert alone.report.step_seconds == pytest.approx(0.1, rel=0.01)
+
+
+def test_wrong_input_is_refused_in_words(meshwright, plan_file: Path, write: Write, tmp_path: Path) -> None:
+    shop = tmp_path / "shop.yaml"
+    shop.write_text(SHOP)
+    wanted = ("--global-batch", "8192", "-o", str(tmp_path / "shop-plan.yaml"))
+    assert meshwright("plan", str(shop), "dgx-h100", "--gpus", "2", *wanted).code == 0
+    log = write(megatron(SECONDS))
+    refused = {
+        ("measure", str(plan_file)): "there is nothing to measure",
+        ("measure", str(tmp_path / "shop-plan.yaml"), "--log", log): "does not take a recommender",
+        ("measure", str(plan_file), "--trace", log): "is no whole trace",
+        ("measure", str(plan_file), "--log", str(tmp_path)): "cannot read",
+    }
+    for words, said in refused.items():
+        answer = meshwright(*words)
+        assert (answer.code, said in answer.err) == (2, True), (words, answer.err)
+    assert WORK.gpus == load_plan(plan_file).layout.num_gpus
