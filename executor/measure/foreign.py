@@ -18,6 +18,9 @@ from executor.measure.report import (
 )
 from planner.plan import Plan
 
+Peaks = tuple[Mapping[int, float], Mapping[int, float]]
+"""Rank → bytes allocated, and reserved, at its peak."""
+
 
 def foreign_report(
     plan: Plan,
@@ -28,20 +31,10 @@ def foreign_report(
     parts: Mapping[int, Mapping[str, float]] | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:
-    """The report of usual steps of so many `seconds`.
-
-    Args:
-        plan: what ran.
-        seconds: of each usual step.
-        log: where its memory stands; None: only traces were read.
-        steps: the log's usual steps with their losses.
-        parts: rank → seconds of one step by part, of ranks that were traced.
-        notes: what was read, and what was left out.
-    """
-    allocated: Mapping[int, float] = {} if log is None else log.allocated
-    reserved: Mapping[int, float] = {} if log is None else log.reserved
-    known = range(plan.layout.num_gpus)
-    ranks = sorted(parts or {rank for rank in {*allocated, *reserved} if rank in known}) or [0]
+    """The report of usual `steps` of so many `seconds`, with the memory that the `log` tells and, of ranks that were
+    traced, seconds of one step by part; `notes` say what was read."""
+    told: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
+    ranks = sorted(parts or {rank for rank in {*told[0], *told[1]} if rank < plan.layout.num_gpus}) or [0]
     lines = () if steps is None else steps.lines
     course = Course(
         environment=_environment(plan),
@@ -54,25 +47,17 @@ def foreign_report(
     )
     return make_report(
         plan,
-        [
-            _rank(plan, rank, seconds, (parts or {}).get(rank, {}), _peak(rank, allocated, reserved))
-            for rank in ranks
-        ],
+        [_rank(plan, rank, seconds, (parts or {}).get(rank, {}), told) for rank in ranks],
         course,
         stack=plan.stack.name,
     )
 
 
-def _peak(rank: int, allocated: Mapping[int, float], reserved: Mapping[int, float]) -> AllocatorPeak | None:
-    if rank not in allocated and rank not in reserved:
-        return None
-    return AllocatorPeak(allocated=round(allocated.get(rank, 0)), reserved=round(reserved.get(rank, 0)))
-
-
 def _rank(
-    plan: Plan, rank: int, seconds: Sequence[float], parts: Mapping[str, float], peak: AllocatorPeak | None
+    plan: Plan, rank: int, seconds: Sequence[float], parts: Mapping[str, float], told: Peaks
 ) -> RankReport:
     stage = place_along("pp", plan.layout, rank)
+    allocated, reserved = (round(peaks.get(rank, 0)) for peaks in told)
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
     return RankReport(
         rank=rank,
@@ -85,19 +70,14 @@ def _rank(
         parts=dict(parts),
         memory={},
         predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
-        allocator_peak=peak,
+        allocator_peak=AllocatorPeak(allocated=allocated, reserved=reserved)
+        if allocated or reserved
+        else None,
     )
 
 
 def _environment(plan: Plan) -> Environment:
     """What is known of the machine: what the plan says."""
-    gpu = plan.question.cluster.gpu
-    on_cpu = gpu.kind == "cpu"
-    return Environment(
-        torch="",
-        python="",
-        device="cpu" if on_cpu else gpu.name,
-        backend="gloo" if on_cpu else "nccl",
-        world_size=plan.layout.num_gpus,
-        cores=0,
-    )
+    gpu, gpus = plan.question.cluster.gpu, plan.layout.num_gpus
+    device, backend = ("cpu", "gloo") if gpu.kind == "cpu" else (gpu.name, "nccl")
+    return Environment(torch="", python="", device=device, backend=backend, world_size=gpus, cores=0)

@@ -14,26 +14,15 @@ MOST_CAUSES = 3
 _LEAST = 0.002
 """Of the step: smaller differences explain nothing."""
 _CAUSES = {
-    "compute": (
-        "kernels run slower than the profile's: a GPU at its power limit, kernels that are not fused, or another"
-        " attention kernel than planned"
-    ),
-    "host": (
-        "the GPU waits for its host: launches of small kernels, Python, synchronisation; compiling or CUDA graphs"
-        " shorten it"
-    ),
-    "tp_comm": (
-        "tensor-parallel collectives are not hidden as planned, or ranks of a group do not share a node"
-    ),
+    "compute": "kernels are slower than the profile's: power limit, kernels not fused, another attention kernel",
+    "host": "the GPU waits for launches of small kernels, Python or synchronisation; CUDA graphs shorten it",
+    "tp_comm": "tensor-parallel collectives are not hidden as planned, or a group's ranks do not share a node",
     "cp_comm": "keys and values are exchanged beside nothing, or over slower links than planned",
     "ep_comm": "experts are loaded unevenly, or their exchange crosses slower links than planned",
-    "dp_comm": (
-        "gradients or weights are exchanged after compute and not behind it: overlap is off, or the network slower"
-        " than planned"
-    ),
-    "pp_comm": "what stages send is not hidden, or the links between stages are slower than planned",
-    "bubble": "stages wait for one another: uneven stages or microbatches, or fewer microbatches than planned",
-    "offload": "copies to and from host memory are not hidden, or the link to the host is slower than planned",
+    "dp_comm": "gradients or weights are exchanged after compute, not behind it, or the network is slower",
+    "pp_comm": "what stages send is not hidden, or the links between them are slower than planned",
+    "bubble": "stages wait for one another: they are uneven, or have fewer microbatches than planned",
+    "offload": "copies to and from host memory are not hidden, or the host's link is slower than planned",
     "optimizer": "the update is not fused, or not sharded as planned",
     "other": "work that no part of a plan has",
     "data": "steps wait for their batches: more loader workers, or faster storage",
@@ -53,19 +42,15 @@ class Cause:
     """Of the measured step, that a step would be shorter, or longer, if this part were as predicted."""
 
     @property
-    def excess(self) -> float:
-        """Seconds beyond the prediction."""
-        return self.measured - self.predicted
-
-    @property
     def why(self) -> str:
         """The likely cause."""
-        return _CAUSES[self.part] if self.excess > 0 else _SHORTER
+        return _CAUSES[self.part] if self.share > 0 else _SHORTER
 
     @property
     def words(self) -> str:
         """ "dp comm takes 310.0 ms longer, 5.2 % of the step: gradients ..." """
-        much, more = format_seconds(abs(self.excess)), "longer" if self.excess > 0 else "less"
+        much = format_seconds(abs(self.measured - self.predicted))
+        more = "longer" if self.share > 0 else "less"
         label = quantity_label(f"{self.part}_seconds")
         return f"{label} takes {much} {more}, {percent(abs(self.share))} of the step: {self.why}"
 
@@ -82,4 +67,4 @@ def causes(parts: Sequence[ComparedQuantity], step_seconds: float) -> tuple[Caus
         for one in parts
     ]
     large = [one for one in found if abs(one.share) >= _LEAST]
-    return tuple(sorted(large, key=lambda one: -abs(one.excess))[:MOST_CAUSES])
+    return tuple(sorted(large, key=lambda one: -abs(one.share))[:MOST_CAUSES])

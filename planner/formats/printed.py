@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from cost_models.errors import Problem
 from cost_models.measured.logs.reading import Log, Setting
 from cost_models.units import grouped
 from planner.formats.exporter import PARTS, Job
-from planner.formats.table import Argument, table_of
+from planner.formats.table import table_of
 from planner.plan import Plan
 
 GPUS = "gpus"
@@ -17,38 +18,26 @@ _NOTHING = ("none", "null", "", "-1")
 """How trainers print that a size was not given."""
 
 
-def contradictions(log: Log, plan: Plan) -> list[Problem]:
+def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
     """Where the log prints another layout, batch or model than the plan has; settings that say nothing of these are
     passed over, and so are those whose meaning hangs on other settings."""
-    return [*_contradictions(log, plan)]
-
-
-def _contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
-    for one in log.all_settings:
-        field = one.name if _is_field(one.name) else log.format.fields.get(one.name)
+    for one in chain.from_iterable(values.values() for values in log.settings.values()):
+        field = one.name if one.name.partition(".")[0] in (GPUS, *PARTS) else log.format.fields.get(one.name)
         row = rows.get(one.name)
         if field is not None:
             expected = plan.layout.num_gpus if field == GPUS else job.value(field)
         elif (
             row is not None and row.written and not ("mixtures" in row.written and not job.model.has_experts)
         ):
-            expected = _theirs(row, job)
+            expected = row.theirs(job.value(row.field.removeprefix("not ")))
         else:
             continue
         if not _same(one.value, expected):
             yield Problem(
                 f"{one.where}  {one.name}", f"the log has {_shown(one)}, the plan {_words(expected)}"
             )
-
-
-def _is_field(name: str) -> bool:
-    return name == GPUS or name.partition(".")[0] in PARTS
-
-
-def _theirs(row: Argument, job: Job) -> Any:
-    return row.theirs(job.value(row.field.removeprefix("not ")))
 
 
 def _same(printed: str, expected: Any) -> bool:

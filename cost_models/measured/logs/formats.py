@@ -29,16 +29,8 @@ class Printed(Spec):
 
     def read(self, text: str) -> float | None:
         """The number in base units, as `1,234`, `5.6E+00` or `7.8K`; None where the line has none."""
-        found = _compiled(self.pattern).search(text)
+        found = search(self.pattern, text)
         return None if found is None else number(found[1]) * self.unit
-
-
-class MemoryLine(Spec):
-    """A line of its own about memory."""
-
-    mark: str
-    allocated: Printed | None = None
-    reserved: Printed | None = None
 
 
 class Said(Spec):
@@ -63,7 +55,10 @@ class LogFormat(Spec):
     values: dict[str, Printed]
     """Quantity → where it stands in that line: one of `TIMES`, `loss`, `gradient_norm`, `batch` (sequences of a step),
     `allocated` and `reserved` (peaks in bytes)."""
-    memory: MemoryLine | None = None
+    memory_mark: str = ""
+    """Words of a line of its own about memory; empty: there is none."""
+    memory: dict[str, Printed] = Field(default_factory=dict)
+    """`allocated` and `reserved` in that line."""
     disturbed_by: tuple[str, ...] = ()
     """Words of lines after which a step may be slow: checkpoints, evaluation."""
     settings: tuple[str, ...] = ()
@@ -105,11 +100,6 @@ def number(text: str) -> float:
         return math.nan
 
 
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.ASCII)
-
-
 def search(pattern: str, text: str) -> re.Match[str] | None:
     """Where a pattern of a format is in a line."""
-    return _compiled(pattern).search(text)
+    return re.search(pattern, text, re.ASCII)

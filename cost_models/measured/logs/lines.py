@@ -82,12 +82,10 @@ def chunks_of(path: Path) -> Iterator[bytes]:
             problems=[Problem(name, printable(str(error)[:1].lower() + str(error)[1:]))],
             hint="copy it again, or unpack what is whole of it: gzip -dc FILE > log",
         ) from None
-    except OSError as error:
-        raise InputError(f"cannot read `{name}`: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # a null character in the path
-        raise InputError(f"cannot read `{name}`: {error}") from None
+    except (OSError, ValueError) as error:  # which is a null character in the path
+        said = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot read `{name}`: {said.lower()}") from None
 
 
 def _read(file: BufferedIOBase) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
+    return iter(lambda: file.read(_CHUNK), b"")

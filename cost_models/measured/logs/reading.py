@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,11 +65,6 @@ class Log:
     total: str = ""
     disturbed: bool = False
 
-    @property
-    def all_settings(self) -> Iterator[Setting]:
-        """Every value of every setting."""
-        return (one for values in self.settings.values() for one in values.values())
-
 
 def read_logs(paths: Sequence[Path], work: Work) -> Log:
     """Read the logs of one job, in whatever order they are given: those of earlier steps come first.
@@ -78,7 +73,7 @@ def read_logs(paths: Sequence[Path], work: Work) -> Log:
         InputError: a file cannot be read, is of no known trainer, or tells of no step; durations that are none.
     """
     ordered = paths
-    if len(paths) > 1:
+    if len(paths) > 1:  # a pipe is read once
         ordered = [Path(name) for _, name in sorted((_first_step(path), str(path)) for path in paths)]
     logs = {name: Log(format=one) for name, one in formats().items()}
     lines = 0
@@ -118,7 +113,12 @@ def _nothing_found(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
             ],
             hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
         )
-    if started := [log.format for log in logs.values() if _says_sizes(log)]:
+    own = {name: ("gpus", *log.format.fields) for name, log in logs.items()}
+    if started := [
+        log.format
+        for name, log in logs.items()
+        if any("." in one or one in own[name] for one in log.settings)
+    ]:
         one = started[0]
         return InputError(
             f"{named} looks like a log of {one.called}, but has no line of a step",
@@ -142,10 +142,8 @@ def _read(log: Log, text: str, path: Path, place: int, work: Work) -> None:
             log.total = total
             _take_step(log, int(found[1][:12]), text, f"{path}:{place}", work)
         return
-    if one.memory is not None and one.memory.mark in text:
-        for printed, peaks in ((one.memory.allocated, log.allocated), (one.memory.reserved, log.reserved)):
-            if printed is not None:
-                _take_memory(text, printed.read(text), peaks)
+    if one.memory_mark and one.memory_mark in text:
+        _take_memory(log, text, {name: printed.read(text) for name, printed in one.memory.items()})
         return
     if any(words in text for words in one.disturbed_by):
         log.disturbed = True
@@ -160,14 +158,11 @@ def _read(log: Log, text: str, path: Path, place: int, work: Work) -> None:
 
 
 def _take_setting(log: Log, name: str, value: str, where: str) -> None:
-    known = log.settings.get(name)
-    if known is None:
-        if len(log.settings) >= _MOST_SETTINGS:
-            return
-        known = log.settings[name] = {}
-    if value not in known and len(known) < _MOST_VALUES:
-        shown = printable(value.strip(), limit=80)
-        known[value] = Setting(name=name, value=shown, where=printable(where))
+    known = log.settings.get(name, {})
+    full = len(known) >= _MOST_VALUES or (not known and len(log.settings) >= _MOST_SETTINGS)
+    if value not in known and not full:
+        one = Setting(name=name, value=printable(value.strip(), limit=80), where=printable(where))
+        log.settings.setdefault(name, {})[value] = one
 
 
 def _take_step(log: Log, step: int, text: str, where: str, work: Work) -> None:
@@ -197,33 +192,21 @@ def _take_step(log: Log, step: int, text: str, where: str, work: Work) -> None:
         )
     )
     log.disturbed = False
-    _take_memory(text, values.get("allocated"), log.allocated)
-    _take_memory(text, values.get("reserved"), log.reserved)
+    _take_memory(log, text, values)
 
 
 def _seconds(name: str, value: float, work: Work) -> float:
     """Seconds of a step from the quantity that a line has; NaN where it is none."""
-    if name == "seconds":
-        return value
-    if not value > 0:
-        return math.nan
-    done = {
-        "tokens_per_second_per_gpu": work.tokens / work.gpus,
-        "samples_per_second": float(work.sequences),
-        "steps_per_second": 1.0,
-    }
+    if name == "seconds" or not value > 0:
+        return value if name == "seconds" else math.nan
+    done = dict(zip(TIMES[1:], (work.tokens / work.gpus, work.sequences, 1), strict=True))
     return done[name] / value
 
 
-def _take_memory(text: str, size: float | None, peaks: dict[int, float]) -> None:
-    if not size or not 0 < size <= LARGEST:
-        return
+def _take_memory(log: Log, text: str, values: Mapping[str, float | None]) -> None:
     found = search(_RANK, text)
     rank = int(number(found[1] or found[2])) if found else 0
-    if rank in peaks or len(peaks) < _MOST_RANKS:
-        peaks[rank] = max(peaks.get(rank, 0.0), size)
-
-
-def _says_sizes(log: Log) -> bool:
-    """Whether it prints a size by a name that only this trainer has."""
-    return any("." in name or name == "gpus" or name in log.format.fields for name in log.settings)
+    for name, peaks in (("allocated", log.allocated), ("reserved", log.reserved)):
+        size = values.get(name) or 0.0
+        if 0 < size <= LARGEST and (rank in peaks or len(peaks) < _MOST_RANKS):
+            peaks[rank] = max(peaks.get(rank, 0.0), size)

@@ -44,7 +44,8 @@ class Steps:
     kept: list[StepLine] = field(default_factory=list)
     attempts: int = 0
     _every: int = 1
-    _count: int = 0
+    told: int = 0
+    """Lines that were taken."""
     _late: dict[int, StepLine] = field(default_factory=dict)
 
     def add(self, line: StepLine) -> None:
@@ -61,17 +62,12 @@ class Steps:
         self._late[line.step] = line
         if len(self._late) > _LATE:
             del self._late[min(self._late)]
-        if self._count % self._every == 0:
+        if self.told % self._every == 0:
             self.kept.append(line)
-        self._count += 1
+        self.told += 1
         if len(self.kept) > MOST_KEPT:
             self.kept = self.kept[::2]
             self._every *= 2
-
-    @property
-    def told(self) -> int:
-        """Lines that were taken."""
-        return self._count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

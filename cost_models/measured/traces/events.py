@@ -48,7 +48,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         """Raises InputError: the file cannot be read, or is no JSON."""
         self.path = path
-        self._sent = self._since = 0
+        self._since = 0
         self._chunks = chunks_of(path)
         first = next(self._chunks, b"")
         while first and len(first) < _HEAD and (more := next(self._chunks, b"")):

@@ -104,17 +104,13 @@ class Parts:
         for pattern, axis in patterns().groups:
             if axis in there and re.search(pattern, description):
                 return axis
-        seats = [int(one) for one in _NUMBERS.findall(ranks)[:2]]
-        size = said.get("Group size")
-        if len(seats) == 2 and isinstance(size, int):
-            for axis in there:
-                if axis != "ep" and (size, seats[1] - seats[0]) == (
-                    getattr(layout, axis),
-                    stride_of(axis, layout),
-                ):
-                    return axis
-            if size == layout.data_ranks and layout.cp > 1:
-                return "dp"
+        first, *others = [int(one) for one in _NUMBERS.findall(ranks)[:2]] or [0]
+        shape = (said.get("Group size"), others[0] - first if others else 0)
+        for axis in there:
+            if axis != "ep" and shape == (getattr(layout, axis), stride_of(axis, layout)):
+                return axis
+        if layout.cp > 1 and shape[0] == layout.data_ranks:
+            return "dp"
         if "alltoall" in kind.replace("_", ""):
             return "ep" if "ep" in there else "cp" if "cp" in there else ""
         if any(word in kind for word in ("send", "recv")):

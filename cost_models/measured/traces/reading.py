@@ -87,7 +87,7 @@ def _read(path: Path, layout: Layout, *, otherwise: int) -> Traced:
     return Traced(
         rank=rank,
         seconds=whole,
-        parts=dict(split_parts),
+        parts=split_parts,
         steps=steps,
         unknown=dict(sorted(parts.unknown.items(), key=lambda one: -one[1])),
         covered=1 - (seconds[OTHER] + seconds[UNNAMED]) / everything if everything else 0.0,

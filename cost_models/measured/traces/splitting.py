@@ -25,7 +25,6 @@ from cost_models.units import grouped
 KINDS = ("compute", "optimizer", OTHER, *AXES, UNNAMED, "offload")
 """What may run, what counts first at the front."""
 _PP = KINDS.index("pp")
-PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), "offload", "bubble", "optimizer", OTHER)
 MOST_SPANS = 20_000_000
 """Kernels of one trace that are kept, 17 bytes each."""
 
@@ -57,7 +56,9 @@ def split(spans: Spans) -> tuple[float, dict[str, float], int]:
     as one."""
     start, seconds = np.array(spans.start), np.array(spans.seconds)
     kind = np.array(spans.kind, dtype=np.int64)
-    _mark_updates(spans, start + seconds / 2, kind)
+    for began, ended in spans.updates:  # kernels that compute within an update belong to it
+        middle = start + seconds / 2
+        kind[(kind == 0) & (middle >= began) & (middle <= ended)] = KINDS.index("optimizer")
     sends = seconds[kind == _PP]
     shortest = float(sends.min()) if len(sends) else 0.0
     windows = sorted(_windows(spans, start, start + seconds), key=lambda window: window[1] - window[0])
@@ -65,12 +66,6 @@ def split(spans: Spans) -> tuple[float, dict[str, float], int]:
     inside = (start < end) & (start + seconds > begin)
     low, high = np.maximum(start[inside], begin), np.minimum(start[inside] + seconds[inside], end)
     return end - begin, _parts(low, high, kind[inside], end - begin, shortest), len(windows)
-
-
-def _mark_updates(spans: Spans, middle: Array, kind: Ints) -> None:
-    """Kernels that compute within an update belong to it."""
-    for begin, end in spans.updates:
-        kind[(kind == 0) & (middle >= begin) & (middle <= end)] = KINDS.index("optimizer")
 
 
 def _windows(spans: Spans, start: Array, end: Array) -> Iterator[tuple[float, float]]:
@@ -97,7 +92,7 @@ def _parts(low: Array, high: Array, kind: Ints, whole: float, shortest: float) -
         found[name] = float(lengths[here].sum())
         free &= ~here
     waited = max(0.0, found["pp"] - shortest * int((kind == _PP).sum()))
-    parts = dict.fromkeys(PARTS, 0.0) | {f"{axis}_comm": found[axis] for axis in AXES}
+    parts = {f"{axis}_comm": found[axis] for axis in AXES}
     parts |= {name: found[name] for name in ("compute", "optimizer", "offload")}
     parts[OTHER] = found[OTHER] + found[UNNAMED]
     parts |= {"pp_comm": found["pp"] - waited, "bubble": waited}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +26,9 @@ from meshwright.render.words import percent, sentence_list, wrapped
 from planner.formats.printed import contradictions
 from planner.plan import Plan
 
+_HINT = (
+    "Where the time of a step goes only a trace tells: profile two or three steps and give --trace ({}: {})"
+)
 _LEAST_LOST = 0.001
 """Share of the time that is worth a word."""
 _FAR_FROM_THE_LOG = 0.05
@@ -57,16 +60,7 @@ class Measured(Ran):
         return f"meshwright plot accuracy {path}"
 
     def record(self) -> dict[str, Any]:
-        explained = [
-            {
-                "part": one.part,
-                "predicted": one.predicted,
-                "measured": one.measured,
-                "worth": one.share,
-                "cause": one.why,
-            }
-            for one in self.causes
-        ]
+        explained = [asdict(one) | {"cause": one.why} for one in self.causes]
         return super().record() | {"read": dict(self.read), "explained": explained}
 
     def told(self) -> Iterable[str | Table]:
@@ -100,16 +94,11 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     )
     read: dict[str, Any] = {"logs": _named(logs), "traces": _named(traces)}
     if log is not None and steps is not None:
-        read |= {
-            "trainer": log.format.called,
-            "lines": log.steps.told,
-            "left_out": dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {}),
-            "lost_share": steps.lost,
-            "starts": log.steps.attempts + 1,
-        }
-    if traced:
-        read["kernels_known"] = min(one.covered for one in traced)
-    hint = _hint(log) if log is not None and not traced else ""
+        left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
+        read |= {"trainer": log.format.called, "lines": log.steps.told, "left_out": left_out}
+        read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
+    read["kernels_known"] = min((one.covered for one in traced), default=None)
+    hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
     return Measured(report=report, steps=len(seconds), read=read, hint=hint)
 
 
@@ -118,7 +107,7 @@ def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
     training = plan.training
     work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)
     log = read_logs(logs, work)
-    if wrong := contradictions(log, plan):
+    if wrong := [*contradictions(log, plan)]:
         raise InputError(
             f"the log is of another job than the plan ({plan.layout.brief})",
             problems=wrong,
@@ -129,13 +118,6 @@ def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
 
 def _named(paths: Sequence[Path]) -> list[str]:
     return [printable(str(path)) for path in paths]
-
-
-def _hint(log: Log) -> str:
-    return (
-        "Where the time of a step goes only a trace tells: profile two or three steps and give --trace"
-        f" ({log.format.called}: {log.format.profile})"
-    )
 
 
 def _of_the_log(log: Log, logs: Sequence[Path], steps: Usual) -> list[str]:
@@ -163,7 +145,7 @@ def _of_traces(traced: Sequence[Traced], steps: Usual | None) -> list[str]:
     if not traced:
         return []
     ranks, most = sentence_list([grouped(one.rank) for one in traced]), max(one.steps for one in traced)
-    notes = [f"Parts from traces of {counted(len(traced), 'rank')} ({ranks}), {counted(most, 'step')} each"]
+    notes = [f"Parts from {counted(len(traced), 'trace')} (rank {ranks}): {counted(most, 'step')}"]
     slowest = max(one.seconds for one in traced)
     if steps is not None and steps.lines:
         middle = median(line.seconds for line in steps.lines)

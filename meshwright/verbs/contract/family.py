@@ -15,7 +15,6 @@ from meshwright.verbs.contract.answers import (
     EstimateAnswer,
     ImportAnswer,
     LargestAnswer,
-    MeasuredAnswer,
     PlanAnswer,
     RunAnswer,
     SavedAnswer,
@@ -107,13 +106,6 @@ class FindsLargest(Protocol):
 
     def largest(self, options: LargestOptions) -> LargestAsked:
         """Read everything that the largest size is asked with. Raises InputError."""
-
-
-class Measures(Protocol):
-    """A family whose jobs other trainers run, too."""
-
-    def measure(self, plan: Any, logs: Sequence[Path], traces: Sequence[Path]) -> MeasuredAnswer:
-        """What a job of the plan left behind, beside what was predicted. Raises InputError."""
 
 
 class ServesCaches(Protocol):

@@ -64,9 +64,9 @@ def test_the_same_sizes_pass_and_others_are_named(tmp_path: Path, plan: Plan, tr
     path.write_text("\n".join([*said, *WRITERS[trainer]([1.0] * 9)]) + "\n")
     log = read_logs([path], work)
     assert log.settings
-    assert contradictions(log, plan) == []
+    assert [*contradictions(log, plan)] == []
     path.write_text("\n".join([*(_other(one) for one in said), *WRITERS[trainer]([1.0] * 9)]) + "\n")
-    problems = contradictions(read_logs([path], work), plan)
+    problems = [*contradictions(read_logs([path], work), plan)]
     assert {one.where.partition(":")[2].split()[0] for one in problems} <= {
         str(line) for line in range(1, len(said) + 1)
     }

@@ -130,7 +130,7 @@ def test_traces_put_every_part_beside_its_own(
         name = f"{part}_comm_seconds" if part == "dp" else f"{part}_seconds"
         assert told[name] == pytest.approx(seconds, abs=0.001)
     first, *_ = document["explained"]
-    assert first["worth"] == pytest.approx((first["measured"] - first["predicted"]) / 0.1)
+    assert first["share"] == pytest.approx((first["measured"] - first["predicted"]) / 0.1)
     assert load_report(report).ranks[1].rank == 3
     alone = mw.measure(plan, trace=traces)
     assert alone.report.step_seconds == pytest.approx(0.1, rel=0.01)
