@@ -67,10 +67,11 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """A few ids, half of whose rows are there; many whose rows are all there, and many whose rows are all brought up.
+    """A few ids, of whose rows half are there; as many with many more that are there, and many that are all brought up.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """
+    draw = torch.Generator().manual_seed(0)
     ids, width = min(scale.table_ids, len(weights) // (_ROUND + 2)), weights.shape[1]
     below, room = weights[: (_ROUND + 2) * ids].cpu(), 2 * ids
     one_each = torch.ones(ids, dtype=torch.int32, device=watch.device)
@@ -78,16 +79,18 @@ def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measure
     def asked(*rows: Tensor) -> list[Bags]:
         return [Bags(one.to(watch.device), one_each[: len(one)]) for one in rows]
 
-    there = asked(torch.arange(ids))
-    gone = asked(*torch.split(torch.arange(room, room + _ROUND * ids), ids))
-    few = asked(*(torch.cat((torch.arange(_FEW), one.values[:_FEW].cpu())) for one in gone))
+    there = torch.randperm(ids, generator=draw)
+    gone = asked(*torch.split(room + torch.randperm(_ROUND * ids, generator=draw), ids))
+    strange = [one.values[:_FEW].cpu() for one in gone]
+    few = asked(*(torch.cat((there[:_FEW], one)) for one in strange))
+    hit = asked(*(torch.cat((there[:-_FEW], one)) for one in strange))
     for policy in POLICIES:
         cache: HottestRows | CachedSets = (
             CachedSets(below, room, policy, watch.device)
             if policy == "lru"
             else HottestRows(below, torch.arange(room), watch.device)
         )
-        for name, batches in (("miss", gone), ("few", few), ("hit", there)):
+        for name, batches in (("miss", gone), ("few", few), ("hit", hit)):
             timing = watch.on_host(in_turn([partial(cache.look_up, one) for one in batches]), own_clock=True)
             shape = width * _FP32, len(batches[0].values)
             yield timing.row("table", f"{SERVED}{policy}.{name}", float(shape[1]), shape)
