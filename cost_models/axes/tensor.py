@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis
 from cost_models.axes.rule import Rule, Words, dividing, multiplied, refuses, rule_when
 from cost_models.axes.words import Number, Switch
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import NF4_BLOCK
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
+
+Degree = TypeVar("Degree", int, Ints)
 
 
 def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:
@@ -39,6 +43,41 @@ def _sequence_divides(question: Question, layout: Layout) -> Words:
     return Words(f"`sp` splits a sequence of {length} tokens over cp{layout.cp} x tp{layout.tp}")
 
 
+@rule_when("tp keeps quantisation blocks whole", lambda q, x: _splits_blocks(q, x.tp, x.etp))
+def _blocks_are_whole(question: Question, layout: Layout) -> Words:
+    etp = layout.etp or layout.tp
+    rows = [(name, width // degree) for name, width, degree in _cut_rows(question, layout.tp, etp)]
+    which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in rows if cut % NF4_BLOCK)
+    what = (
+        f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
+    )
+    return Words(f"{what} {which}", "use a smaller tp, or --base-precision int8")
+
+
+def _cut_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
+    """Matrices kept in nf4 whose rows ranks share, the length of a row, and over how many; between rows any cut will
+    do."""
+    model, tuning = question.model, question.training.tuning
+    if tuning is None or tuning.base != "nf4":
+        return []
+    found = [("o", model.attended_size, tp)]
+    if model.moe_share < 1:
+        found.append(("down", model.ffn_hidden_size, tp))
+    if model.moe_share:
+        found.append(("experts", model.moe_ffn_hidden_size, etp))
+    if model.shared_expert_ffn_hidden_size:
+        found.append(("down", model.shared_expert_ffn_hidden_size, tp))
+    return found
+
+
+def _splits_blocks(question: Question, tp: Ints, etp: Ints) -> Bools:
+    """(N,): whether some block lies on two ranks."""
+    split = np.zeros(len(tp), dtype=np.bool_)
+    for _, width, degree in _cut_rows(question, tp, etp):
+        split |= np.fmod(width, multiplied(degree, np.full(len(tp), NF4_BLOCK))) != 0
+    return split
+
+
 TP = Axis(
     word=Number(),
     text="Ranks that split every matrix of a block.",
@@ -54,6 +93,7 @@ TP = Axis(
             lambda model: model.shared_expert_ffn_hidden_size,
             "columns of the shared experts",
         ),
+        _blocks_are_whole,
     ),
     touches=frozenset({"states", "blocks"}),
 )

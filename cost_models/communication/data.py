@@ -25,6 +25,7 @@ from cost_models.communication.collectives import (
 from cost_models.communication.topology import AxisGroups, Groups, ReplicaGroups
 from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
 from cost_models.operators.block import block_operators
+from cost_models.operators.tuning import WHOLE, Tuned
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
@@ -56,14 +57,16 @@ def data_seconds(
     groups: ReplicaGroups,
     module_parameters: Array,
     owners: Array | float = 1.0,
+    of: Tuned = WHOLE,
 ) -> DataSeconds:
-    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each.
+    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each, trained as `of` says.
 
     Where the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 where one owns several.
     """
     stack, profile = question.stack, question.hardware
-    weights = module_parameters * question.training.element_bytes
-    gradients = module_parameters * STATE_BYTES[stack.reduce_dtype or gradient_dtype(question)]
+    element = question.training.element_bytes
+    weights = module_parameters * of.share * element
+    gradients = module_parameters * of.share * STATE_BYTES[stack.reduce_dtype or gradient_dtype(question)]
     zero = columns.zero
     scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
     if (groups.copies.size > 1).any():
@@ -72,8 +75,15 @@ def data_seconds(
     reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
-    pieced = gather if pieces == 1 else pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
-    updated = broadcasts_seconds(weights, owners, groups.shard, profile) if stack.updates_by_owner else gather
+    whole, pieced = module_parameters * (element * of.share + of.frozen), gather
+    if pieces != 1 or of is not WHOLE:
+        pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
+    updated = gather
+    if of is not WHOLE:  # of what is frozen no gradient is reduced, and no weight is sent but to compute with
+        trains = np.asarray(of.share) > 0
+        reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
+    elif stack.updates_by_owner:
+        updated = broadcasts_seconds(weights, owners, groups.shard, profile)
     each_microbatch = reduces_every_microbatch(question, columns)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))

@@ -27,11 +27,11 @@ from cost_models.compute.measured_operators import (
     measured_block,
 )
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
-from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import parameters
 from cost_models.operators.record import Gemm
 from cost_models.operators.routing import routing_traffic
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic
+from cost_models.operators.tuning import job_operators, trained_weights
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 
@@ -104,7 +104,8 @@ def _recomputed(
     nothing needs its output again.
     """
     stack = question.stack
-    gemms = [(one, one.gemm) for one in block_operators(question.model) if one.gemm is not None]
+    operators = job_operators(question.model, question.training.tuning)
+    gemms = [(one, one.gemm) for one in operators if one.gemm is not None]
 
     def local(gemm: Gemm) -> LocalGemm:
         return local_gemm(question, columns, gemm)
@@ -129,7 +130,8 @@ def _recomputed(
 
 def _routed_again(question: Question, columns: LayoutColumns, device: Device) -> Array:
     """(N,) seconds to route copies and activate experts once more."""
-    redone = [one for one in block_operators(question.model) if "experts" in one.redone_by]
+    operators = job_operators(question.model, question.training.tuning)
+    redone = [one for one in operators if "experts" in one.redone_by]
     moved = [block_traffic(question, columns, redone), routing_traffic(question, columns)]
     seconds = [_traffic_seconds(traffic, device, backward=False) for traffic in moved if traffic is not None]
     total: Array = np.sum(seconds, axis=0)
@@ -180,7 +182,7 @@ def _other_operators(question: Question, columns: LayoutColumns, device: Device)
 def _accumulation_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
     """(N,) seconds to add a microbatch's weight gradients to what is there."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    weights = counts.block + counts.experts
+    weights = trained_weights(question, columns, counts.block, counts.experts)
     if has_measured_operators(question):
         return accumulation_seconds(question, columns, weights)
     return gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
@@ -191,7 +193,8 @@ def _gathering_seconds(question: Question, columns: LayoutColumns, device: Devic
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     weights = counts.block + counts.experts
     if not has_measured_operators(question):
-        forward, backward = copied_bytes(question, columns)
+        trained = trained_weights(question, columns, counts.block, counts.experts) / weights
+        forward, backward = copied_bytes(question, columns, trained)
         return forward * weights / device.memory_rate, backward * weights / device.memory_rate
     copied = gathering_seconds(question, columns, weights)
     return copied.forward, copied.backward

@@ -39,6 +39,8 @@ class LocalGemm:
     batch: Array | float
     matrices: int
     """Joined in the outputs."""
+    stored_bytes: float | None = None
+    """Of an element that is first made as wide as products read it."""
 
 
 def matrix_seconds(
@@ -58,15 +60,16 @@ def _matrix_seconds(
 ) -> tuple[Array, Array, Array, Array]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide = device_of(question, wide=True)
-    for one in product_operators(question.model, joined=question.stack.joins_parallel_products):
+    joined, tuning = question.stack.joins_parallel_products, question.training.tuning
+    for one in product_operators(question.model, joined=joined, tuning=tuning):
         if one.gemm is not None:
-            runs_on = wide if one.gemm.router else device
+            runs_on = wide if one.gemm.router or one.gemm.adapter else device
             local = local_gemm(question, columns, one.gemm)
             cast_by_norm = question.stack.transformer_engine and one.gemm.behind_norm
             forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
-            both, towards_weight = _backward_seconds(local, runs_on)
+            both, towards_weight = _backward_seconds(local, runs_on, trained=one.trained)
             if one.gemm.routed:
-                read, added = _weights_apart(question, local)
+                read, added = _weights_apart(question, local, trained=one.trained)
                 forward = forward + one.share * read
                 both, towards_weight = both + read + added, towards_weight + added
             if one.gemm.from_latent and question.stack.recomputes_latent_heads:
@@ -77,7 +80,9 @@ def _matrix_seconds(
     return forward, backward, weight, column_weight
 
 
-def _weights_apart(question: Question, local: LocalGemm) -> tuple[Array | float, Array | float]:
+def _weights_apart(
+    question: Question, local: LocalGemm, *, trained: bool
+) -> tuple[Array | float, Array | float]:
     """(N,) seconds in which products of experts move weights, and gradients where they add to these, and nothing else.
 
     Each expert's product is a kernel of its own, over few rows: it waits for the first of its weights, and once it has
@@ -90,7 +95,7 @@ def _weights_apart(question: Question, local: LocalGemm) -> tuple[Array | float,
     weights = local.inputs * local.outputs * local.batch
     rate = _EXPERT_BANDWIDTH * question.cluster.gpu.memory_bandwidth
     gradient = STATE_BYTES[gradient_dtype(question)] if fuses_accumulation(question) else 0.0
-    return question.training.operand_bytes * weights / rate, 2 * gradient * weights / rate
+    return question.training.operand_bytes * weights / rate, 2 * gradient * trained * weights / rate
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
@@ -108,19 +113,30 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
         outputs=np.asarray(gemm.width / degree if gemm.split == "columns" else float(gemm.width)),
         batch=batch,
         matrices=len(gemm.outputs),
+        stored_bytes=gemm.stored_bytes,
     )
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
     """(N,) seconds with the casts of its operands; a norm may hand over its input cast."""
     inputs, weights = local.rows * local.inputs, local.outputs * local.inputs
-    return product_seconds(local, device) + forward_cast_seconds(
+    seconds = product_seconds(local, device) + forward_cast_seconds(
         inputs * local.batch,
         weights * local.batch,
         device,
         matrices=local.matrices,
         cast_by_norm=cast_by_norm,
     )
+    return seconds if local.stored_bytes is None else seconds + _widening_seconds(local, device)
+
+
+def _widening_seconds(local: LocalGemm, device: Device) -> Array:
+    """(N,) seconds in which frozen matrices are read as they are kept and written as wide as products read them: in a
+    kernel for each, before each product (bitsandbytes 0.50, autograd/_functions.py, `MatMul4Bit`)."""
+    elements = local.outputs * local.inputs * local.batch
+    moved = elements * ((local.stored_bytes or 0.0) + device.element_bytes)
+    seconds: Array = local.matrices * device.profile.kernel_seconds + moved / device.memory_rate
+    return seconds
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
@@ -128,11 +144,15 @@ def product_seconds(local: LocalGemm, device: Device) -> Array:
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
-def _backward_seconds(local: LocalGemm, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of dgrad, wgrad and the casts of their operands, and of wgrad alone."""
+def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
+    """(N,) seconds of dgrad, of wgrad where a matrix is trained and of the casts of their operands; of wgrad alone."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
-    weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
+    weight = np.zeros(len(rows))
+    if trained:
+        weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
     casts = backward_cast_seconds(
         rows * inner * batch, out * inner * batch, rows * out * batch, device, matrices=local.matrices
     )
+    if local.stored_bytes is not None:
+        casts = casts + _widening_seconds(local, device)
     return gemm_seconds(rows, inner, out, device, batch) + weight + casts, weight

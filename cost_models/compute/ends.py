@@ -61,10 +61,11 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
-    head_weight = gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
+    trains = question.training.tuning is None
+    head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     return EndSeconds(
         embedding_forward=others.embedding_forward,
-        embedding_backward=others.embedding_backward,
+        embedding_backward=others.embedding_backward * trains,
         head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device),
         head_backward=others.head_backward + gemm_seconds(tokens, width, vocabulary, device) + head_weight,
         head_weight=head_weight,

@@ -21,11 +21,11 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
-from cost_models.operators.block import block_operators
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
+from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
 from cost_models.specs.model.transformer_shape import Norm
@@ -75,11 +75,12 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         gradients = np.where((stored > element) | compiled, element, 0.0)
     released = element if stack.releases_logits and not stack.fused_loss else 0.0
     chunked = chunks_loss(question, columns)
+    trains = training.tuning is None  # only the output matrix's gradient wants what it read
     return ActivationBytes(
         block=np.stack([block.none, block.selective, element * stream], axis=-1),
         mlp=block.mlp,
         embedding=_MASK_BYTES * stream if question.dropout > 0 else np.zeros(len(columns)),
-        head=stream * _norm_bytes(question, model.norm) + element * entered,
+        head=stream * _norm_bytes(question, model.norm) + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
@@ -101,6 +102,7 @@ def _chunked_loss(question: Question, hidden: Array) -> Array:
     element = question.training.element_bytes if compiles_chunks(question) else _FP32
     chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
     matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
+    matrix = matrix if question.training.tuning is None else 0.0
     return hidden + matrix + chunk
 
 
@@ -116,7 +118,7 @@ class _Block:
 def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block:
     """Without recomputation, under the stack's selective policy, and the MLP's half; `entered` is the block's input."""
     stack = question.stack
-    operators = block_operators(question.model)
+    operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _KEPT[one.kind](question, one)) for one in operators if one.kind in _KEPT]
 
     def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
@@ -141,12 +143,17 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
 
 
 def _input(question: Question, operator: Operator) -> Amount:
-    """What a matrix multiplies, for wgrad, unless another operator keeps the same: in fp8 and fp4 as multiplied.
+    """What a matrix that is trained multiplies, for wgrad, unless another operator keeps the same: in fp8 and fp4 as
+    multiplied. An adapter keeps its input in 16 bits, dropped out with its mask.
 
     Latents stay in 16 bits. The core keeps its output in 16 bits besides, for its own backward pass.
     """
+    if not operator.trained or operator.gemm is None:
+        return {}
     training, reads = question.training, operator.reads
-    cast = question.stack.fp8_saves_inputs and training.narrow
+    if operator.drops_input:
+        return {reads.place: (training.element_bytes + _MASK_BYTES) * reads.width}
+    cast = question.stack.fp8_saves_inputs and training.narrow and not operator.gemm.adapter
     if operator.shares_input and not (cast and operator.reads_core):
         return {}
     narrow = cast and reads.place != "stream"

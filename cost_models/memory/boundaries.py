@@ -14,9 +14,9 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, runs_behind
-from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
 
@@ -76,8 +76,10 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside.
     """
-    model, element = question.model, question.training.element_bytes
-    waiting = [one for one in block_operators(model) if one.weights and not one.shares_gradient]
+    model, training = question.model, question.training
+    element, tuning = training.element_bytes, training.tuning
+    own = [one for one in job_operators(model, tuning) if one.trained]
+    waiting = [one for one in own if one.weights and not one.shares_gradient]
     outputs = [(one.share, one.returns) for one in waiting if one.returns is not None]
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * (padded_vocabulary(model, columns.tp) / columns.tp)
@@ -86,5 +88,5 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
         block=on_rank(
             question, columns, added((share, {one.place: element * one.width}) for share, one in outputs)
         ),
-        head=element * (head + normed),
+        head=element * (head + normed) * (tuning is None),
     )

@@ -7,19 +7,24 @@ d is the size of the shard group: with context parallelism d·c ranks, with hybr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import total_parameters
+from cost_models.operators.tuning import Part, Tuned, job_operators, trained_parameters, tuned
 from cost_models.question import Question
-from cost_models.specs.training import STATE_BYTES
+from cost_models.specs.training import STATE_BYTES, OptimizerName
 
-MOMENTS = {"adamw": 2, "lamb": 2, "sgd": 0}
+MOMENTS: Mapping[OptimizerName, int] = {"adamw": 2, "lamb": 2, "sgd": 0, "muon": 1}
+"""Of each parameter; `muon` has Adam's two of embedding and head."""
+_8BIT_MOMENTS = 2 * (1.0 + 4.0 / 256)
+"""Both in a byte, with a scale in fp32 for each block of 256 (bitsandbytes 0.50, optim/optimizer.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +72,88 @@ ALL_HELD = Held()
 
 
 def state_bytes(
-    question: Question, columns: LayoutColumns, *, experts: bool = False, held: Held = ALL_HELD
+    question: Question,
+    columns: LayoutColumns,
+    *,
+    experts: bool = False,
+    ends: bool = False,
+    held: Held = ALL_HELD,
 ) -> StateBytes:
-    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts or of everything else."""
+    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts, of embedding and head, or of
+    everything else; of a fine-tuning job so many for each parameter that the model has."""
+    part: Part = "experts" if experts else "ends" if ends else "block"
+    own = _trained_bytes(question, columns, part, held)
+    if question.training.tuning is None:
+        return own
+    return _beside_frozen(question, columns, own, tuned(question, columns, part), experts=experts)
+
+
+def _beside_frozen(
+    question: Question, columns: LayoutColumns, own: StateBytes, beside: Tuned, *, experts: bool
+) -> StateBytes:
+    """Of the share that is trained, and of frozen weights, which are only kept: by shard, and gathered, as `own` are.
+
+    A trainer gathers quantised weights as they are kept, and makes each matrix 16 bits wide where it is used.
+    """
+    ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
+    sharded = _is_sharded(question, columns, ranks, experts)
+    whole = np.where(columns.zero == 3, 0.0, 1.0)
+    shards_are_weights = sharded & (question.stack.fully_shard or not question.stack.master_weights)
+    kept = np.where(shards_are_weights, 1 / ranks + whole, np.where(columns.zero == 3, 1 / ranks, 1.0))
+    frozen = {
+        "weights": beside.frozen * kept,
+        "gathered": beside.frozen * np.where(sharded & (columns.zero == 3), 1.0, 0.0),
+        "stored": beside.frozen * np.where(shards_are_weights, 1 / ranks, kept),
+    }
+    names = [field.name for field in fields(StateBytes)]
+    return StateBytes(**{name: beside.share * getattr(own, name) + frozen.get(name, 0.0) for name in names})
+
+
+def moment_bytes(question: Question, part: Part = "block") -> float:
+    """Bytes of optimizer moments for each parameter that is trained."""
+    training = question.training
+    moment = STATE_BYTES[training.moment_dtype or training.state_dtype]
+    match training.optimizer:
+        case "adamw-8bit" | "paged-adamw-8bit":
+            return _8BIT_MOMENTS
+        case "adafactor":
+            return _factored_bytes(question, part)
+        case "muon" if part == "ends":
+            return MOMENTS["adamw"] * moment
+        case optimizer:
+            return MOMENTS[optimizer] * moment
+
+
+def ends_apart(question: Question) -> bool:
+    """Whether a parameter of embedding and head has other states than one of a block."""
+    training = question.training
+    return training.tuning is not None or training.optimizer in ("adafactor", "muon")
+
+
+def _factored_bytes(question: Question, part: Part) -> float:
+    """Of a matrix (in, out) the mean squares of its rows and of its columns, in fp32, for each of its elements; what is
+    no matrix is left out."""
+    model = question.model
+    matrices = [(float(model.vocab_size), float(model.hidden_size))]
+    if part != "ends":
+        trained = [one for one in job_operators(model, question.training.tuning) if one.gemm and one.trained]
+        gemms = [one.gemm for one in trained if one.gemm]
+        matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]
+    sums, elements = (sum(map(of, matrices)) for of in (sum, lambda sides: sides[0] * sides[1]))
+    return 4.0 * sums / elements
+
+
+def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held: Held) -> StateBytes:
+    """Bytes per parameter that is trained."""
     stack, training = question.stack, question.training
+    experts = part == "experts"
     compute = training.element_bytes
     mixed = training.precision != "fp32"
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = MOMENTS[training.optimizer] * STATE_BYTES[training.moment_dtype or training.state_dtype]
+    moments = moment_bytes(question, part)
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
-    sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
+    sharded = _is_sharded(question, columns, ranks, experts)
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
     others = (columns.expert_replicas if experts else columns.replicas) > 1
     bucketed = np.where(stack.reducer_buckets & (columns.zero == 0) & others, compute * mixed, 0.0)
@@ -131,7 +207,7 @@ def _weights_and_master(
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
     """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
     ranks = columns.expert_shard if experts else columns.shard
-    sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
+    sharded = _is_sharded(question, columns, ranks, experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 
@@ -144,8 +220,15 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     group = question.stack.update_group
     if group is None:
         return np.full(len(columns), each)
-    held = total_parameters(question.whole or question.model) / (columns.tp * columns.pp * columns.ep * shard)
+    model, tuning = question.whole or question.model, question.training.tuning
+    trained = total_parameters(model) if tuning is None else trained_parameters(model, tuning)
+    held = trained / (columns.tp * columns.pp * columns.ep * shard)
     return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
+
+
+def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
+    """(N,): whose weights or gradients are cut up."""
+    return (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
 
 
 def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> Bools:

@@ -22,8 +22,11 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     return moved * added_share(question, columns)
 
 
-def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes per parameter, forward and backward, that a rank moves itself around collectives over its replicas.
+def copied_bytes(
+    question: Question, columns: LayoutColumns, trained: Array | float = 1.0
+) -> tuple[Array, Array]:
+    """(N,) bytes per parameter, forward and backward, that a rank moves itself around collectives over its replicas,
+    where so many (N,) of each are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read, and written
     in the type they are reduced in, so many times as often as they are reduced.
@@ -38,7 +41,7 @@ def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Arr
     each = reduces_every_microbatch(question, columns)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
     passes = stack.gradient_passes / np.where(each, 1, microbatches)
-    gradients = np.where(columns.replicas > 1, once * passes, 0.0)
+    gradients = trained * np.where(columns.replicas > 1, once * passes, 0.0)
     return weights, weights + gradients
 
 

@@ -5,7 +5,7 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 
     forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
     forward, output layer  2·T·h·V
-    backward               twice the forward
+    backward               twice the forward; of what is frozen once, towards inputs alone
 
 - **MFU** = model FLOPs of a step / (step time × GPUs × peak). Recomputed work does not count.
 - **Causal MFU** = as MFU, of the scores that a causal mask or a window leaves only: what has to be computed. An 8B's
@@ -29,9 +29,11 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import TuningSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +46,27 @@ class ForwardFlops:
     """Scores and weighted values of one block."""
     head: float
     """Output layer."""
+    adapters: float
+    """Of the adapters of one block."""
     projection: float
     """Joins a token's state with the next token before a block that predicts a further one."""
 
     @property
     def block(self) -> float:
         """One block."""
-        return self.block_matrices + self.block_attention
+        return self.block_matrices + self.block_attention + self.adapters
 
 
-def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> ForwardFlops:
+def forward_flops(
+    model: TransformerSpec, sequence_length: int, tp: int = 1, tuning: TuningSpec | None = None
+) -> ForwardFlops:
     """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
+    adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * (model.query_size + model.attended_size),
+        adapters=sequence_length * sum(one.share * one.flops for one in adapters),
         head=2.0 * sequence_length * model.hidden_size * float(padded_vocabulary(model, tp)),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,
     )
@@ -66,14 +74,16 @@ def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
-    one = forward_flops(model, training.sequence_length, tp)
+    one = forward_flops(model, training.sequence_length, tp, training.tuning)
     further = model.further_tokens * (one.block + one.head + one.projection)
-    return 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
+    spared = 0.0 if training.tuning is None else model.num_layers * one.block_matrices + one.head
+    every = 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
+    return every - training.global_batch * spared
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
-    one = forward_flops(model, training.sequence_length, tp)
+    one = forward_flops(model, training.sequence_length, tp, training.tuning)
     left_out = 1.0 - model.unmasked(training.sequence_length) / model.attended(training.sequence_length)
     blocks = model.num_layers + model.further_tokens
     masked = 3.0 * training.global_batch * blocks * one.block_attention * left_out
@@ -82,7 +92,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 
 def recomputed_flops(model: TransformerSpec, training: TrainingSpec, layout: Layout) -> float:
     """FLOPs that a placed layout spends again in the backward pass of one step."""
-    one = forward_flops(model, training.sequence_length, layout.tp)
+    one = forward_flops(model, training.sequence_length, layout.tp, training.tuning)
     per_policy: dict[Recompute, float] = {"none": 0.0, "selective": one.block_attention, "full": one.block}
     blocks_P = blocks_by_policy(layout.layers, layout.stage_recompute).sum(axis=0).tolist()
     again = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.operators.block import block_operators
 from cost_models.operators.record import Operator
+from cost_models.operators.tuning import job_operators
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import TuningSpec
 
 
-def product_operators(model: TransformerSpec, *, joined: bool) -> tuple[Operator, ...]:
+def product_operators(
+    model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
+) -> tuple[Operator, ...]:
     """The operators of a block that multiply matrices; `joined`, those of a parallel block as one where they can be.
 
-    A mixture and latent attention stay apart, as do inputs that two norms make.
+    A mixture, latent attention and matrices with adapters stay apart, as do inputs that two norms make.
     """
-    products = tuple(one for one in block_operators(model) if one.gemm is not None)
-    if not (joined and model.parallel_block) or model.moe_share or model.latent_attention is not None:
+    products = tuple(one for one in job_operators(model, tuning) if one.gemm is not None)
+    apart = model.moe_share or model.latent_attention is not None or tuning is not None
+    if not (joined and model.parallel_block) or apart:
         return products
     into, out_of, up, down = products
     read = (_joined(into, up),) if model.parallel_norms == 1 else (into, up)

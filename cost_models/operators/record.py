@@ -13,7 +13,9 @@ from typing import Any, Literal
 from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import SelectiveDrops
 
-Kind = Literal["gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout"]
+Kind = Literal[
+    "gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout", "adapter"
+]
 """What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
@@ -63,6 +65,10 @@ class Gemm:
     """The block ends with it: recomputation that stops early does without."""
     kept_share: float = 0.0
     """Share of it that need not run again where every other product is kept."""
+    adapter: bool = False
+    """Of low rank, beside a frozen matrix: never in fp8."""
+    stored_bytes: float | None = None
+    """Of an element of a frozen matrix kept in fewer bits, which each product first makes 16 bits wide."""
 
     @property
     def width(self) -> int:
@@ -109,6 +115,10 @@ class Operator:
     """Selective recompute policies that drop what it keeps and run it again."""
     kept: Tensor | None = None
     """What of its output a policy keeps that keeps every other product."""
+    trained: bool = True
+    """Its parameters have gradients and optimizer states."""
+    drops_input: bool = False
+    """Its input is dropped out before: a copy of its own."""
 
 
 def multiply(

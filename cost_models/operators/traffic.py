@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import added, on_rank
 from cost_models.operators.record import Kind, Operator, Tensor
+from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 
@@ -51,7 +51,8 @@ def block_traffic(
     question: Question, columns: LayoutColumns, operators: Sequence[Operator] | None = None
 ) -> Traffic:
     """Norms, residual additions, dropout, rotary and activation of one block, or of some of its operators."""
-    chosen = block_operators(question.model) if operators is None else operators
+    every = job_operators(question.model, question.training.tuning)
+    chosen = every if operators is None else operators
     moved = [(one, _MOVED[one.kind](question, one)) for one in chosen if one.kind in _MOVED]
     forward = added((one.share * m.forward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
     backward = added((one.share * m.backward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
@@ -134,6 +135,12 @@ def _dropout(question: Question, dropout: Operator) -> _Moved:
     return _Moved((0.0 if question.stack.fused_elementwise else passes) + _MASK, passes + _MASK)
 
 
+def _adapter(question: Question, adapter: Operator) -> _Moved:
+    """Scales what B returns and adds it to the matrix's; backward scales its gradient, and two meet at an input."""
+    element = question.training.element_bytes
+    return _Moved(5 * element, 2 * element, 2) if adapter.inputs else _Moved(0.0, 3 * element, 0.5)
+
+
 _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
     "gemm": _bias,
     "core": _around_core,
@@ -142,6 +149,7 @@ _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
     "activation": _activation,
     "residual": _residual,
     "dropout": _dropout,
+    "adapter": _adapter,
 }
 
 

@@ -32,6 +32,7 @@ from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import Parameters, parameters
+from cost_models.operators.tuning import Part, tuned
 from cost_models.question import Question
 
 Term = dict[str, Array]
@@ -236,18 +237,19 @@ def _links_of(pieces: Pieces) -> Links:
     held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
 
-    def seconds(module: Array, tensors: float) -> DataSeconds:
+    def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
         owners = owners_of(columns, module, held, tensors)
-        return data_seconds(question, columns, groups.data, module, owners)
+        return data_seconds(question, columns, groups.data, module, owners, tuned(question, columns, part))
 
-    block = seconds(counts.block, matrices)
+    block = seconds(counts.block, matrices, "block")
     if question.model.moe_share:  # experts have fewer replicas than the rest
-        block = block + data_seconds(question, columns, groups.experts, counts.experts)
+        of = tuned(question, columns, "experts")
+        block = block + data_seconds(question, columns, groups.experts, counts.experts, of=of)
     return Links(
         groups=mesh,
         block=block,
-        embedding=seconds(counts.embedding, 1.0) if pieces.whole else none,
-        head=seconds(head, 1.0) if pieces.whole else none,
+        embedding=seconds(counts.embedding, 1.0, "ends") if pieces.whole else none,
+        head=seconds(head, 1.0, "ends") if pieces.whole else none,
         norms=norms_seconds(question, columns, groups),
     )
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
 from cost_models.estimate import Breakdown
-from cost_models.memory.states import MOMENTS
+from cost_models.memory.states import moment_bytes
 from cost_models.operators.parameters import total_parameters
+from cost_models.operators.tuning import trained_parameters
 from cost_models.question import Question
 from cost_models.reliability.resuming import Resume, resume_of
 from cost_models.reliability.starting import start_up
@@ -77,10 +78,12 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
 
 
 def checkpoint_bytes(question: Question) -> float:
-    """Bytes of weights, master weights and moments: 14 a parameter with Adam in 16 bits over fp32."""
+    """Bytes of weights, master weights and moments: 14 a parameter with Adam in 16 bits over fp32; of adapters alone
+    where all else is frozen."""
     training = question.training
     state = STATE_BYTES[training.state_dtype]
-    moment = STATE_BYTES[training.moment_dtype or training.state_dtype]
     master = state if training.element_bytes < 4 else 0.0
-    each = training.element_bytes + master + moment * MOMENTS[training.optimizer]
+    each = training.element_bytes + master + moment_bytes(question)
+    if training.tuning is not None:
+        return trained_parameters(question.model, training.tuning) * each
     return total_parameters(question.model) * each

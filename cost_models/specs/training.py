@@ -9,10 +9,11 @@ from pydantic import Field
 from cost_models.base import GpuCount, LargeInt, Spec
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import NARROW, Precision
+from cost_models.specs.tuning import TuningSpec
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
-OptimizerName = Literal["adamw", "sgd", "lamb"]
+OptimizerName = Literal["adamw", "sgd", "lamb", "adamw-8bit", "paged-adamw-8bit", "adafactor", "muon"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
@@ -30,7 +31,10 @@ class TrainingSpec(Spec):
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
-    """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020)."""
+    """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020).
+    `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022); paged ones move to host memory where the device is
+    full, which is not priced. `adafactor` keeps sums of rows and columns (Shazeer & Stern 2018), `muon` one moment of a
+    block's parameters and Adam's of embedding and head (Jordan et al. 2024)."""
     gradient_dtype: StateDtype | None = None
     """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"
@@ -44,6 +48,8 @@ class TrainingSpec(Spec):
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Tokens to train on: they give the days to finish."""
+    tuning: TuningSpec | None = None
+    """Adapters that are trained beside a frozen model; None: every parameter is trained."""
 
     @property
     def tokens_per_step(self) -> int:

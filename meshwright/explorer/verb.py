@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument, flag, said
-from meshwright.inputs.options import Failures, Limits, Request, tokens_flag
+from meshwright.inputs.options import TUNING, Failures, Limits, Request, tokens_flag
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import option_word, require_verb, verbs_of_model
 
@@ -43,7 +43,7 @@ class ExploreOptions(Limits, Failures, Request):
     port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, least=1, most=65535)
 
 
-_HIDDEN = ("dropout", "optimizer", "together", "max_memory", "confidence", "host_memory")
+_HIDDEN = ("dropout", "optimizer", *TUNING, "together", "max_memory", "confidence", "host_memory")
 
 
 @command(ExploreOptions, name="explore", shows=("quiet",), hides=_HIDDEN)

@@ -27,6 +27,8 @@ TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
 
+TUNING = ("task", "rank", "targets", "base_precision")
+"""Options of a job that say what is fine-tuned."""
 AUTO = "auto"
 """Of `--every`: as often as is best."""
 
@@ -64,7 +66,15 @@ class Job:
         kind=float,
         panel="job",
     )
-    optimizer: str | None = flag("NAME", "adamw (default), lamb or sgd.", panel="job")
+    optimizer: str | None = flag(
+        "NAME", "adamw (default), adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
+    )
+    task: str | None = flag("TASK", "full (default), lora or qlora.", panel="job")
+    rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, least=1, panel="job")
+    targets: str | Sequence[str] | None = flag(
+        "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
+    )
+    base_precision: str | None = flag("TYPE", "Of frozen matrices: bf16, int8 or nf4.", panel="job")
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", panel="job"
     )
@@ -195,6 +205,8 @@ class Goal(Failures):
     )
     """None: the cost where there is a price, else time."""
     tokens: str | float | None = tokens_flag("objective")
+    samples: str | int | None = flag("N", "Samples to train on, each a sequence.", panel="objective")
+    epochs: float | None = flag("N", "Times that samples are gone through.", kind=float, panel="objective")
     price: str | float | Sequence[float] | None = flag(
         "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective"
     )

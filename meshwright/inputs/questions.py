@@ -27,6 +27,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
+from meshwright.inputs.tuning import fine_tuned, with_tuning
 from planner.formats.trainers import require_own_stack, trainer_named
 
 MOST_HOST_MEMORY = 1e15
@@ -44,7 +45,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     model = problems.read(lambda: _model(request.model))
     cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
     host_memory = problems.read(lambda: read_host_memory(request.host_memory))
-    training = problems.read(lambda: _training(request))
+    training = problems.read(lambda: with_tuning(_training(request), request))
     named = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if named is not None and trainer is not None:
@@ -61,11 +62,14 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     cluster = with_host_memory(cluster, host_memory)
     spec, training = changed(model.spec, training, request.changes)
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
+    on_cpu = any(one.gpu.kind == "cpu" for one in getattr(cluster, "pools", (cluster,)))
+    spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
+    stack = stack or usual
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    return question, (*model.assumptions, *_read_as(request, training), *dropped, *assumed)
+    return question, (*model.assumptions, *_read_as(request, training), *tuned, *dropped, *assumed)
 
 
 def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:

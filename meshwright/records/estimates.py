@@ -164,7 +164,7 @@ def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
 
 def question_record(question: Question) -> dict[str, Any]:
     """What was asked, by name; `pools` where the cluster has several."""
-    mixed = isinstance(question, MixedQuestion)
+    mixed, tuning = isinstance(question, MixedQuestion), question.training.tuning
     pools = [
         {
             "name": p.cluster.name,
@@ -184,6 +184,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "precision": question.training.precision,
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,
+        **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
         "confidence": question.confidence,

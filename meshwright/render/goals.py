@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.estimate import Estimate
 from cost_models.operators.flops import causal_flops, model_flops
+from cost_models.operators.tuning import trained_parameters
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.changes import changes_of, without
@@ -152,6 +153,20 @@ def changes_sentence(question: Question) -> str:
     if not model.changed:
         return wrapped(f"changed: trained with {named} in place of AdamW; losses will differ")
     return wrapped(f"changed: {model.name} with {named} is another model than that; losses will differ")
+
+
+def tuning_sentence(question: Question) -> str:
+    """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
+    training = question.training
+    tuning = training.tuning
+    if tuning is None:
+        return ""
+    trained = format_count(float(trained_parameters(question.model, tuning)))
+    on = sentence_list([f"`{one}`" for one in tuning.targets])
+    kept = tuning.base or training.precision
+    return wrapped(
+        f"{tuning.task} of rank {tuning.rank} on {on}: trains {trained} parameters beside frozen matrices in {kept}"
+    )
 
 
 def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:

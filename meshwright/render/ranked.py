@@ -13,6 +13,7 @@ from meshwright.render.goals import (
     changes_sentence,
     gpus_in_words,
     pools_table,
+    tuning_sentence,
     value_text,
 )
 from meshwright.render.tables import Table, table
@@ -37,7 +38,12 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
     if isinstance(question, MixedQuestion):
         names = sentence_list([pool.hardware.name for pool in question.pools])
         profile = f"hardware profiles {names}; the least known is {trust}"
-    lines = [wrapped(asked), changes_sentence(question), wrapped(f"stack {question.stack.name}; {profile}")]
+    lines = [
+        wrapped(asked),
+        tuning_sentence(question),
+        changes_sentence(question),
+        wrapped(f"stack {question.stack.name}; {profile}"),
+    ]
     return "\n".join(filter(None, lines))
 
 

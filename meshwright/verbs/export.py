@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument, as_keywords, flag, out, plan_file, switch
-from meshwright.inputs.options import Request, Searching
+from meshwright.inputs.options import TUNING, Request, Searching
 from meshwright.verbs.contract.answers import ImportAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import ImportAsked, verbs_that_read
@@ -153,7 +153,7 @@ class ImportFlags(ImportOptions):
     out: Path | None = out("Write it as a plan.")
 
 
-_HIDDEN = ("model", "cluster", "dropout", "optimizer", "confidence")
+_HIDDEN = ("model", "cluster", "dropout", "optimizer", *TUNING, "confidence")
 
 
 @command(ImportFlags, name="import", shows=("json", "quiet"), hides=_HIDDEN)

@@ -118,6 +118,7 @@ EVERYWHERE: dict[str, Translate] = {
     "layout.replicas": only("layout.replicas", "replicas take equal shares", ()),
     "training.kind": nothing,
     "training.recompute": nothing,  # what the search may use
+    "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,
     "model.source": nothing,
     "model.changed": nothing,  # the other fields say what

@@ -27,6 +27,7 @@ from planner.rules.searched import searched
 IN_16_BITS = "plan with --precision bf16"
 """The hint where a plan's precision cannot be had."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
+_OPTIMIZERS = ("adamw", "lamb", "sgd")
 _WHOLE = 16
 """Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
 
@@ -154,6 +155,17 @@ RUNNABLE: tuple[Rule, ...] = (
         "states in fp32",
         lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
+    ),
+    refuses(
+        "every parameter is trained",
+        lambda q, x: (x.tp > 0) & (q.training.tuning is not None),
+        "the executor trains every parameter, and the plan adapters (`{question.training.tuning.task}`)",
+    ),
+    refuses(
+        "an optimizer the executor has",
+        lambda q, x: (x.tp > 0) & (q.training.optimizer not in _OPTIMIZERS),
+        "the executor has adamw, lamb and sgd, not {question.training.optimizer}",
+        "plan with --optimizer adamw",
     ),
     *(rule for axis in AXES.values() for rule in loaded(axis.executor_rules)),
     _fp8_experts,

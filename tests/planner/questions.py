@@ -24,6 +24,7 @@ from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import TuningSpec
 from planner.formats.trainers import rows_for
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import Restrictions
@@ -116,8 +117,30 @@ def base(seed: int) -> Everything:
     return found
 
 
+@cache
+def tuned_base(seed: int) -> Everything:
+    """The same of a job that trains adapters."""
+    rng = np.random.default_rng(seed)
+    while not (found := _asked(rng, tuning=random_tuning(rng))).placed:
+        pass
+    return found
+
+
+def random_tuning(rng: np.random.Generator) -> TuningSpec:
+    """Adapters on matrices that every model has, beside matrices in 16 bits or fewer."""
+    targets = ("attention", "all-linear", "o", "q")
+    return TuningSpec(
+        rank=int(rng.choice([4, 16])),
+        targets=(str(rng.choice(targets)),),  # type: ignore[arg-type]
+        base=(None, "int8", "nf4")[int(rng.integers(3))],  # type: ignore[arg-type]
+        dropout=float(rng.choice([0.0, 0.1])),
+    )
+
+
 def _asked(
-    rng: np.random.Generator, cluster: Callable[[np.random.Generator], ClusterSpec] = random_cluster
+    rng: np.random.Generator,
+    cluster: Callable[[np.random.Generator], ClusterSpec] = random_cluster,
+    tuning: TuningSpec | None = None,
 ) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
     training = TrainingSpec(
@@ -125,6 +148,7 @@ def _asked(
         sequence_length=int(rng.choice([32, 64, 256])),
         precision=str(rng.choice(["bf16", "bf16", "fp32"])),  # type: ignore[arg-type]
         recompute=tuple(policies),
+        tuning=tuning,
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack

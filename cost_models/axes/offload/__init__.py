@@ -149,6 +149,15 @@ def countable(question: Question, pp: Ints) -> Ints:
     return (question.model.num_layers - 1) // pp
 
 
+_UNPRICED = "what offloading takes is not priced where adapters are trained, nor with this optimizer"
+
+
+def _unpriced(question: Question) -> bool:
+    """Whether host memory would hold frozen weights, or moments that are not of Adam's size."""
+    training = question.training
+    return training.tuning is not None or training.optimizer not in ("adamw", "sgd", "lamb")
+
+
 def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     """All blocks of every rank with one residency, or none, or a count of one residency, of streamed blocks beside such
     whose states are away, and of both beside resident ones. Each with activations and without, and with what the
@@ -157,7 +166,7 @@ def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     A count of one stands for every one that there is room for (`countable`). Nothing where the device's memory is the
     host's, and over several pools.
     """
-    if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1:
+    if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1 or _unpriced(question):
         return [NOWHERE]
     has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
     counts = [1, EVERY] if room else [EVERY]
@@ -191,6 +200,8 @@ def _names_more_than_placed(layout: Layout, least: int) -> Words | None:
 
 def _no_second_tier(question: Question) -> Words | None:
     """Where a device computes in the host's memory there is nowhere else to keep anything."""
+    if _unpriced(question):
+        return Words(_UNPRICED, "leave out --allow offload")
     cpu = next((pool.cluster for pool in question.by_pool if pool.cluster.gpu.kind == "cpu"), None)
     if cpu is None:
         return None
@@ -222,6 +233,12 @@ OFFLOAD = Axis(
     complaint=_complaint,
     rules=(
         _more_than_there_are,
+        refuses(
+            "offloading is priced of all parameters and of moments in full",
+            lambda q, x: offloads(x) & _unpriced(q),
+            _UNPRICED,
+            "leave out `offload`",
+        ),
         refuses(
             "activations move of every block",
             lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),

@@ -15,6 +15,7 @@ from cost_models.memory.activations import ActivationBytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.memory.run_ahead import held_back_bytes
+from cost_models.operators.tuning import tuned
 from cost_models.pipeline.further_tokens import further_bytes
 from cost_models.pipeline.terms.sizes import Sizes, Term, sizes_of
 from cost_models.pipeline.terms.working import working_bytes
@@ -75,7 +76,8 @@ _MOVING = (
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     """All memory coefficients for N layouts at once."""
     sizes = sizes_of(question, columns)
-    states, counts, kept, head = sizes.states, sizes.counts, sizes.kept, sizes.head
+    states, ends, counts = sizes.states, sizes.ends, sizes.counts
+    kept, head = sizes.kept, sizes.head
     pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
     head_live, head_moment = _head(columns, kept)
     terms: Terms = {
@@ -85,13 +87,13 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         "layer_pending": {"activations": pending.block},
         "layer_update": sizes.updated_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
-        "embedding_static": sizes.held_end(states, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_static": sizes.held_end(ends, counts.embedding) | {"buffers": boundaries.first_rank},
         "embedding_activation": {"activations": kept.embedding},
-        "embedding_update": sizes.updated(states, counts.embedding),
-        "head_static": sizes.held_end(states, head) | {"buffers": boundaries.last_rank},
+        "embedding_update": sizes.updated(ends, counts.embedding),
+        "head_static": sizes.held_end(ends, head) | {"buffers": boundaries.last_rank},
         "head_activation": {"activations": head_live},
         "head_pending": {"activations": pending.head},
-        "head_update": sizes.updated(states, head),
+        "head_update": sizes.updated(ends, head),
         "working": {"working": working_bytes(sizes)},
         "head_moment": {"working": head_moment},
     }
@@ -123,8 +125,10 @@ def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     question, states, counts = sizes.question, sizes.states, sizes.counts
     if not (question.stack.fully_shard and fragmentation(question)):
         return {}
-    gathers = np.where(states.scattering > 0, question.training.element_bytes, 0.0)
-    blocks = 2 * gathers * counts.block
+    element, of_block = question.training.element_bytes, tuned(question, sizes.columns, "block")
+    gathers = np.where(states.scattering > 0, element, 0.0)
+    each = np.where(states.scattering > 0, element * of_block.share + of_block.frozen, 0.0)
+    blocks = 2 * each * counts.block
     together = sizes.columns.pp == 1
     first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
     last = np.where(together, 0.0, gathers * sizes.head)
@@ -134,8 +138,8 @@ def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     return made | {
         "static": blocks,
         "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
-        "embedding_static": states.reduced * counts.embedding + np.maximum(0.0, first - blocks),
-        "head_static": states.reduced * sizes.head + np.maximum(0.0, last - blocks),
+        "embedding_static": sizes.ends.reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": sizes.ends.reduced * sizes.head + np.maximum(0.0, last - blocks),
     }
 
 

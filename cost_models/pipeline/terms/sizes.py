@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.memory.activations import ActivationBytes, activation_bytes
-from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.memory.states import StateBytes, ends_apart, state_bytes
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
@@ -27,6 +27,8 @@ class Sizes:
     """Of a parameter, as if all were on the device."""
     experts: StateBytes
     """The same of routed experts."""
+    ends: StateBytes
+    """The same of embedding and head."""
     counts: Parameters
     kept: ActivationBytes
     head: Array
@@ -45,7 +47,7 @@ class Sizes:
 
     def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
         """What embedding or head occupies from step to step; `fully_shard` keeps them gathered."""
-        gathered = self.states.gathered if self.question.stack.fully_shard else 0.0
+        gathered = self.ends.gathered if self.question.stack.fully_shard else 0.0
         return _held(states, module_parameters, gathered)
 
     def updated(self, states: StateBytes, module_parameters: Array) -> Term:
@@ -59,11 +61,13 @@ class Sizes:
 def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
     """Of N layouts."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    states = state_bytes(question, columns)
     return Sizes(
         question=question,
         columns=columns,
-        states=state_bytes(question, columns),
+        states=states,
         experts=state_bytes(question, columns, experts=True),
+        ends=state_bytes(question, columns, ends=True) if ends_apart(question) else states,
         counts=counts,
         kept=activation_bytes(question, columns),
         head=head_parameters(question, columns, counts),

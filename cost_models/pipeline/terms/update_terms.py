@@ -12,12 +12,13 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns, runs_behind
-from cost_models.communication.collectives import point_to_point_seconds
+from cost_models.communication.collectives import all_reduce_seconds, point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
-from cost_models.memory.states import state_bytes
+from cost_models.memory.states import ends_apart, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
+from cost_models.operators.tuning import Part, summed_over_tensor_ranks, tuned
 from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
@@ -31,10 +32,20 @@ def sync(pieces: Pieces) -> dict[str, Term]:
     layer, layer_shown = pieces.links.block.step_reduce, layer_reduce_shown(pieces)
     once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
     found = {
-        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
+        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown} | _summed(pieces),
         "rank_sync": {"dp_comm": once},
     }
     return found | _sync_of_ends(pieces) if pieces.whole else found
+
+
+def _summed(pieces: Pieces) -> Term:
+    """An all-reduce of gradients that each tensor rank has a part of; nothing where every parameter is trained."""
+    question, columns = pieces.question, pieces.columns
+    if question.training.tuning is None:
+        return {}
+    message = summed_over_tensor_ranks(question, columns) * STATE_BYTES[gradient_dtype(question)]
+    seconds = all_reduce_seconds(message, pieces.links.groups.tp, question.hardware)
+    return {"tp_comm": np.where(message > 0, seconds, 0.0)}
 
 
 def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
@@ -79,7 +90,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
     buffer that stays is zeroed.
     """
-    counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, experts=False)
+    counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, "block")
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = gather_shown(pieces, gather, window)
@@ -99,6 +110,8 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     }
     if not pieces.whole:
         return found
+    if ends_apart(pieces.question):
+        each = _update_seconds(pieces, "ends")
     head = pieces.head_parameters * each
     return found | {
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
@@ -117,7 +130,7 @@ def _norms(pieces: Pieces) -> Term:
 
 def block_update(pieces: Pieces) -> Array:
     """(N,) seconds to update the parameters of a block on the device, jitter left out."""
-    return _block_update(pieces, _update_seconds(pieces, experts=False))
+    return _block_update(pieces, _update_seconds(pieces, "block"))
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
@@ -129,19 +142,20 @@ def _block_update(pieces: Pieces, each: Array) -> Array:
     """(N,) the same without jitter, with the seconds of `each` parameter that is no expert's."""
     block = pieces.counts.block * each
     if pieces.question.model.has_experts:
-        block = block + pieces.counts.experts * _update_seconds(pieces, experts=True)
+        block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
     return block
 
 
-def _update_seconds(pieces: Pieces, *, experts: bool) -> Array:
+def _update_seconds(pieces: Pieces, part: Part) -> Array:
     """(N,) seconds to update one parameter of the rank on its device."""
-    touched = _touched_bytes(pieces.question, pieces.columns, experts=experts)
+    touched = _touched_bytes(pieces.question, pieces.columns, part)
     return touched / pieces.device.optimizer_rate
 
 
-def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
+def _touched_bytes(question: Question, columns: LayoutColumns, part: Part) -> Array:
     """(N,) bytes that a step reads and writes for each parameter of the rank."""
-    states = state_bytes(question, columns, experts=experts)
+    experts, share = part == "experts", tuned(question, columns, part).share
+    states = state_bytes(question, columns, experts=experts, ends=part == "ends")
     shard, copies = columns.shard, columns.replicas
     if experts:
         shard, copies = columns.expert_shard, columns.expert_replicas
@@ -153,7 +167,7 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
     if question.training.optimizer == "lamb":
         besides += question.stack.lamb_update_bytes
     unfused = besides / sharded
-    return passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated + unfused
+    return share * (passes * gradient / sharded) + 2 * states.optimizer + 2 * states.updated + share * unfused
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
@@ -165,7 +179,8 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     message = matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, boundary, question.hardware)
     apart = (columns.pp > 1) & ~v_shaped(columns)
-    return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
+    trains = question.training.tuning is None
+    return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
 
 
 def reduced_in_sight(

@@ -12,6 +12,7 @@ from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.tuning import job_operators
 from cost_models.pipeline.terms.sizes import Sizes
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -42,6 +43,8 @@ def working_bytes(sizes: Sizes) -> Array:
         stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
+    if training.tuning is not None:
+        new_gradient = _widened(question, columns)
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
@@ -63,6 +66,21 @@ def working_bytes(sizes: Sizes) -> Array:
     during = recomputed + in_flight + 2 * gathered[:, None]  # with the block that is fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
     return np.maximum(during, after)
+
+
+def _widened(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) elements of the largest matrix that is made wide for a product, those of a rank's experts in one kernel
+    together; nothing where frozen matrices are kept as wide. Gradients of adapters are too small to tell."""
+    largest = np.zeros(len(columns))
+    for one in job_operators(question.model, question.training.tuning):
+        gemm = one.gemm
+        if gemm is None or gemm.stored_bytes is None:
+            continue
+        together = question.stack.experts_in_one_kernel and gemm.routed
+        split = 1 if gemm.split == "whole" else columns.etp if gemm.routed else columns.tp
+        local = gemm.inputs * max(gemm.outputs) / split
+        largest = np.maximum(largest, local * (question.model.num_experts / columns.ep if together else 1.0))
+    return largest
 
 
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
@@ -87,5 +105,6 @@ def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
     """(N,) the output matrix's gradient from a loss in chunks, which waits for the embedding's to be added to it."""
     model = question.model
     matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
-    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings
+    trains = question.training.tuning is None
+    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings & trains
     return np.where(waits, matrix, 0.0)

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 _JOB = frozenset(
     {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "optimizer", "stack", "profile"}
-)
+) | frozenset({"task", "rank", "targets", "base_precision"})
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
-_GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pick", "risk", "solver"})
+_GOAL = frozenset(
+    {"objective", "tokens", "samples", "epochs", "price", "deadline", "operations", "pick", "risk", "solver"}
+)
 _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
@@ -47,7 +49,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": (_JOB - {"dropout", "optimizer"})
+    "explore": (_JOB - {"dropout", "optimizer", "task", "rank", "targets", "base_precision"})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
     "emulate": frozenset({"rank", "fake", "steps"}),

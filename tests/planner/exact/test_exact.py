@@ -9,7 +9,7 @@ import pytest
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from questions import Query, random_query
+from questions import Query, random_query, tuned_base
 from tight import tight_queries
 
 from cost_models.errors import InfeasibleError
@@ -20,6 +20,7 @@ from planner.search.search import search
 QUERIES = number(60, 2000)
 TIGHT = number(6, 40)
 """Questions asked under the least limits of memory."""
+TUNED = number(18, 300)
 BASES = 48
 """Random questions; restrictions and limits make many of each."""
 
@@ -70,6 +71,12 @@ def test_search_equals_brute_force_on_random_questions() -> None:
     assert tally.queries >= QUERIES
     assert tally.layouts > 9 * QUERIES
     assert QUERIES / 20 < tally.infeasible < QUERIES / 2
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_where_adapters_are_trained() -> None:
+    for seed in range(TUNED):
+        ask_both(random_query(np.random.default_rng(seed), TUNED // 3, tuned_base))
 
 
 @pytest.mark.timeout(1800)

@@ -1,0 +1,221 @@
+"""What of a block is trained and what is frozen: a fine-tuning job's adapters, as operators beside those of the block.
+
+Beside a matrix (in, out) an adapter multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split as
+its matrix is: beside split outputs every rank has A and its columns of B, beside split inputs its rows of A and all of
+B. What all ranks have is worked on in part by each, so that its gradients are added up over them once a step; sums of
+activations are those of the matrix. peft scales what B returns and adds it to what the matrix returned, and backward
+adds the gradients of the input, each in a kernel of its own (peft 0.17: tuners/lora/layer.py).
+
+All else of the model is frozen: matrices, norms, embedding and head have no gradients and no optimizer states. What
+lies before the first adapter is taken to run backward as everything else, a part of one block of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.block import block_operators
+from cost_models.operators.on_rank import held_on_rank
+from cost_models.operators.parameters import block_weights
+from cost_models.operators.record import Gemm, Held, Operator, Tensor, multiply
+from cost_models.question import Question
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import Matrix, TuningSpec
+
+_CACHED = 64
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "queries, keys, values": ("q", "k", "v"),
+    "query latent": ("q_a",),
+    "queries": ("q_b",),
+    "key and value latent": ("kv_a",),
+    "keys and values": ("kv_b",),
+    "output projection": ("o",),
+    "mlp up": ("gate", "up"),
+    "mlp down": ("down",),
+    "shared up": ("gate", "up"),
+    "shared down": ("down",),
+}
+"""Operator → the usual names of its matrices; without a gate the last."""
+_MLP = frozenset({"gate", "up", "down"})
+_EXPERTS = frozenset({"experts"})
+_ALL = frozenset({*get_args(Matrix), *_EXPERTS})
+_GROUPS = {"all-linear": _ALL, "mlp": _MLP, "experts": _EXPERTS, "attention": _ALL - _MLP - _EXPERTS}
+
+Part = Literal["block", "experts", "ends"]
+"""Of a rank: its blocks without routed experts, those, embedding and head."""
+
+
+@lru_cache(maxsize=_CACHED)
+def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
+    """All operators of a block as a job runs them: those of the model, and behind each matrix its adapters."""
+    if tuning is None:
+        return block_operators(model)
+    wanted = frozenset[str]().union(*(_named(target) for target in tuning.targets))
+    found: list[Operator] = []
+    kept: set[tuple[str, Tensor, float]] = set()
+    for base in block_operators(model):
+        found.append(_frozen(base, tuning))
+        source = ("both" if model.forked else base.half, base.reads, base.share)
+        has_input = base.reads_core or (base.shares_input and source in kept)
+        for number, name in enumerate(_matrices(base)):
+            if name in wanted:
+                shares = has_input and tuning.dropout == 0
+                found += _adapter(model, tuning, base, number, shares_input=shares)
+                has_input = True
+                kept.add(source)
+    return tuple(found)
+
+
+def missing_targets(model: TransformerSpec, tuning: TuningSpec) -> tuple[str, ...]:
+    """Targets that name no matrix of the model."""
+    there = frozenset(matrix_names(model))
+    return tuple(target for target in tuning.targets if not _named(target) & there)
+
+
+def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
+    """Names of the matrices of its blocks that may have adapters."""
+    return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
+
+
+def _named(target: str) -> frozenset[str]:
+    return _GROUPS.get(target, frozenset({target}))
+
+
+def _matrices(base: Operator) -> tuple[str, ...]:
+    """Of an operator, in the order of its outputs; none of what adapters are not put on."""
+    gemm = base.gemm
+    if gemm is None or gemm.router:
+        return ()
+    if gemm.routed:
+        return ("experts",) * len(gemm.outputs)
+    if base.name == "queries" and not gemm.from_latent:
+        return ("q",)
+    return _NAMES[base.name][-len(gemm.outputs) :]
+
+
+def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
+    gemm = base.gemm
+    if gemm is not None and not gemm.router:
+        gemm = replace(gemm, stored_bytes=tuning.stored_bytes(gemm.inputs))
+    return replace(base, trained=False, gemm=gemm)
+
+
+def _adapter(
+    model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
+) -> Iterator[Operator]:
+    """A, B, and what adds their result to that of the matrix."""
+    matrix = base.gemm
+    assert matrix is not None
+    common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
+    counts: dict[str, Any] = (
+        {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
+    )
+    beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
+    into = Gemm(
+        inputs=matrix.inputs,
+        outputs=(tuning.rank,),
+        split="rows" if matrix.split == "rows" else "whole",
+        **beside,
+    )
+    out_of = Gemm(
+        inputs=tuning.rank,
+        outputs=(matrix.outputs[number],),
+        split="columns" if matrix.split == "columns" else "whole",
+        **beside,
+    )
+    down = multiply(
+        f"A of {base.name}",
+        into,
+        reads=base.reads.place,
+        shares_input=shares_input,
+        drops_input=tuning.dropout > 0,
+        **counts,
+        **common,
+    )
+    assert down.returns is not None
+    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **counts, **common)
+    assert up.returns is not None
+    yield from (down, up)
+    yield Operator(name=f"adapter of {base.name}", kind="adapter", reads=up.returns, inputs=2, **common)
+    yield Operator(name=f"input of {base.name}", kind="adapter", reads=base.reads, inputs=0, **common)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Of each parameter that the model has on a rank."""
+
+    share: Array | float = 1.0
+    """Parameters trained."""
+    frozen: Array | float = 0.0
+    """Bytes of what is kept as it is."""
+
+
+WHOLE = Tuned()
+"""Of a job that trains every parameter."""
+
+
+def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
+    """(N,) of a part of the model on a rank; of a job that trains all parameters 1 and 0."""
+    tuning, element = question.training.tuning, question.training.element_bytes
+    if tuning is None:
+        return WHOLE
+    if part == "ends":
+        return Tuned(share=0.0, frozen=element)
+    degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
+    trained, frozen = _held(question.model, tuning, element)
+    there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])
+    return Tuned(
+        share=held_on_rank(trained, *degrees)[which] / there,
+        frozen=held_on_rank(frozen, *degrees)[which] / there,
+    )
+
+
+def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
+    """(N,) parameters that a rank trains of so many of a block and of its experts."""
+    own, routed = (tuned(question, columns, part).share for part in ("block", "experts"))
+    return own * block + routed * experts
+
+
+def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) parameters of a block whose gradients each tensor rank has a part of: those of adapters that all have."""
+    tuning = question.training.tuning
+    if tuning is None:
+        return np.zeros(len(columns))
+    trained, _ = _held(question.model, tuning, question.training.element_bytes)
+    whole = trained.get("whole", 0.0) * (columns.tp > 1)
+    return whole + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
+
+
+def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
+    """Parameters of all adapters of a model."""
+    return round(model.num_layers * sum(_held(model, tuning, 0.0)[0].values()))
+
+
+@lru_cache(maxsize=_CACHED)
+def _held(
+    model: TransformerSpec, tuning: TuningSpec, element: float
+) -> tuple[dict[Held, float], dict[Held, float]]:
+    """Of a whole block by how ranks share them: parameters that are trained, and bytes of those that are not."""
+    operators = job_operators(model, tuning)
+    trained = _summed((one, 1.0) for one in operators if one.trained)
+    frozen = _summed((one, _stored(one, element)) for one in operators if not one.trained)
+    return trained, frozen
+
+
+def _stored(one: Operator, element: float) -> float:
+    return element if one.gemm is None or one.gemm.stored_bytes is None else one.gemm.stored_bytes
+
+
+def _summed(counted: Iterable[tuple[Operator, float]]) -> dict[Held, float]:
+    counts: dict[Held, float] = {}
+    for one, each in counted:
+        for held, count in one.weights.items():
+            counts[held] = counts.get(held, 0.0) + one.share * each * count
+    return counts

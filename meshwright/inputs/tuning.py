@@ -1,0 +1,99 @@
+"""Reads what is fine-tuned: task, rank, targets and the type of what is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.operators.tuning import matrix_names, missing_targets
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import USUAL_RANK, USUAL_TARGETS, Base, Group, Matrix, TuningSpec
+from meshwright.inputs.options import Job
+
+_TASKS = ("full", "lora", "qlora")
+_BASES = ("bf16", *get_args(Base))
+_TARGETS = (*get_args(Group), *get_args(Matrix))
+_USUAL_STACK = "fsdp"
+"""Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
+
+
+def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
+    """The job with the adapters that the flags ask for; where its file has some, flags replace single fields.
+
+    Raises:
+        InputError: words that are none, or flags that contradict one another; all at once.
+    """
+    targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
+    said = {
+        "--rank": options.rank,
+        "--targets": targets,
+        "--base-precision": options.base_precision,
+    }
+    problems = [
+        *_unknown("--task", [options.task], _TASKS),
+        *_unknown("--targets", targets or [], _TARGETS),
+        *_unknown("--base-precision", [options.base_precision], _BASES),
+    ]
+    given = [flag for flag, value in said.items() if value is not None]
+    task = options.task or (training.tuning.task if training.tuning else None)
+    if given and task in (None, "full"):
+        problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in given]
+    if options.task == "qlora" and options.base_precision == "bf16":
+        problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
+    if problems:
+        raise InputError("what is trained cannot be read", problems=problems)
+    if task in (None, "full"):
+        return training.model_copy(update={"tuning": None}) if task else training
+    fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
+    fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
+    if options.base_precision is not None:
+        fields["base"] = None if options.base_precision == "bf16" else options.base_precision
+    elif options.task is not None:
+        fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
+    return training.model_copy(update={"tuning": _spec(fields)})
+
+
+def _spec(fields: dict[str, Any]) -> TuningSpec:
+    if "targets" in fields:
+        fields |= {"targets": tuple(fields["targets"])}
+    return TuningSpec(**fields)
+
+
+def _unknown(flag: str, words: Any, known: tuple[str, ...]) -> Iterator[Problem]:
+    for word in words:
+        if word is not None and word not in known:
+            what = f"`{printable(str(word))}` is not one of {', '.join(known)}"
+            yield Problem(flag, f"{what}{did_you_mean(str(word), known)}")
+
+
+def fine_tuned(
+    model: TransformerSpec, training: TrainingSpec, options: Job, *, named: bool
+) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
+    """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
+
+    Raises:
+        InputError: a target names no matrix of the model.
+    """
+    tuning = training.tuning
+    if tuning is None:
+        return model, None, ()
+    there = ", ".join(f"`{one}`" for one in matrix_names(model))
+    if missing := missing_targets(model, tuning):
+        problems = [Problem(f"--targets {one}", f"`{model.name}` has no such matrix") for one in missing]
+        raise InputError("adapters on matrices that are not there", problems=problems, hint=f"it has {there}")
+    told = []
+    if options.rank is None and tuning.rank == USUAL_RANK:
+        told.append(f"`--rank {USUAL_RANK}`, as is usual")
+    if options.targets is None and tuning.targets == USUAL_TARGETS:
+        told.append(f"`--targets {USUAL_TARGETS[0]}`: {there}")
+    stack = None
+    if not named:
+        stack = _USUAL_STACK
+        told.append(f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers")
+    if model.further_tokens:
+        model = model.model_copy(update={"further_tokens": 0})
+        told.append("blocks that predict further tokens are left out")
+    return model, stack, tuple(told)
