@@ -9,12 +9,14 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
 from cost_models.risk import RISKS, Risk
+from cost_models.units import format_count, grouped
 from meshwright.inputs.options import Goal
 from planner.certificate import PROOFS, Proof
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]
 """Which layout a plan is: the one to run, or the fastest on paper."""
+MOST_EPOCHS = 1e6
 PICKS: tuple[Pick, ...] = get_args(Pick)
 Word = TypeVar("Word", bound=str)
 
@@ -79,6 +81,31 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     assert not isinstance(operations, str)
     price = prices[0] if prices else None
     return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
+
+
+def tokens_of(goal: Goal, tokens: float | None, sequence: int) -> tuple[float | None, tuple[str, ...]]:
+    """Tokens to train on, as said or as samples that each fill a sequence of so many tokens, and that in words.
+
+    Raises:
+        InputError: samples cannot be read, or contradict what else is said.
+    """
+    if goal.samples is None:
+        if goal.epochs is not None:
+            hint = "--samples 50K --epochs 3, or --tokens for all of them"
+            raise InputError("`--epochs` says how often samples are gone through", hint=hint)
+        return tokens, ()
+    if tokens is not None:
+        raise InputError("`--tokens` and `--samples` both say how much is trained on", hint="leave out one")
+    epochs = 1.0 if goal.epochs is None else goal.epochs
+    try:
+        samples = read_tokens(goal.samples)
+        if not 0 < epochs <= MOST_EPOCHS:
+            raise ValueError(f"`{epochs:g}` is no number of epochs")
+    except ValueError as error:
+        raise InputError(f"--samples, --epochs: {error}") from None
+    each = f"{epochs:g} epochs of " if epochs != 1 else ""
+    words = f"{each}{format_count(samples)} samples, each a sequence of {grouped(sequence)} tokens"
+    return samples * epochs * sequence, (words,)
 
 
 def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:

@@ -62,7 +62,8 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     cluster = with_host_memory(cluster, host_memory)
     spec, training = changed(model.spec, training, request.changes)
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
-    on_cpu = any(one.gpu.kind == "cpu" for one in getattr(cluster, "pools", (cluster,)))
+    pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
+    on_cpu = any(one.gpu.kind == "cpu" for one in pools)
     spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
     stack = stack or usual
     training, dropped = with_dropout_of(model, training)

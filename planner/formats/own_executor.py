@@ -9,7 +9,15 @@ from typing import Any
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.question import MixedQuestion
-from planner.formats.exporter import NOTHING, Exported, Exporter, Job, Translation, every_field
+from planner.formats.exporter import (
+    NOTHING,
+    Exported,
+    Exporter,
+    Job,
+    Translation,
+    every_field,
+    require_all_trained,
+)
 from planner.formats.launching import head, several_nodes, torchrun_words
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
@@ -28,6 +36,7 @@ def _exporter(
                 hint="`meshwright run` on each node, in the order of the pools, trains it",
             )
         job = Job(plan.question, plan.layout)
+        require_all_trained(job.training, name)
         try:
             require_runnable(plan.question, plan.layout)
         except InputError as error:

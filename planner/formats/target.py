@@ -64,6 +64,7 @@ class Target:
                 hint="plan for one of them",
             )
         job = e.Job(plan.question, plan.layout)
+        e.require_all_trained(job.training, self.called)
         self.require_allowed(job)
         fields = self.translations(job)
         lacking = [one for one in fields if one.word.lacking]

@@ -33,9 +33,7 @@ NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
 STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed-v0.5", "megatron-core", "fsdp")
 WORLDS = ((1, 1), (2, 1), (1, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 2), (2, 3), (4, 2), (8, 1))
-"""(GPUs of a node, nodes)."""
 IN_BUILDINGS = ((1, 4, 2), (2, 2, 1), (2, 4, 2), (1, 8, 4), (1, 4, 1))
-"""(GPUs of a node, nodes, nodes of a building)."""
 
 
 def random_model(rng: np.random.Generator) -> TransformerSpec:
@@ -102,8 +100,12 @@ def in_buildings(rng: np.random.Generator) -> ClusterSpec:
 @cache
 def building_base(seed: int) -> Everything:
     """The same on a cluster of several buildings."""
+    return _first(seed, lambda rng: _asked(rng, in_buildings))
+
+
+def _first(seed: int, asked: Callable[[np.random.Generator], Everything]) -> Everything:
     rng = np.random.default_rng(seed)
-    while not (found := _asked(rng, in_buildings)).placed:
+    while not (found := asked(rng)).placed:
         pass
     return found
 
@@ -111,27 +113,19 @@ def building_base(seed: int) -> Everything:
 @cache
 def base(seed: int) -> Everything:
     """One random question that has legal layouts, with its whole space by brute force."""
-    rng = np.random.default_rng(seed)
-    while not (found := _asked(rng)).placed:
-        pass
-    return found
+    return _first(seed, _asked)
 
 
 @cache
 def tuned_base(seed: int) -> Everything:
-    """The same of a job that trains adapters."""
-    rng = np.random.default_rng(seed)
-    while not (found := _asked(rng, tuning=random_tuning(rng))).placed:
-        pass
-    return found
+    return _first(seed, lambda rng: _asked(rng, tuning=random_tuning(rng)))
 
 
 def random_tuning(rng: np.random.Generator) -> TuningSpec:
     """Adapters on matrices that every model has, beside matrices in 16 bits or fewer."""
-    targets = ("attention", "all-linear", "o", "q")
     return TuningSpec(
         rank=int(rng.choice([4, 16])),
-        targets=(str(rng.choice(targets)),),  # type: ignore[arg-type]
+        targets=(str(rng.choice(["attention", "all-linear", "o", "q"])),),  # type: ignore[arg-type]
         base=(None, "int8", "nf4")[int(rng.integers(3))],  # type: ignore[arg-type]
         dropout=float(rng.choice([0.0, 0.1])),
     )

@@ -36,6 +36,10 @@ SMALL = TransformerSpec(
     tied_embeddings=False,
     gated_mlp=True,
     norm="rmsnorm",
+    positions="rotary",
+    attention_bias=False,
+    attention_output_bias=False,
+    mlp_bias=False,
 )
 SEQUENCE = 32
 

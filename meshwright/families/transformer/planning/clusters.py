@@ -11,7 +11,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from meshwright.families.transformer.planning.ranked import Ranked
-from meshwright.inputs.goals import objective_of, read_prices
+from meshwright.inputs.goals import objective_of, read_prices, tokens_of
 from meshwright.inputs.options import Goal
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, in_words, questions_of
@@ -98,12 +98,14 @@ def ask_clusters(options: PlanOptions) -> ClustersQuestion:
     assert prices is not None
     found = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
     questions, assumptions = found[0]
+    tokens, counted = tokens_of(options, aim[1], questions[0].training.sequence_length)
+    aim = aim[0], tokens
     return ClustersQuestion(
         offers=make_offers([each[0] for each, _ in found], clusters, in_words(options.gpus), aim, prices),
         objective=aim[0],
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=assumptions,
+        assumptions=(*assumptions, *counted),
     )
 
 

@@ -11,7 +11,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster
-from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of
+from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of, tokens_of
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
@@ -180,7 +180,8 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     assert aim is not None
     assert sizes is not None
     questions, assumptions = found
-    question, (objective, tokens) = questions[0], aim
+    question, (objective, said) = questions[0], aim
+    tokens, counted = tokens_of(options, said, question.training.sequence_length)
     if tokens is not None:
         training = question.training.model_copy(update={"tokens": tokens})
         question = replace(question, training=training)
@@ -193,7 +194,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
         sizes=sizes,
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=assumptions,
+        assumptions=(*assumptions, *counted),
         whole_nodes=whole_cluster(options),
     )
 

@@ -1,0 +1,78 @@
+"""Fine-tuning as people ask for it: what is planned, said and refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from calling import told
+
+ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
+LORA = ("--task", "lora", "--rank", "16")
+LAYOUT = ("--layout", "tp2 dp4 mbs1 zero0")
+
+
+def test_adapters_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    full = json.loads(told(capsys, "estimate", *ASKED, "--stack", "fsdp", *LAYOUT, "--json").out)
+    lora = json.loads(told(capsys, "estimate", *ASKED, *LORA, *LAYOUT, "--json").out)
+    assert lora["question"]["tuning"]["task"] == "lora"
+    assert "tuning" not in full["question"]
+    assert lora["estimate"]["step_seconds"] < full["estimate"]["step_seconds"]
+    assert lora["estimate"]["peak_bytes"] < full["estimate"]["peak_bytes"] / 2
+    answer = told(capsys, "estimate", *ASKED, "--task", "lora", *LAYOUT)
+    assert "trains 41.94 M parameters" in answer.out
+    assert "`--rank 16`, as is usual" in answer.err
+
+
+def test_samples_and_epochs_give_hours_and_money(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--samples", "52K", "--epochs", "3", "--price", "2.50", "--fix", "tp=1", "--fix", "pp=1")
+    answer = told(capsys, "plan", *ASKED, *LORA, *words, "--fix", "mbs=1", "--fix", "zero=0", "--fix", "cp=1")
+    assert answer.code == 0
+    assert "319.5 M tokens in 2,438 steps" in answer.out
+    assert "$2.50 each" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--task", "lora", "--targets", "experts"), "`llama3-8b` has no such matrix"),
+        (("--task", "lora", "--targets", "atention"), "did you mean `attention`?"),
+        (("--rank", "8"), "is of adapters, and there are none; add --task lora"),
+        (("--task", "qlora", "--base-precision", "bf16"), "keeps frozen matrices in nf4 or int8"),
+        (("--task", "dpo"), "`dpo` is not one of full, lora, qlora"),
+        ((*LORA, "--allow", "offload"), "what offloading takes is not priced where adapters are trained"),
+        (("--optimizer", "adamw-8bit", "--samples", "5K", "--tokens", "1B"), "both say how much"),
+        (("--epochs", "3"), "`--epochs` says how often samples are gone through"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = told(capsys, "plan", *ASKED, *words)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+
+
+def test_tp_may_not_split_a_block_of_quantised_elements(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("llama2-7b", *ASKED[1:], "--task", "qlora", "--layout", "tp8 mbs1 zero0")
+    answer = told(capsys, "estimate", *asked)
+    assert answer.code == 2
+    assert "`tp8` splits blocks of 64 elements" in answer.err
+    assert "1,376 elements of `down`" in answer.err
+
+
+@pytest.mark.parametrize("words", [LORA, ("--optimizer", "adamw-8bit")])
+def test_what_the_executor_cannot_train_is_not_run(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plan = tmp_path_factory.mktemp("plans") / "plan.yaml"
+    layout = ("--layout", "dp8 mbs1 zero0", "-o", str(plan))
+    assert told(capsys, "estimate", *ASKED, *words, "--stack", "fsdp", *layout).code == 0
+    why = "the executor trains every parameter" if words == LORA else "not adamw-8bit"
+    ran = told(capsys, "run", str(plan), "--dry-run")
+    assert ran.code == 2
+    assert why in " ".join(ran.err.split())
+    for trainer in ("torchrun", "torchtitan", "axolotl"):
+        exported = told(capsys, "export", str(plan), "--to", trainer)
+        assert exported.code == (2 if words == LORA else 1)
+        assert not exported.out
