@@ -48,7 +48,7 @@ class TrainingSpec(Spec):
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Tokens to train on: they give the days to finish."""
-    tuning: TuningSpec | None = None
+    tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
     """Adapters that are trained beside a frozen model; None: every parameter is trained."""
 
     @property

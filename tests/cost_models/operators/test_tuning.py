@@ -19,7 +19,7 @@ from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import parameters
 from cost_models.operators.tuning import missing_targets, trained_parameters
 from cost_models.pipeline.terms.memory_terms import memory_terms
-from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.pipeline.time_pieces import Pieces
 from cost_models.pipeline.time_terms import time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -162,8 +162,8 @@ def test_frozen_weights_are_gathered_and_their_gradients_never_reduced() -> None
     question, whole = asked(precision="bf16", stack="fsdp"), asked(precision="bf16", stack="fsdp")
     training = whole.training.model_copy(update={"tuning": None})
     columns = LayoutColumns.of([Layout(dp=8, zero=3)])
-    tuned = pieces_of(question, columns, data_parallel=True).links
-    all_trained = pieces_of(
+    tuned = Pieces(question, columns).links
+    all_trained = Pieces(
         Question(
             model=whole.model,
             cluster=whole.cluster,
@@ -172,7 +172,6 @@ def test_frozen_weights_are_gathered_and_their_gradients_never_reduced() -> None
             hardware=whole.hardware,
         ),
         columns,
-        data_parallel=True,
     ).links
     assert tuned.block.gather[0] > 0.99 * all_trained.block.gather[0]
     reduced = [own.block.backward_reduce[0] + own.block.step_reduce[0] for own in (tuned, all_trained)]
