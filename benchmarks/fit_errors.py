@@ -56,8 +56,8 @@ def main() -> None:
         write_rows(cases)
     kernel = fitted_kernel(found := folds(cases))
     told, reach = judged(kernel, found), reaches(kernel, found)
-    peaks, ranges = fit_peaks.fitted()
-    page = "\n".join([*_page(told), *fit_peaks.page(ranges)]) + "\n"
+    peaks, chances = fit_peaks.fitted()
+    page = "\n".join([*_page(told), *fit_peaks.page(chances)]) + "\n"
     print(page)
     if "--write" not in sys.argv:
         return

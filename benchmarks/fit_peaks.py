@@ -17,14 +17,13 @@ from judged_intervals import search
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import (
-    ChanceRange,
     chance_ranges,
     measured_bytes,
     measured_seconds,
 )
 from cost_models.pipeline.estimating import estimate
 from cost_models.risk import WITHIN, PeakErrors
-from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells
+from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells, chances_heading
 
 _START = np.array([0.0, -2.0, math.log(0.5), -2.0, math.log(0.5)])
 _PULL = 0.02
@@ -47,8 +46,8 @@ class _Peak:
     prediction: Prediction
 
 
-def fitted() -> tuple[PeakErrors, tuple[ChanceRange, ...]]:
-    """The mixture of all runs, and ranges of left-out chances."""
+def fitted() -> tuple[PeakErrors, list[Prediction]]:
+    """The mixture of all runs, and the left-out chances."""
     runs = _runs()
     chances = []
     for source in dict.fromkeys(run.source for run in runs):
@@ -57,7 +56,7 @@ def fitted() -> tuple[PeakErrors, tuple[ChanceRange, ...]]:
             (run.prediction, others.below(run.room, run.error)) for run in runs if run.source == source
         ]
     judged = [_with_chance(one, chance) for one, chance in chances if one.fits_probability is not None]
-    return _mixture(runs), chance_ranges(judged)
+    return _mixture(runs), judged
 
 
 def _with_chance(one: Prediction, chance: float) -> Prediction:
@@ -144,17 +143,15 @@ def _density(m: PeakErrors, x: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     return (1 - m.below_share - m.above_share) * normal(m.core * sigma) + outlier
 
 
-def page(ranges: Sequence[ChanceRange]) -> Iterator[str]:
+def page(judged: Sequence[Prediction]) -> Iterator[str]:
     """The table of reliability."""
-    yield ""
-    yield "## Chances to fit"
-    yield ""
-    yield "Of the runs that were said to fit with so much chance, by a mixture fitted to all other"
-    yield "sources, how many ran. Most sources print runs that ran, so more ran than a search would find."
-    yield ""
+    yield from ("", "## Chances to fit", "")
+    yield "Every source's chances are those of a mixture of errors that was fitted to all others. Most sources print runs"
+    yield "that ran, so more ran than a search would find."
+    yield from ("", chances_heading(judged), "")
     yield f"| {' | '.join(CHANCE_HEADERS)} |"
     yield f"|{' --- |' * len(CHANCE_HEADERS)}"
-    yield from (f"| {' | '.join(chance_cells(one))} |" for one in ranges)
+    yield from (f"| {' | '.join(chance_cells(one))} |" for one in chance_ranges(judged))
 
 
 def write(place: Path, peaks: PeakErrors) -> None:

@@ -10,7 +10,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import chance_ranges
+from cost_models.measured.validation.scores import brier_scores, chance_ranges
 from cost_models.risk import PeakErrors, confident_share, fits_probability, peak_errors
 from cost_models.specs.training import TrainingSpec
 
@@ -57,19 +57,20 @@ def test_chances_are_held_against_what_ran() -> None:
     def prediction(chance: float, **cells: str) -> Prediction:
         return Prediction(row=Row({"row_id": "a", "source_id": "b", **cells}), fits_probability=chance)
 
-    found = chance_ranges(
-        [
-            prediction(0.9, oom="1"),
-            prediction(0.9, step_time_best_s="1"),
-            prediction(1.0, peak_memory_gb="1"),
-            prediction(0.1),
-        ]
-    )
+    told = [
+        prediction(0.9, oom="1"),
+        prediction(0.9, step_time_best_s="1"),
+        prediction(1.0, peak_memory_gb="1"),
+        prediction(0.1),
+    ]
+    found = chance_ranges(told)
     assert [(one.least, one.most, one.runs, one.ran_share) for one in found] == [
-        (0.8, 0.95, 2, 0.5),
-        (0.95, 1.0, 1, 1.0),
+        (0.9, 0.95, 2, 0.5),
+        (0.98, 1.0, 1, 1.0),
     ]
     assert found[0].fits_probability == pytest.approx(0.9)
+    assert brier_scores(told) == pytest.approx(((0.81 + 0.01) / 3, 2 / 9))
+    assert brier_scores(told[-1:]) is None
 
 
 def test_mixtures_have_an_error_of_their_own() -> None:

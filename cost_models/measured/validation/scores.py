@@ -255,8 +255,8 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-EDGES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
-"""Bounds of the ranges of P(fits)."""
+EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
+"""Bounds of the ranges of P(fits), narrow where a decision is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,12 +274,7 @@ class ChanceRange:
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
     """Ranges of P(fits) that have runs, the least likely first; runs with unknown outcome do not count."""
-    known = [
-        (one.fits_probability, not one.row.flag("oom"))
-        for one in predictions
-        if one.fits_probability is not None
-        and (one.row.flag("oom") or measured_seconds(one.row) or measured_bytes(one.row))
-    ]
+    known = _outcomes(predictions)
     found = []
     for least, most in pairwise(EDGES):
         own = [
@@ -291,3 +286,23 @@ def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
                 ChanceRange(least=least, most=most, runs=len(own), fits_probability=said, ran_share=ran)
             )
     return tuple(found)
+
+
+def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
+    """Mean squared difference of P(fits) from what happened, 1 or 0, and the same of one chance for all: the share that
+    ran (Brier 1950). None: no outcome is known."""
+    known = _outcomes(predictions)
+    if not known:
+        return None
+    share = mean(ran for _, ran in known)
+    return mean((chance - ran) ** 2 for chance, ran in known), share * (1 - share)
+
+
+def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
+    """P(fits) of the runs whose outcome is known, and whether they ran."""
+    return [
+        (one.fits_probability, not one.row.flag("oom"))
+        for one in predictions
+        if one.fits_probability is not None
+        and (one.row.flag("oom") or measured_seconds(one.row) or measured_bytes(one.row))
+    ]

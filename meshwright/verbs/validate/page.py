@@ -26,6 +26,7 @@ from meshwright.verbs.validate.text import (
     MEMORY_HEADERS,
     STEP_HEADERS,
     chance_cells,
+    chances_heading,
     choice_cells,
     figures_section,
     memory_cells,
@@ -97,7 +98,7 @@ def _lines(
     if any(one.row.flag("oom") for one in predictions):
         yield from (
             "",
-            "Runs by their predicted probability of fitting: its mean, and the share that fitted.",
+            chances_heading(predictions),
             "",
         )
         yield from _table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])

@@ -11,7 +11,7 @@ from cost_models.documents import printable
 from cost_models.measured.validation.choices import ChoiceScore
 from cost_models.measured.validation.figures import Figures
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import ChanceRange, SourceScore, chance_ranges
+from cost_models.measured.validation.scores import ChanceRange, SourceScore, brier_scores, chance_ranges
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
@@ -55,7 +55,7 @@ def validation_text(
         )
     if any(one.row.flag("oom") for one in predictions):
         yield from _section(
-            "Runs by their predicted probability of fitting: its mean, and the share that fitted.",
+            chances_heading(predictions),
             table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)]),
         )
     yield summary(predictions, anchors=anchors)
@@ -122,6 +122,14 @@ def choice_cells(choice: ChoiceScore) -> list[str]:
         str(choice.pairs) if choice.pairs else _NOTHING,
         _percent(choice.covered),
     ]
+
+
+def chances_heading(predictions: Sequence[Prediction]) -> str:
+    """What the columns of the table of chances mean, and how far chances are from what happened."""
+    words = "Runs by their predicted probability of fitting: its mean, and the share that fitted."
+    if (told := brier_scores(predictions)) is None:
+        return words
+    return f"{words} Brier score {told[0]:.3f}; with the same probability for every run {told[1]:.3f}."
 
 
 def chance_cells(found: ChanceRange) -> list[str]:

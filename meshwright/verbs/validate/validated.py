@@ -17,7 +17,7 @@ from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.choices import ChoiceScore, choice_scores
 from cost_models.measured.validation.figures import Figures, published_figures
 from cost_models.measured.validation.predicting import Prediction, predict
-from cost_models.measured.validation.scores import SourceScore, chance_ranges, score
+from cost_models.measured.validation.scores import SourceScore, brier_scores, chance_ranges, score
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import grouped
 from meshwright.inputs.problems import Problems
@@ -160,6 +160,7 @@ class Validated(AnswerBase):
             "choices": [choice_record(one) for one in self.choices],
             "figures": [asdict(one) for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
+            "brier": dict(zip(("predicted", "constant"), brier_scores(self.predictions) or (None, None))),
         }
 
     @property
