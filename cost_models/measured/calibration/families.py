@@ -141,15 +141,29 @@ def under_other_sources(
     """Every source with its cases, each under the nearest of the profiles fitted to all other sources."""
     timed = timed_by_default(cases)
     of_all = fit_families(timed, fewest=fewest)
+    for source, profiles in profiles_without(timed, of_all, fewest=fewest, on_source=on_source):
+        yield source, under_nearest(profiles, [case for case in cases if case.row.source == source])
+
+
+def profiles_without(
+    timed: TimedCases,
+    of_all: Mapping[str, StepTimeFit],
+    *,
+    fewest: int = _FEWEST,
+    on_source: Callable[[str], None] | None = None,
+) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
+    """Every source with the profiles that its rows need, fitted to all other sources."""
+    cases = timed.cases
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
             on_source(source)
         rest = [row for row, case in enumerate(cases) if case.row.source != source]
-        held_out = [row for row, case in enumerate(cases) if case.row.source == source]
-        known, wanted = ({pair_of(cases[row]) for row in rows} for rows in (rest, held_out))
+        known, wanted = (
+            {pair_of(case) for case in cases if (case.row.source == source) == held} for held in (False, True)
+        )
         needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
         fits = fit_families(timed.of(rest), needed, fewest=fewest, around=of_all)
-        yield source, under_nearest(map(fitted_profile, fits.values()), timed.of(held_out).cases)
+        yield source, tuple(map(fitted_profile, fits.values()))
 
 
 def pair_of(case: Case) -> Pair:
