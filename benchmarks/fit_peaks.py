@@ -146,8 +146,8 @@ def _density(m: PeakErrors, x: np.ndarray, sigma: np.ndarray) -> np.ndarray:
 def page(judged: Sequence[Prediction]) -> Iterator[str]:
     """The table of reliability."""
     yield from ("", "## Chances to fit", "")
-    yield "Every source's chances are those of a mixture of errors that was fitted to all others. Most sources print runs"
-    yield "that ran, so more ran than a search would find."
+    yield "Every source's chances are those of a mixture of errors that was fitted to all others. Most sources"
+    yield "print runs that ran, so more ran than a search would find."
     yield from ("", chances_heading(judged), "")
     yield f"| {' | '.join(CHANCE_HEADERS)} |"
     yield f"|{' --- |' * len(CHANCE_HEADERS)}"

@@ -152,6 +152,7 @@ class Validated(AnswerBase):
         return [prediction_row(one) for one in self.predictions]
 
     def record(self) -> dict[str, Any]:
+        brier = brier_scores(self.predictions)
         return {
             "schema": JSON_SCHEMA,
             "anchors": self.anchors,
@@ -160,7 +161,7 @@ class Validated(AnswerBase):
             "choices": [choice_record(one) for one in self.choices],
             "figures": [asdict(one) for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
-            "brier": dict(zip(("predicted", "constant"), brier_scores(self.predictions) or (None, None))),
+            "brier": brier and {"predicted": brier[0], "constant": brier[1]},
         }
 
     @property
