@@ -32,12 +32,20 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
     """(N,) costs of layouts, each of which stands for a box; its memory limit is 0 where late rules
     allow none of it.
 
-    Where scenarios are weighed a box has nothing to do once a step: which scenarios count differs between counts.
+    Where scenarios are weighed the device updates none of the blocks that counts may name, and channels take no time:
+    which scenarios count differs between counts.
     """
     costs = weighed_costs(question, columns)
     wide = np.flatnonzero(~boxes.is_single)
     if len(wide):
-        costs = _with_rows(costs, wide, *_of_boxes(question, columns.rows(wide), boxes.rows(wide)))
+        corners = corner_columns(columns.rows(wide), boxes.rows(wide))
+        if scenarios_of(question):
+            once = -boxes.room[wide] * costs.layer_optimizer[wide]
+        else:
+            each = [price.least_update(question, corners) for price in prices() if price.least_update]
+            once = np.max(each, axis=0)
+        sized = [byte_costs(question, own) for own in corners]
+        costs = _with_rows(costs, wide, sized, {"rank_optimizer": once})
     return within_corners(question, costs, corner_columns(columns, boxes))
 
 
@@ -57,19 +65,6 @@ def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
     broken = [rule.broken(question, columns) for rule in late_rules()]
     holds: Bools = ~np.any([np.zeros(len(columns), dtype=np.bool_), *broken], axis=0)
     return holds
-
-
-def _of_boxes(
-    question: Question, columns: LayoutColumns, boxes: Boxes
-) -> tuple[list[StageCosts], dict[str, Array]]:
-    """Bytes at each corner, and the least of the other coefficients that counts change."""
-    corners = corner_columns(columns, boxes)
-    sized = [byte_costs(question, own) for own in corners]
-    weighed = bool(scenarios_of(question))
-    once = np.zeros(len(columns))
-    for price in () if weighed else prices():
-        once = np.maximum(once, price.least_update(question, corners)) if price.least_update else once
-    return sized, {"rank_optimizer": once}
 
 
 def _with_rows(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from brute import Everything, everything
 from effort import number
-from test_offload_search import OPEN, random_question
+from test_offload_search import EVERY_RESIDENCY, OPEN, random_question
+from weighed_brute import with_scenarios
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
+from cost_models.pipeline.stage_costs import COLUMNS
+from cost_models.pipeline.under_scenarios import weighed_costs
 from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.bounds.boxes import least_costs
 from planner.bounds.pricing import Pricing
 from planner.search.opening import Pairs
-from planner.space.counts import Boxes
+from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import legal_space
 
 BOXES = Boxes(
@@ -46,6 +56,32 @@ def _some_that_fit(rng: np.random.Generator) -> Everything:
         found = everything(random_question(rng), offload=True)
         if any((one.peak <= one.limit).any() for one in found.placed):
             return found
+
+
+@pytest.mark.parametrize("risk", ["none", "mean"])
+def test_no_coefficient_of_a_box_is_above_one_that_it_holds(risk: str) -> None:
+    """Nor is the update of a rank's blocks, of which the device leaves those that counts name to the host."""
+    base = random_question(np.random.default_rng(18))
+    stack = base.stack.model_copy(update={"residencies": EVERY_RESIDENCY, "offloads_ends": True})
+    mixture = {"num_experts": 4, "experts_per_token": 1, "moe_ffn_hidden_size": 128, "num_moe_layers": 4}
+    for model in (base.model, base.model.model_copy(update=mixture)):
+        question = with_scenarios(replace(base, model=model, stack=stack), np.random.default_rng(1), risk)
+        rows = LayoutColumns.of(
+            [
+                Layout(dp=4, zero=zero, offload=Offload(**{part: 1}))  # type: ignore[arg-type]
+                for zero, part in product(range(4), ("states", "parked", "streamed"))
+            ]
+        )
+        boxes = Boxes.beside(question, rows)
+        assert not boxes.is_single.any()
+        box, counts = boxes.singles()
+        least = least_costs(question, rows, boxes).rows(box)
+        own = weighed_costs(question, with_counts(rows.rows(box), counts))
+        for name in COLUMNS:
+            one, other = (getattr(costs, name) for costs in (least, own))
+            if name == "rank_optimizer":
+                one, other = (rank + 5 * own.layer_optimizer for rank in (one, other))
+            assert (one <= other + 1e-9 * np.abs(other)).all(), name
 
 
 @pytest.mark.parametrize("seed", range(number(3, 40)))
