@@ -133,11 +133,16 @@ class BranchAndBound:
     def settle(self, solver: SolverName | None = None) -> None:
         """Let one integer program choose among the layouts that neither bounds nor label setting discard.
 
-        Layouts that differ only in name count as one. Nothing is done where the search has not ended, or where so many
-        layouts are left that the program would take long.
+        Layouts that differ only in name count as one. Nothing is done where the search has not ended, where it looked
+        for what is faster than all it found, or where so many layouts are left that the program would take long.
         """
         worst = self._best_seconds() * (1 + TOLERANCE)
-        if self.is_unfinished or not self.best or scenarios_of(self.candidates.question):
+        if (
+            self.is_unfinished
+            or not self.best
+            or self._best_seconds() > self._below
+            or scenarios_of(self.candidates.question)
+        ):
             return  # the program has no scenarios
         self._refine(np.flatnonzero((self.rows.first_bound <= worst) & ~self.rows.refined))
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~self._beaten(worst)).tolist()
