@@ -22,6 +22,9 @@ from cost_models.axes.recompute import blocks_by_policy, named_blocks
 from cost_models.specs.model.kinds import Kinds
 from planner.placement.leaf import Leaf
 
+_AT_ONCE = 250_000
+"""Mixes that are weighed together."""
+
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
     """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P).
@@ -79,34 +82,53 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     """(B·C, R) and (B·C, R, K·P): likewise, C classes of positions for each number of blocks."""
-    start_C, found, allowed = np.arange(leaf.classes), [], tuple(leaf.allowed.tolist())
-    alone = sum(allowed) == 1 or leaf.recompute is not None  # one mix for each number of blocks: all together
+    assert leaf.kinds is not None
+    found, every_C = [], np.arange(leaf.classes)
+    alone = (
+        leaf.allowed.sum() == 1 or leaf.recompute is not None
+    )  # one mix for each number of blocks: all together
     for some_B in [size_B] if alone else np.split(size_B, len(size_B)):
-        named_R = np.zeros(leaf.pp, dtype=np.int64)
-        if leaf.recompute is not None:
-            named_R, mixes_BRP = _as_named(leaf, leaf.recompute, some_B)
-            blocks = leaf.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
-        else:
-            assert leaf.kinds is not None
-            blocks = _mixes_by_sort(leaf.kinds, tuple(some_B.tolist()), allowed)
-        blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
-        size_B111 = some_B[:, None, None, None]
-        possible = (start_C[:, None, None] + size_B111 <= leaf.num_layers) & (size_B111 >= named_R)
-        fits_BCMR = (leaf.rank_bytes(blocks_BCMRP) <= leaf.memory_limit) & possible
-        seconds_BCMR = np.where(fits_BCMR, _seconds(leaf, blocks_BCMRP), np.inf)
-        best = seconds_BCMR.argmin(axis=2)[:, :, None]
-        least = np.take_along_axis(seconds_BCMR, best, axis=2)
-        chosen = np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)
-        found.append((least.reshape(-1, leaf.pp), chosen.reshape(-1, leaf.pp, blocks.shape[-1])))
-    seconds, every = zip(*found, strict=True)
-    return np.concatenate(seconds), np.concatenate(every)
+        starts_U, of_C = (every_C, every_C) if alone else leaf.kinds.distinct_starts(int(some_B[0]))
+        mixes = 1 if alone else len(every_mix(int(some_B[0]), leaf.allowed))
+        parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE)))
+        seconds, chosen = zip(*(_fastest_from(leaf, some_B, some) for some in parts), strict=True)
+        seconds_BCR, chosen_BCR = (
+            np.concatenate(seconds, axis=1)[:, of_C],
+            np.concatenate(chosen, axis=1)[:, of_C],
+        )
+        seconds_BCR = np.where((every_C + some_B[:, None] <= leaf.num_layers)[..., None], seconds_BCR, np.inf)
+        found.append((seconds_BCR.reshape(-1, leaf.pp), chosen_BCR.reshape(-1, *chosen_BCR.shape[2:])))
+    every_seconds, every = zip(*found, strict=True)
+    return np.concatenate(every_seconds), np.concatenate(every)
 
 
-@lru_cache(maxsize=128)
-def _mixes_by_sort(kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...]) -> Ints:
-    """(B, C, M, 1, K·P): every mix of some numbers of blocks, all in as many ways, from each class of positions on."""
+def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]:
+    """(B, C, R) and (B, C, R, K·P): the fastest mix that fits of so many blocks from some positions on."""
+    named_R = np.zeros(leaf.pp, dtype=np.int64)
+    if leaf.recompute is not None:
+        named_R, mixes_BRP = _as_named(leaf, leaf.recompute, size_B)
+        blocks = leaf.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
+    else:
+        assert leaf.kinds is not None
+        allowed, sizes = tuple(leaf.allowed.tolist()), tuple(size_B.tolist())
+        blocks = _mixes_by_sort(leaf.kinds, sizes, allowed, tuple(start_C.tolist()))
+    blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
+    fits_BCMR = (leaf.rank_bytes(blocks_BCMRP) <= leaf.memory_limit) & (
+        size_B[:, None, None, None] >= named_R
+    )
+    seconds_BCMR = np.where(fits_BCMR, _seconds(leaf, blocks_BCMRP), np.inf)
+    best = seconds_BCMR.argmin(axis=2)[:, :, None]
+    least_BCR = np.take_along_axis(seconds_BCMR, best, axis=2)[:, :, 0]
+    return least_BCR, np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)[:, :, 0]
+
+
+@lru_cache(maxsize=64)
+def _mixes_by_sort(
+    kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...], starts: tuple[int, ...]
+) -> Ints:
+    """(B, C, M, 1, K·P): every mix of some numbers of blocks, all in as many ways, from each of some positions on."""
     mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
-    return kinds.in_sorts(mixes_BMP[:, None, :, None], np.arange(kinds.classes)[:, None, None])
+    return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Array:

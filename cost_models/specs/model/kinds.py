@@ -71,6 +71,16 @@ class Kinds:
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
 
+    def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
+        """Positions from which so many blocks differ in their kinds, and for each class of positions which of them
+        stands for it; any for one with too few blocks behind it."""
+        if blocks == 0:
+            return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
+        kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
+        following = np.lib.stride_tricks.sliding_window_view(kinds, blocks)[:starts]
+        _, first, own = np.unique(following, axis=0, return_index=True, return_inverse=True)
+        return first, np.append(own.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
+
     def mean(self, each: Sequence[Array]) -> Array:
         """The mean over all blocks of what blocks of each kind have."""
         if len(each) == 1:

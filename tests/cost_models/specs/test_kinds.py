@@ -72,3 +72,14 @@ def test_a_stage_has_the_next_blocks_of_the_model(drawn: list[int], random: obje
             found[kind, RECOMPUTE_POLICIES.index(policy)] += 1
         assert (sorts[stage] == found).all()
         begin += size
+
+
+def test_stages_are_weighed_from_where_their_kinds_differ_alone() -> None:
+    """A thousand blocks of which the last four are mixtures: 501 stages of half of them are of five compositions, and
+    stand for the classes of positions in order; where too few blocks follow, any stands."""
+    kinds = Kinds(of_block=(0,) * 996 + (1,) * 4)
+    starts, own = kinds.distinct_starts(500)
+    assert starts.tolist() == [0, 497, 498, 499, 500]
+    assert starts[own].tolist() == [0] * 497 + [497, 498, 499, 500] + [0] * (kinds.classes - 501)
+    assert kinds.distinct_starts(1000)[0].tolist() == [0]
+    assert kinds.distinct_starts(0)[0].tolist() == [0]
