@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cost_models.documents import printable
+from cost_models.measured.validation.chances import ChanceRange, brier_scores, chance_ranges
 from cost_models.measured.validation.choices import ChoiceScore
 from cost_models.measured.validation.figures import Figures
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import ChanceRange, SourceScore, brier_scores, chance_ranges
+from cost_models.measured.validation.scores import SourceScore
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
