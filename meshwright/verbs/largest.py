@@ -1,8 +1,9 @@
-"""`plan --largest`: the largest size of a family of models that fits, with each thing that host memory may hold."""
+"""`plan --largest`, `plan --longest`: the largest size of a family, or the longest sequence of a model, that fits, with
+each thing that host memory may hold."""
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,8 @@ class LargestFlags:
     """Flags of `plan` that only the largest size knows."""
 
     largest: bool = switch("MODEL is a family: its largest size that fits; --largest --help.")
-    by: str | None = flag("WHAT", "What grows: depth (default) or width.", only_with="largest")
+    longest: bool = switch("The longest sequence of MODEL that fits: --largest --by sequence.")
+    by: str | None = flag("WHAT", "What grows: depth (default), width or sequence.", only_with="largest")
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ def largest(options: LargestOptions) -> LargestAnswer:
     keep there; every one proved by the next size, which fits in no layout.
 
     A family is `llama` or `gpt`, by depth (more blocks) or by width (wider, as deep as published sizes are); by depth
-    any model will do. The rest of the question is said as to `plan`; without a training job it is 8 sequences of 2,048
-    tokens a step on every GPU.
+    any model will do, and by sequence, where the model stays and its sequences grow by 256 tokens. The rest of the
+    question is said as to `plan`; without a training job it is 8 sequences of 2,048 tokens a step on every GPU.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -63,6 +65,8 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import searching
 
+    if options.longest:
+        options = replace(options, largest=True, by=options.by or "sequence")
     require_options(verbs_of_model(options.model), "plan", ("largest",))
     family: FindsLargest = verbs_with("largest")
     problems = Problems()
@@ -102,6 +106,8 @@ _OTHERS = (
 
 def _require_meant(options: PlanFlags) -> None:
     """Raises InputError for flags of another question."""
+    if options.longest and options.by != "sequence":
+        raise InputError("`--longest` is --by sequence", hint="leave --by out")
     if not options.largest:
         raise InputError("`--by` says what grows from size to size", hint="it goes with --largest")
     if given := [option_word(name) for name in _OTHERS if getattr(options, name) is not None]:

@@ -127,7 +127,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import searching
 
-    if options.largest or options.by is not None:
+    if options.largest or options.longest or options.by is not None:
         answer_largest(options, output)
         return
     if options.serve:

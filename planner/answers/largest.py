@@ -1,4 +1,5 @@
-"""The largest size of a family that fits, with what of its blocks host memory may hold, each proved by the next size.
+"""The largest size of a family, or a model's longest sequence, that fits, with what of its blocks host memory may hold,
+each proved by the next size.
 
 Sizes are tried by doubling, then halving what is left between one that fits and one that does not. Whether a size fits
 is asked where memory is least (`least_memory.where_least`): what does not fit there fits in no layout. Only the
@@ -136,4 +137,4 @@ class _Sizes:
         return True
 
     def _asked(self, size: int) -> Question:
-        return replace(self._question, model=self._family.model(size), stack=self._stack)
+        return replace(self._family.asked(self._question, size), stack=self._stack)

@@ -1,13 +1,13 @@
-"""Families of models: one shape at every size, deeper or wider by one step after another.
+"""Families of models: one shape at every size, deeper, wider or for longer sequences by one step after another.
 
 By depth a size is a number of blocks of the family's base. By width it is a multiple of the width of a head, with as
 many blocks as the ladder that was published has at that width (in between and beyond in proportion), and an MLP as wide
-beside the model as the base's.
+beside the model as the base's. By sequence the model stays, and a size is so many tokens of every sequence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -16,15 +16,20 @@ import numpy as np
 from cost_models.base import MAX_LAYERS
 from cost_models.files import catalog
 from cost_models.operators.parameters import total_parameters
+from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
 
-By = Literal["depth", "width"]
+By = Literal["depth", "width", "sequence"]
 """What grows from size to size."""
 WAYS: tuple[By, ...] = get_args(By)
 MLP_MULTIPLE = 256
 """The width of a gated MLP is rounded up to a multiple of so much (Touvron et al. 2023, the released code)."""
 MAX_HEADS = 1024
 """The widest size, in heads."""
+SEQUENCE_STEP = 256
+"""Tokens by which sequences grow."""
+MAX_SEQUENCE = 2**24
+"""The longest sequence, in tokens, of positions that are not learned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +84,27 @@ class Family:
     @property
     def most(self) -> int:
         """The largest size there is."""
+        if self.by == "sequence":
+            learned = self.base.positions == "learned"
+            return (self.base.max_positions if learned else MAX_SEQUENCE) // SEQUENCE_STEP
         return MAX_LAYERS if self.by == "depth" else MAX_HEADS
 
     @property
     def usual(self) -> int:
         """The size of the base."""
+        if self.by == "sequence":
+            return max(1, min(self.most, self.base.max_positions // SEQUENCE_STEP))
         return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
+
+    def sequence(self, size: int) -> int | None:
+        """Tokens of a sequence of a size; None where the model grows in their place."""
+        return size * SEQUENCE_STEP if self.by == "sequence" else None
+
+    def asked(self, question: Question, size: int) -> Question:
+        """The question about a size."""
+        if (length := self.sequence(size)) is None:
+            return replace(question, model=self.model(size))
+        return replace(question, training=question.training.model_copy(update={"sequence_length": length}))
 
     @cached_property
     def _shapes(self) -> tuple[list[int], list[int]]:
@@ -94,6 +114,8 @@ class Family:
 
     def model(self, size: int) -> TransformerSpec:
         """The model of a size."""
+        if self.by == "sequence":
+            return self.base
         layers, hidden = size, self.base.hidden_size
         if self.by == "width":
             hidden = size * self.base.head_dim

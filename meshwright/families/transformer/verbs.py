@@ -42,7 +42,7 @@ _GOAL = frozenset(
 _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
-    "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "by"},
+    "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
     "estimate": _JOB | _FITTING,
     "compare": frozenset({"trainer"}),
     "explain": frozenset({"why_not"}),

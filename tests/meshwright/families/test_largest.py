@@ -108,3 +108,53 @@ def test_forbidden_offload_leaves_the_device(llama: mw.Largest) -> None:
 def test_only_families_have_a_ladder() -> None:
     with pytest.raises(InputError, match="follows sizes that were published"):
         mw.largest("llama2-7b", "hgx-h200", by="width", gpus=1)
+
+
+def test_the_longest_sequence_fits_and_the_next_does_not() -> None:
+    """Adapters on one GPU, searched again at both lengths; the model stays as it is."""
+    found = mw.largest(
+        "llama3.2-1b",
+        "pcie-4090",
+        by="sequence",
+        gpus=1,
+        global_batch=4,
+        task="lora",
+        fix=("mbs=1", "recompute=full"),
+    )
+    best = found.largest
+    assert best.question is not None
+    length = best.question.training.sequence_length
+    assert best.next_fails
+    assert length == best.size * 256
+    assert best.question.model == found.family.base
+    limits = parse_restrictions(fix=("mbs=1", "recompute=full"))
+    assert search(best.question, top=1, restrictions=limits).best.fits
+    with pytest.raises(InfeasibleError):
+        search(found.family.asked(best.question, best.size + 1), top=1, restrictions=limits)
+    assert found.rows[0]["sequence_length"] == length
+
+
+def test_learned_positions_end_sequences() -> None:
+    found = mw.largest("gpt2-small", "dgx-h100", by="sequence", gpus=1, fix=("mbs=1",), forbid=("offload",))
+    assert found.largest.question is not None
+    assert found.largest.question.training.sequence_length == 1024
+    assert not found.largest.next_fails
+    assert "1,024 tokens is the largest there is" in str(found)
+    assert not any("time ran out" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--longest", "--sequence", "4096"), "is what is looked for"),
+        (("--longest", "--by", "depth"), "`--longest` is --by sequence"),
+        (("--longest", "--top", "3"), "means nothing beside"),
+    ],
+)
+def test_wrong_questions_for_the_longest_sequence(
+    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = told(capsys, "plan", "llama3-8b", "dgx-h100", "--gpus", "8", *flags)
+    assert code == 2
+    assert words in err
+    assert not out

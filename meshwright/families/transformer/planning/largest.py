@@ -67,6 +67,7 @@ def ask(options: LargestOptions) -> LargestQuestion:
     problems = Problems()
     _require_nouns(options)
     way = problems.read(lambda: _way(options.by))
+    problems.read(lambda: _require_open(options, way))
     family = problems.read(lambda: _family(options.model, way or "depth"))
     restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
     count = problems.read(lambda: _count(options.gpus))
@@ -77,7 +78,7 @@ def ask(options: LargestOptions) -> LargestQuestion:
     asked = options
     assumed: tuple[str, ...] = ()
     if cluster is not None:
-        asked, assumed = _with_job(options, base, count or cluster.num_gpus)
+        asked, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
         found = problems.read(lambda: question_of(replace(asked, model=base, gpus=count or None)))
     problems.require()
     assert family is not None
@@ -103,11 +104,19 @@ def _require_nouns(options: LargestOptions) -> None:
         raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
 
 
+def _require_open(options: LargestOptions, way: By | None) -> None:
+    """Raises InputError where what grows was said to be so much."""
+    if way == "sequence" and options.sequence is not None:
+        what = "is what is looked for: leave it out, or leave out --longest"
+        raise InputError("one length of sequences was named", problems=[Problem("--sequence", what)])
+
+
 def _way(by: str | None) -> By:
     """What grows; depth where nobody says."""
     way = next((known for known in WAYS if known == (by or "depth")), None)
     if way is None:
-        what = f"`{printable(by or '')}` is neither `depth` nor `width`{did_you_mean(by or '', WAYS)}"
+        known_ways = ", ".join(f"`{known}`" for known in WAYS)
+        what = f"`{printable(by or '')}` is none of {known_ways}{did_you_mean(by or '', WAYS)}"
         raise InputError("cannot tell what grows", problems=[Problem("--by", what)])
     return way
 
@@ -116,11 +125,13 @@ def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -
     """The family of a name, or of a model that grows in depth."""
     assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
     if isinstance(name, str):
-        if (found := family_named(name, way)) is not None:
+        if way != "sequence" and (found := family_named(name, way)) is not None:
             return found
         try:
             model = resolve_model(name).spec
         except UnknownNameError:
+            if way == "sequence":
+                raise
             known = (*LADDERS, *catalog.names("models"))
             hint = f"families: {', '.join(LADDERS)}; by depth also any model"
             raise UnknownNameError("family", printable(name), known, hint=hint) from None
@@ -145,7 +156,7 @@ def _count(gpus: int | str | Sequence[int] | None) -> int:
 
 
 def _with_job(
-    options: LargestOptions, base: TransformerSpec, gpus: int
+    options: LargestOptions, base: TransformerSpec, gpus: int, way: By
 ) -> tuple[LargestOptions, tuple[str, ...]]:
     """The inputs with a training job where none is said, and what was assumed."""
     if options.training is not None:
@@ -156,5 +167,6 @@ def _with_job(
         said.append(f"--global-batch {options.global_batch}")
     if options.sequence is None:
         options = replace(options, sequence=min(USUAL_SEQUENCE, base.max_positions))
-        said.append(f"--sequence {options.sequence}")
+        if way != "sequence":
+            said.append(f"--sequence {options.sequence}")
     return options, (f"`{' '.join(said)}`",) if said else ()

@@ -1,4 +1,5 @@
-"""The answer of `plan --largest`: the largest size for each thing that host memory may hold, and the proofs."""
+"""The answer of `plan --largest` and `--longest`: the largest size, or the longest sequence, for each thing that host
+memory may hold, and the proofs."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Largest(AnswerBase):
     def remarks(self) -> tuple[str, ...]:
         """What is said below the answer."""
         told = []
-        if not all(one.next_fails for one in self.sizes):
+        if not all(one.next_fails or one.size == self.family.most for one in self.sizes):
             told.append("warning: time ran out before every size was decided; allow more with --time-limit")
         gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
         if max(gaps, default=0.0) > PROVEN:
@@ -121,11 +122,12 @@ class Largest(AnswerBase):
             "parameters": self.family.parameters(size),
             "num_layers": model.num_layers,
             "hidden_size": model.hidden_size,
-        }
+        } | ({} if (length := self.family.sequence(size)) is None else {"sequence_length": length})
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        header = largest_header(self.family, self.question, self.sizes)
+        asked = self.largest.question if self.family.by == "sequence" else None
+        header = largest_header(self.family, asked or self.question, self.sizes)
         table = largest_table(self.family, self.sizes)
         return header, "", table, "", proofs_sentence(self.family, self.sizes, self.searches, self.seconds)
 
@@ -140,6 +142,8 @@ def largest_header(family: Family, question: Question, sizes: Sequence[LargestSi
     limit = max(known, default=question.cluster.gpu.memory)
     host = question.cluster.host_memory
     subject = f"sizes of {family.name} by {family.by}"
+    if family.by == "sequence":
+        subject = f"longest sequence of {family.name}"
     trust = trust_of(max(question.by_pool, key=lambda pool: pool.hardware.median_error or 1.0))
     memory = f"{format_bytes(limit)} of memory per GPU"
     if host is not None:
@@ -178,7 +182,9 @@ def _words(one: LargestSize) -> str:
 
 
 def shape_of(family: Family, size: int) -> str:
-    """ "39x4096": blocks by width."""
+    """ "39x4096": blocks by width; or "12,288 tokens"."""
+    if (length := family.sequence(size)) is not None:
+        return f"{grouped(length)} tokens"
     model = family.model(size)
     return f"{model.num_layers}x{model.hidden_size}"
 
@@ -187,6 +193,8 @@ def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int,
     """Which next sizes are proved not to fit; "proved" is said of these only."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
+    if all(one.size == family.most for one in sizes):
+        return wrapped(f"All fit: {shape_of(family, family.most)} is the largest there is; {work}")
     if not failing:
         return wrapped(f"Nothing proved: time ran out ({work})")
     shapes = sentence_list([shape_of(family, size) for size in failing])
