@@ -26,7 +26,7 @@ from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.pipeline.estimating import estimate
 from executor.emulate.one_rank import emulate
 from executor.engine.engine import loss
-from executor.measure.memory import predicted_parts
+from executor.measure.report import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from planner.plan import Plan, make_plan

