@@ -31,7 +31,7 @@ class LargestFlags:
     """Flags of `plan` that only the largest size knows."""
 
     largest: bool = switch("MODEL is a family: its largest size that fits; --largest --help.")
-    longest: bool = switch("The longest sequence of MODEL that fits: --largest --by sequence.")
+    longest: bool = switch("The longest sequence of MODEL that fits.")
     by: str | None = flag("WHAT", "What grows: depth (default), width or sequence.", only_with="largest")
 
 
