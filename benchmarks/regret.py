@@ -29,6 +29,7 @@ from cost_models.measured.calibration.families import (
     errors_of,
     fit_families,
     profiles_without,
+    seconds_of,
     timed_by_default,
     under_nearest,
 )
@@ -39,7 +40,6 @@ from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.runs.switches import is_suspect
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
-from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.under_scenarios import seconds_under_scenarios
 from cost_models.uncertainty import pair_error_of, uncovered_facts
 
@@ -91,7 +91,7 @@ def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
         rest = known.names["source"] != source
         others = (everyone | {profile.name: profile for profile in profiles}).values()
         errors = -np.log1p(errors_of(under_nearest(others, cases)))
-        for one, case, paper in zip(own, under, _seconds(under), strict=True):
+        for one, case, paper in zip(own, under, seconds_of(under), strict=True):
             yield _ran(one, case, float(paper), known.some(rest), errors[rest])
         print(f"without {source}: {len(own)} rows", flush=True)
 
@@ -101,19 +101,10 @@ def _case(one: Prediction) -> Case:
     return one.case
 
 
-def _seconds(cases: Sequence[Case]) -> np.ndarray:
-    """(N,) predicted seconds, each under its own profile."""
-    found = np.empty(len(cases))
-    for profile in {id(case.question.hardware): case.question.hardware for case in cases}.values():
-        own = [at for at, case in enumerate(cases) if case.question.hardware is profile]
-        found[own] = StepTimes([cases[at] for at in own]).seconds(profile)
-    return found
-
-
 def _rows(cases: Sequence[Case]) -> Rows:
     """Timed cases as rows of the process of expected steps."""
     spreads = []
-    for case, paper in zip(cases, _seconds(cases), strict=True):
+    for case, paper in zip(cases, seconds_of(cases), strict=True):
         under = seconds_under_scenarios(case.question, case.layout)
         spreads.append(0.15 if under is None else spread_of(under, float(paper)))
     features = [features_of(case.question, case.layout) for case in cases]

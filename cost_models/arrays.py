@@ -8,3 +8,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+MAD_TO_DEVIATION = 1.4826
+"""Median absolute deviation → standard deviation of a normal distribution."""

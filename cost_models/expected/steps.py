@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import MAD_TO_DEVIATION, Array, Ints
 from cost_models.estimate import Estimate
 from cost_models.expected.process import Kernel, Reach, fitted
 from cost_models.expected.rows import FEATURES, SHAPE, SPLIT, Rows, row_of, timed_rows
@@ -30,8 +30,6 @@ _ASKED = 256
 """Known rows that a question is conditioned on: those that covary with it most."""
 _SAME = 0.05
 """Binary logarithms by which sizes of one question may differ: vocabularies of one architecture do."""
-_TO_DEVIATION = 1.4826
-"""Median absolute deviation → standard deviation of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,7 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
     """How far a step moves with the constants left open: a robust deviation of its logarithm."""
-    return float(_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
+    return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
 def nearest_first(kernel: Kernel, asked: Rows, known: Rows) -> Ints:

@@ -55,6 +55,11 @@ class Accesses:
         """(K,) share of the accesses that go to each row of a step, p_r: never rises."""
         return self.shares / self.rows
 
+    @property
+    def log_others(self) -> Array:
+        """(K,) ln(1 − p_r): that an access names another row."""
+        return np.log1p(-np.minimum(self.each, 1 - 2.0**-53))
+
     def hits(self, hottest: npt.ArrayLike) -> Array:
         """h(f): share of the accesses that go to so many rows, those used most."""
         return np.interp(np.asarray(hottest, np.float64), self.rows_up_to, self.share_up_to)
@@ -76,7 +81,7 @@ class Accesses:
         Accesses are independent draws. Shapes of both arguments broadcast.
         """
         n = np.asarray(accesses, np.float64)[..., None]
-        never = n * np.log1p(-np.minimum(self.each, 1 - 2.0**-53))
+        never = n * self.log_others
         of_step = self.rows * -np.expm1(never)
         if hottest is None:
             total: Array = of_step.sum(-1)

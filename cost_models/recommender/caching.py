@@ -132,7 +132,7 @@ def _lru_brings(accesses: Accesses, batch: Array, held: float) -> Array:
     few = (
         accesses.distinct(batch + window) - accesses.distinct(window) if np.isfinite(window) else 0.0 * batch
     )
-    chances = -np.expm1(batch[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53)))
+    chances = -np.expm1(batch[:, None] * accesses.log_others)
     of_step = accesses.rows * chances
     room = held - (np.cumsum(of_step, axis=-1) - of_step)
     kept = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
@@ -143,7 +143,7 @@ def _window(accesses: Accesses, held: float) -> float:
     """U⁻¹: accesses that name `held` rows. By Newton's method from below, as U is concave; infinite where all are."""
     if held >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
-    logs = np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53))
+    logs = accesses.log_others
     window = held
     for _ in range(200):
         absent = np.exp(window * logs)
@@ -161,7 +161,7 @@ def lru_curve(accesses: Accesses) -> Accesses:
         return accesses
     folds = np.log(40.0 / used[-1])  # by then the row used least is there, but for e^-40
     windows = np.exp(np.linspace(0.0, folds, int(np.ceil(folds * _WINDOWS_PER_E_FOLD)) + 1))
-    logs = windows[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53))
+    logs = windows[:, None] * accesses.log_others
     there, absent = -np.expm1(logs), np.exp(logs)
     rows = _rises(there @ accesses.rows, absent @ accesses.rows)
     shares = _rises(there @ accesses.shares, absent @ accesses.shares)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import MAD_TO_DEVIATION, Array
 
 WORK = ("forward and backward", "the update")
 """Parts of a transformer's step in which ranks work, in their order."""
@@ -22,7 +22,6 @@ LEAST = 0.1
 """Excess over the peers from which a rank is slow; MegaScale's slow hosts took about a tenth longer (section 6.3)."""
 SURE = 5.0
 FEWEST_STEPS = 5
-_MAD_TO_DEVIATION = 1.4826
 _LEAST_ERROR = 0.002
 """Of an excess: clocks tick, and a few equal steps do not make it exact."""
 
@@ -59,7 +58,7 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
         since = int(np.argmax(np.cumsum(beyond[::-1])[::-1]))
         tail = excess[since:]
         middle = float(np.median(tail))
-        scatter = _MAD_TO_DEVIATION * float(np.median(abs(tail - middle)))
+        scatter = MAD_TO_DEVIATION * float(np.median(abs(tail - middle)))
         z = middle / max(scatter / len(tail) ** 0.5, _LEAST_ERROR)
         if len(tail) >= FEWEST_STEPS and middle >= LEAST and z >= SURE:
             lost = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
+from math import comb
 
 import numpy as np
 
@@ -83,19 +84,14 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     """(B·C, R) and (B·C, R, K·P): likewise, C classes of positions for each number of blocks."""
     assert leaf.kinds is not None
-    found, every_C = [], np.arange(leaf.classes)
-    alone = (
-        leaf.allowed.sum() == 1 or leaf.recompute is not None
-    )  # one mix for each number of blocks: all together
+    found, every_C, policies = [], np.arange(leaf.classes), int(leaf.allowed.sum())
+    alone = policies == 1 or leaf.recompute is not None  # one mix for each number of blocks: all together
     for some_B in [size_B] if alone else np.split(size_B, len(size_B)):
         starts_U, of_C = (every_C, every_C) if alone else leaf.kinds.distinct_starts(int(some_B[0]))
-        mixes = 1 if alone else len(every_mix(int(some_B[0]), leaf.allowed))
+        mixes = 1 if alone else comb(int(some_B[0]) + policies - 1, policies - 1)
         parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE)))
         seconds, chosen = zip(*(_fastest_from(leaf, some_B, some) for some in parts), strict=True)
-        seconds_BCR, chosen_BCR = (
-            np.concatenate(seconds, axis=1)[:, of_C],
-            np.concatenate(chosen, axis=1)[:, of_C],
-        )
+        seconds_BCR, chosen_BCR = (np.concatenate(part, axis=1)[:, of_C] for part in (seconds, chosen))
         seconds_BCR = np.where((every_C + some_B[:, None] <= leaf.num_layers)[..., None], seconds_BCR, np.inf)
         found.append((seconds_BCR.reshape(-1, leaf.pp), chosen_BCR.reshape(-1, *chosen_BCR.shape[2:])))
     every_seconds, every = zip(*found, strict=True)

@@ -115,14 +115,18 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 
 def errors_of(cases: Sequence[Case]) -> Array:
     """(N,) relative error of each case under its own profile."""
+    errors: Array = seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1
+    return errors
+
+
+def seconds_of(cases: Sequence[Case]) -> Array:
+    """(N,) predicted seconds of each case under its own profile."""
     chosen = [case.question.hardware for case in cases]
-    errors = np.empty(len(cases))
+    seconds = np.empty(len(cases))
     for one in dict.fromkeys(map(id, chosen)):  # profiles of one name may be fitted to other runs
         rows = [index for index, profile in enumerate(chosen) if id(profile) == one]
-        some = [cases[index] for index in rows]
-        seconds = StepTimes(some).seconds(chosen[rows[0]])
-        errors[rows] = seconds / np.array([measured_seconds(case) for case in some]) - 1
-    return errors
+        seconds[rows] = StepTimes([cases[index] for index in rows]).seconds(chosen[rows[0]])
+    return seconds
 
 
 def leave_sources_out(

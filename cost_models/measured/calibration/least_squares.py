@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import MAD_TO_DEVIATION, Array
 
 ErrorsAt = Callable[[Array], Array]
 """(K, C) points → (K, R) errors."""
@@ -34,8 +34,6 @@ _DONE = 1e-3
 _HUBER_ROUNDS = 30
 _HUBER = 1.345
 """Residuals beyond this many deviations count linearly: 95 % efficient on clean data (Huber 1964)."""
-_MAD_TO_DEVIATION = 1.4826
-"""Median absolute deviation → standard deviation of a normal distribution."""
 
 
 def relative_least_squares(terms: Array, seconds: Array, least: Array | float = 0.0) -> Array:
@@ -69,7 +67,7 @@ def _huber(terms: Array, values: Array) -> Array:
     solution = _solve(terms, values)
     for _ in range(_HUBER_ROUNDS):
         residual = np.abs(terms @ solution - values)
-        deviation = max(_MAD_TO_DEVIATION * float(np.median(residual)), np.finfo(np.float64).eps)
+        deviation = max(MAD_TO_DEVIATION * float(np.median(residual)), np.finfo(np.float64).eps)
         weights = np.minimum(1.0, _HUBER * deviation / np.maximum(residual, np.finfo(np.float64).tiny))
         root = np.sqrt(weights)
         solution = _solve(terms * root[:, None], values * root)

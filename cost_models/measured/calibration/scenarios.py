@@ -18,7 +18,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import MAD_TO_DEVIATION, Array
 from cost_models.specs.hardware import Scenarios
 
 COUNT = 16
@@ -29,8 +29,6 @@ _MOST = 3.0
 """Pulls beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
 _HELD = 0.9
 """Share of the runs that `unexplained`, taken for the deviation of a normal error, has to hold; tails are heavy."""
-_TO_DEVIATION = 1.4826
-"""Median absolute deviation → standard deviation of a normal distribution."""
 
 
 def scenarios_of(
@@ -72,7 +70,7 @@ def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array)
             second = second + mean**2 + np.diag(spread)
             left[own] = errors[own] + own_slopes @ mean
         variances = second / (len(rows) + 1)
-        rest = max(1e-3, _TO_DEVIATION * float(np.median(np.abs(left))))
+        rest = max(1e-3, MAD_TO_DEVIATION * float(np.median(np.abs(left))))
     tails = float(np.quantile(np.abs(left), _HELD)) / NormalDist().inv_cdf((1 + _HELD) / 2)
     return variances, max(rest, tails)
 

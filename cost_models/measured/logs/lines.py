@@ -14,6 +14,8 @@ from cost_models.errors import InputError, Problem
 
 LONGEST_LINE = 1 << 16
 """Characters of a line that are read; no line of a step is nearly as long."""
+LONGEST_SECONDS = 1e7
+"""Beyond which a duration that is told is a mistake."""
 _CHUNK = 1 << 18
 _MAGIC = b"\x1f\x8b"
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

@@ -10,7 +10,7 @@ from pathlib import Path
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.measured.logs.formats import TIMES, LogFormat, formats, number, search
-from cost_models.measured.logs.lines import lines_of
+from cost_models.measured.logs.lines import LONGEST_SECONDS, lines_of
 from cost_models.measured.logs.steps import StepLine, Steps
 from cost_models.units import LARGEST, counted, grouped
 
@@ -22,8 +22,6 @@ _SURE = 50
 """Steps of one trainer after which no line is read as those of trainers that have told of none."""
 _RANK = r"\[(?:Rank |rank|default)(\d+)\]|^ *(\d+): "
 """How launchers and trainers say whose line it is: `[rank3]:` of torchrun, `3: ` of srun."""
-_LONGEST_STEP = 1e7
-"""Seconds, beyond which a step is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +175,7 @@ def _take_step(log: Log, step: int, text: str, where: str, work: Work) -> None:
     if name is None:
         return  # nothing of it could be timed, as torchtitan's first line may be
     seconds = _seconds(name, values[name], work)
-    if not 0 < seconds <= _LONGEST_STEP:
+    if not 0 < seconds <= LONGEST_SECONDS:
         if len(log.problems) < MOST_PROBLEMS:
             what = f"step {grouped(step)} takes no such time: {name.replace('_', ' ')} {values[name]:g}"
             log.problems.append(Problem(printable(where), what))

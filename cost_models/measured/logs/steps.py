@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from cost_models.arrays import MAD_TO_DEVIATION
+
 MOST_KEPT = 20_000
 """Lines of steps that are kept; of longer logs every second, fourth, eighth, of which the median is the same."""
 _LATE = 8
 """Lines back to which another rank may tell of a step that was told before."""
-_MAD_TO_DEVIATION = 1.4826
 _FAR = 5.0
 """Robust deviations from the median beyond which a step is none of the usual (3.5 for one look at normal data,
 Iglewicz & Hoaglin 1993; here thousands are looked at)."""
@@ -90,7 +91,7 @@ def usual(lines: Sequence[StepLine]) -> Usual:
     settled = [line for run in starts for line in run[1:]] or list(lines)
     seconds = [line.seconds for line in settled]
     middle = statistics.median(seconds)
-    spread = _MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in seconds)
+    spread = MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in seconds)
     width = max(_FAR * spread, _LEAST_WIDTH * middle)
     why: Counter[str] = Counter()
     kept: list[StepLine] = []

@@ -14,7 +14,7 @@ import ijson
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.measured.logs.lines import chunks_of
+from cost_models.measured.logs.lines import LONGEST_SECONDS, chunks_of
 from cost_models.units import grouped
 
 _LARGEST_EVENT = 1 << 26
@@ -25,8 +25,6 @@ _RANK = re.compile(rb'"rank": *(\d{1,9})')
 _WORLD = re.compile(rb'"world_size": *(\d{1,9})')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _MICROSECOND = 1e-6
-_LONGEST = 1e7
-"""Seconds, beyond which a duration is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,7 @@ class TraceFile:
         name, details = printable(str(said.get("name", "")), limit=200), said.get("args")
         details = details if isinstance(details, dict) else {}
         start, seconds = (_number(said.get(key)) * _MICROSECOND for key in ("ts", "dur"))
-        if not math.isfinite(start) or not 0 <= seconds <= _LONGEST:
+        if not math.isfinite(start) or not 0 <= seconds <= LONGEST_SECONDS:
             raise InputError(
                 f"`{self._name}` has times that are none",
                 problems=[

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.estimating import trust_of
@@ -25,9 +25,6 @@ from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.space.families import Family
 from planner.space.restrictions import Restrictions
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
