@@ -27,6 +27,7 @@ from cost_models.compute.measured_operators import (
     measured_block,
 )
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
+from cost_models.operators.documents import attended_keys, uneven_pieces
 from cost_models.operators.parameters import parameters
 from cost_models.operators.record import Gemm
 from cost_models.operators.routing import routing_traffic
@@ -142,10 +143,13 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory."""
     if question.stack.attention in STORES_SCORES:
         return _stored_scores_seconds(question, columns, device)
+    length, uneven = question.training.sequence_length, 1.0 + uneven_pieces(question, columns)
     if question.hardware.attention:
         core = attention_core(question, columns)
-        return core.forward, core.backward
-    return flash_seconds(question, columns, device)
+        share = attended_keys(question.model, question.training).computed / question.model.unmasked(length)
+        return core.forward * share * uneven, core.backward * share * uneven
+    forward, backward = flash_seconds(question, columns, device)
+    return forward * uneven, backward * uneven
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

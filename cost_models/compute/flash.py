@@ -1,7 +1,7 @@
 """Seconds of the attention core where a flash kernel runs it: scores are never stored, masked blocks never computed.
 
     seconds = FLOPs · (u + calls · half / 2) / s / (peak · share · (1 + half / reference))
-    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window
+    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window or a document
 
 Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain, and causal
 rows are of unlike length: kernels take as long as if a sequence had `half` tokens more. Their published shares were
@@ -21,6 +21,7 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.context import attended_width, attends_in_steps, attention_calls
 from cost_models.compute.device import Device
+from cost_models.operators.documents import attended_keys
 from cost_models.question import Question
 
 _HALF = 600.0
@@ -36,7 +37,7 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     sequence = question.training.sequence_length
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     flops = 2.0 * columns.tokens(sequence) * sequence * widths
-    unmasked = question.model.unmasked(sequence)
+    unmasked = attended_keys(question.model, question.training).computed
     calls = attention_calls(question, columns)
     executed = flops * (unmasked + calls * _HALF / 2) / sequence
     longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens

@@ -23,11 +23,12 @@ For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with fu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.operators.block import block_operators
+from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
@@ -72,9 +73,22 @@ def forward_flops(
     )
 
 
+def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
+    """The same of a sequence of the job: of documents in it, each for itself, without padding."""
+    length, useful = training.sequence_length, attended_keys(model, training).useful
+    one = forward_flops(model, length, tp, training.tuning)
+    counted, attended = training.tokens_counted / length, useful / model.attended(length)
+    return ForwardFlops(
+        **{
+            field.name: getattr(one, field.name) * (attended if field.name == "block_attention" else counted)
+            for field in fields(one)
+        }
+    )
+
+
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
-    one = forward_flops(model, training.sequence_length, tp, training.tuning)
+    one = _of_a_sequence(model, training, tp)
     further = model.further_tokens * (one.block + one.head + one.projection)
     spared = 0.0 if training.tuning is None else model.num_layers * one.block_matrices + one.head
     every = 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
@@ -83,8 +97,9 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
-    one = forward_flops(model, training.sequence_length, tp, training.tuning)
-    left_out = 1.0 - model.unmasked(training.sequence_length) / model.attended(training.sequence_length)
+    one = _of_a_sequence(model, training, tp)
+    keys = attended_keys(model, training)
+    left_out = 1.0 - keys.masked / keys.useful
     blocks = model.num_layers + model.further_tokens
     masked = 3.0 * training.global_batch * blocks * one.block_attention * left_out
     return model_flops(model, training, tp) - masked
@@ -92,7 +107,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 
 def recomputed_flops(model: TransformerSpec, training: TrainingSpec, layout: Layout) -> float:
     """FLOPs that a placed layout spends again in the backward pass of one step."""
-    one = forward_flops(model, training.sequence_length, layout.tp, training.tuning)
+    one = _of_a_sequence(model, training, layout.tp)
     per_policy: dict[Recompute, float] = {"none": 0.0, "selective": one.block_attention, "full": one.block}
     blocks_P = blocks_by_policy(layout.layers, layout.stage_recompute).sum(axis=0).tolist()
     again = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)

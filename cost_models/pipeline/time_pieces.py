@@ -31,6 +31,7 @@ from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.operators.block import block_operators
+from cost_models.operators.documents import waiting
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.operators.tuning import Part, tuned
 from cost_models.question import Question
@@ -81,7 +82,7 @@ def jitter(question: Question, columns: LayoutColumns) -> Array:
 def with_jitter(term: Term, slowdown: Array) -> Term:
     """Adds what stragglers and noise cost, in proportion to the term."""
     seconds = total(term)
-    return {**term, "jitter": (seconds.T * slowdown).T}
+    return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,15 @@ class Pieces:
     def block(self) -> BlockSeconds:
         """Compute of a block."""
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
+
+    def waited(self, core: Array) -> Term:
+        """What ranks wait for the one with most attention, behind seconds of a block's; no term where sequences are
+        alike."""
+        return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
+
+    @cached_property
+    def _waiting(self) -> Array:
+        return waiting(self.question, self.columns, data_parallel=self.data_parallel)
 
     @cached_property
     def ends(self) -> EndSeconds:

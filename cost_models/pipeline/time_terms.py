@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import prices
+from cost_models.operators.documents import timed
 from cost_models.pipeline.further_tokens import further_seconds
 from cost_models.pipeline.terms.block_terms import (
     action_terms,
@@ -70,6 +71,7 @@ def time_terms(
 ) -> TimeTerms:
     """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
     `whole` model's ends those of blocks, and of what a rank does once a step, the others without parts."""
+    question = timed(question)
     pieces = Pieces(question, columns, data_parallel, whole)
     terms: Terms = {
         "layer_forward": layer_forward(pieces),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, LargeInt, Spec
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import NARROW, Precision
+from cost_models.specs.lengths import LengthsSpec, Sequences, sequences_of
 from cost_models.specs.tuning import TuningSpec
 from cost_models.units import LARGEST
 
@@ -51,10 +52,36 @@ class TrainingSpec(Spec):
     tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
     """Adapters that are trained beside a frozen model; None: every parameter is trained."""
 
+    lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
+    """Lengths of the documents that sequences are made of; None: each is one document."""
+
+    @model_validator(mode="after")
+    def _documents_fit(self) -> TrainingSpec:
+        longest = max(self.lengths.documents, default=0) if self.lengths else 0
+        if longest > self.sequence_length:
+            raise ValueError(
+                f"a document of {longest:,} tokens is longer than a sequence of {self.sequence_length:,}"
+            )
+        return self
+
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step."""
-        return self.global_batch * self.sequence_length
+        """Tokens in one optimizer step, those of padding left out."""
+        return round(self.global_batch * self.tokens_counted)
+
+    @property
+    def tokens_counted(self) -> float:
+        """Tokens of a sequence that are trained on: without padding, on average."""
+        return self.sequence_length if self.lengths is None else self.drawn(self.lengths).counted
+
+    @property
+    def tokens_per_sample(self) -> float:
+        """Tokens of a sample: a document, or a sequence."""
+        return self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
+
+    def drawn(self, lengths: LengthsSpec) -> Sequences:
+        """Sequences of documents of some lengths."""
+        return sequences_of(lengths, self.sequence_length)
 
     @property
     def wide_precision(self) -> Precision:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
+from cost_models.question import Question
 from cost_models.risk import RISKS, Risk
+from cost_models.specs.training import TrainingSpec
 from cost_models.units import format_count, grouped
-from meshwright.inputs.options import Goal
+from meshwright.inputs.options import Amount, Goal
 from planner.certificate import PROOFS, Proof
 from planner.objectives import OBJECTIVES, Objective
 
@@ -48,25 +51,14 @@ def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
-    problems: list[Problem] = []
-    prices: tuple[float, ...] = ()
-    try:
-        prices = read_prices(goal.price)
-    except ValueError as error:
-        problems.append(Problem("--price", str(error)))
-    if len(prices) > 1:
-        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
+    price, tokens, problems = _amounts(goal)
     asked = goal.objective or ("cost" if goal.price is not None else "time")
     name = next((known for known in OBJECTIVES if known == asked), None)
     if name is None:
         known = ", ".join(f"`{one}`" for one in OBJECTIVES)
         what = f"`{asked}` is not one of {known}{did_you_mean(asked, OBJECTIVES)}"
         problems.append(Problem("--objective", what))
-    tokens = deadline = None
-    try:
-        tokens = None if goal.tokens is None else read_tokens(goal.tokens)
-    except ValueError as error:
-        problems.append(Problem("--tokens", str(error)))
+    deadline = None
     try:
         deadline = None if goal.deadline is None else read_duration(goal.deadline)
     except ValueError as error:
@@ -79,12 +71,49 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     if problems or name is None:
         raise InputError("the objective cannot be read", problems=problems)
     assert not isinstance(operations, str)
-    price = prices[0] if prices else None
     return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
 
 
-def tokens_of(goal: Goal, tokens: float | None, sequence: int) -> tuple[float | None, tuple[str, ...]]:
-    """Tokens to train on, as said or as samples that each fill a sequence of so many tokens, and that in words.
+def _amounts(said: Amount) -> tuple[float | None, float | None, list[Problem]]:
+    """The price of one cluster's GPUs, the tokens to train on, and what cannot be read."""
+    problems: list[Problem] = []
+    prices: tuple[float, ...] = ()
+    tokens = None
+    try:
+        prices = read_prices(said.price)
+    except ValueError as error:
+        problems.append(Problem("--price", str(error)))
+    if len(prices) > 1:
+        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
+    try:
+        tokens = None if said.tokens is None else read_tokens(said.tokens)
+    except ValueError as error:
+        problems.append(Problem("--tokens", str(error)))
+    return prices[0] if prices else None, tokens, problems
+
+
+def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
+    """The question with the tokens to train on, what its GPUs cost, and what was assumed of samples.
+
+    Raises:
+        InputError: an amount cannot be read, or there is a price of nothing.
+    """
+    price, tokens, problems = _amounts(said)
+    if problems:
+        raise InputError("what is trained on cannot be read", problems=problems)
+    tokens, told = tokens_of(said, tokens, question.training)
+    if tokens is not None:
+        question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
+    if price is not None and question.training.tokens is None:
+        hint = "add --tokens 1B, or --samples 50K --epochs 3"
+        raise InputError("`--price` is that of training on so many tokens", hint=hint)
+    return question, Objective(price=price), told
+
+
+def tokens_of(
+    goal: Amount, tokens: float | None, training: TrainingSpec
+) -> tuple[float | None, tuple[str, ...]]:
+    """Tokens to train on, as said or as samples, each a document or a whole sequence, and that in words.
 
     Raises:
         InputError: samples cannot be read, or contradict what else is said.
@@ -104,8 +133,10 @@ def tokens_of(goal: Goal, tokens: float | None, sequence: int) -> tuple[float | 
     except ValueError as error:
         raise InputError(f"--samples, --epochs: {error}") from None
     each = f"{epochs:g} epochs of " if epochs != 1 else ""
-    words = f"{each}{format_count(samples)} samples, each a sequence of {grouped(sequence)} tokens"
-    return samples * epochs * sequence, (words,)
+    what = "a sequence of" if training.lengths is None else "a document of on average"
+    sample = training.tokens_per_sample
+    words = f"{each}{format_count(samples)} samples, each {what} {grouped(round(sample))} tokens"
+    return samples * epochs * sample, (words,)
 
 
 def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:

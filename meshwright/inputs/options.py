@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cost_models.documents import Document
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.hardware import HardwareProfile
+    from cost_models.specs.lengths import LengthsSpec
     from cost_models.specs.operations import OperationsSpec
     from cost_models.specs.pools import MixedCluster
     from cost_models.specs.recommender.model import RecommenderSpec
@@ -27,15 +28,15 @@ TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
 
-TUNING = ("task", "rank", "targets", "base_precision")
-"""Options of a job that say what is fine-tuned."""
+TUNING = ("task", "rank", "targets", "base_precision", "lengths", "packing")
+"""Options of a job that say what is fine-tuned, and on which documents."""
 AUTO = "auto"
 """Of `--every`: as often as is best."""
 
 
-def tokens_flag(panel: Panel = "job") -> Any:
+def tokens_flag(panel: Panel = "job", after: str = "") -> Any:
     """A field for the tokens of a job; None: those of its question."""
-    return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel)
+    return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel, after=after)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ class Job:
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
     )
     base_precision: str | None = flag("TYPE", "Of frozen matrices: bf16, int8 or nf4.", panel="job")
+    lengths: str | LengthsSpec | None = flag(
+        "FILE", "Of documents: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
+    )
+    packing: str | None = flag("HOW", "Of documents: pack (default), pad or bucket.", panel="job")
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", panel="job"
     )
@@ -197,20 +202,30 @@ class Operations(Failures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal(Failures):
+class Amount:
+    """How much is trained on, and what a GPU costs meanwhile."""
+
+    tokens: str | float | None = tokens_flag("objective", after="objective")
+    samples: str | int | None = flag(
+        "N", "Samples to train on: documents, or whole sequences.", panel="objective", after="tokens"
+    )
+    epochs: float | None = flag(
+        "N", "Times that samples are gone through.", kind=float, panel="objective", after="samples"
+    )
+    price: str | float | Sequence[float] | None = flag(
+        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective", after="epochs"
+    )
+    """Of one GPU-hour; of several clusters one for each, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal(Amount, Failures):
     """What the answer should be best at, with what that takes."""
 
     objective: str | None = flag(
         "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="objective"
     )
     """None: the cost where there is a price, else time."""
-    tokens: str | float | None = tokens_flag("objective")
-    samples: str | int | None = flag("N", "Samples to train on, each a sequence.", panel="objective")
-    epochs: float | None = flag("N", "Times that samples are gone through.", kind=float, panel="objective")
-    price: str | float | Sequence[float] | None = flag(
-        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective"
-    )
-    """Of one GPU-hour; of several clusters one for each, in their order."""
     deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="objective")
 
 

@@ -25,6 +25,7 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
+from meshwright.inputs.lengths import documents_told, with_lengths
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.tuning import fine_tuned, with_tuning
@@ -45,7 +46,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     model = problems.read(lambda: _model(request.model))
     cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
     host_memory = problems.read(lambda: read_host_memory(request.host_memory))
-    training = problems.read(lambda: with_tuning(_training(request), request))
+    training = problems.read(lambda: with_lengths(with_tuning(_training(request), request), request))
     named = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if named is not None and trainer is not None:
@@ -70,7 +71,8 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    return question, (*model.assumptions, *_read_as(request, training), *tuned, *dropped, *assumed)
+    told = (*tuned, *documents_told(training), *dropped, *assumed)
+    return question, (*model.assumptions, *_read_as(request, training), *told)
 
 
 def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:

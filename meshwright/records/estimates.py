@@ -14,6 +14,7 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.changes import changes_of
+from cost_models.specs.training import TrainingSpec
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
 from planner.explaining.completing import Meant
@@ -185,12 +186,24 @@ def question_record(question: Question) -> dict[str, Any]:
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
+        **lengths_record(question.training),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
         "confidence": question.confidence,
         "profile": None if mixed else question.hardware.name,
         **({"pools": pools} if mixed else {}),
     }
+
+
+def lengths_record(training: TrainingSpec) -> dict[str, Any]:
+    """Documents of a job under `lengths`; nothing where sequences are whole."""
+    if training.lengths is None:
+        return {}
+    counted = {
+        "mean_tokens": training.tokens_per_sample,
+        "counted_share": training.tokens_counted / training.sequence_length,
+    }
+    return {"lengths": training.lengths.model_dump(mode="json", exclude={"documents"}) | counted}
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from cost_models.estimate import Estimate
+from cost_models.operators.documents import attended_keys
 from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.operators.tuning import trained_parameters
 from cost_models.pipeline.estimating import estimate as price
@@ -166,6 +167,25 @@ def tuning_sentence(question: Question) -> str:
     kept = tuning.base or training.precision
     return wrapped(
         f"{tuning.task} of rank {tuning.rank} on {on}: trains {trained} parameters beside frozen matrices in {kept}"
+    )
+
+
+def documents_sentence(question: Question) -> str:
+    """ "documents of 600 tokens on average, packed into sequences of 8,192: 99 % of ..."; empty without."""
+    training, lengths = question.training, question.training.lengths
+    if lengths is None:
+        return ""
+    length, keys = training.sequence_length, attended_keys(question.model, training)
+    counted = f"{percent(training.tokens_counted / length)} of tokens count"
+    scores = percent(keys.computed / question.model.unmasked(length))
+    told = {
+        "pack": f"{counted}, attention has {scores} of the scores of whole sequences",
+        "pad": f"{counted}, all are computed",
+        "bucket": "none is padded",
+    }
+    mean = grouped(round(training.tokens_per_sample))
+    return wrapped(
+        f"documents of {mean} tokens on average, {lengths} {grouped(length)}: {told[lengths.packing]}"
     )
 
 

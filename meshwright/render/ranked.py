@@ -11,6 +11,7 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from meshwright.render.estimates import causal_apart
 from meshwright.render.goals import (
     changes_sentence,
+    documents_sentence,
     gpus_in_words,
     pools_table,
     tuning_sentence,
@@ -41,6 +42,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
     lines = [
         wrapped(asked),
         tuning_sentence(question),
+        documents_sentence(question),
         changes_sentence(question),
         wrapped(f"stack {question.stack.name}; {profile}"),
     ]

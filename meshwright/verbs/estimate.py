@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, out, said
-from meshwright.inputs.options import Request
+from meshwright.inputs.options import Amount, Request
 from meshwright.verbs.contract.answers import EstimateAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import EstimateAsked, require_options, verbs_of_model
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EstimateOptions(Request):
+class EstimateOptions(Amount, Request):
     """What `estimate` takes; of a recommender the layout is a sharding."""
 
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
@@ -48,6 +48,8 @@ def estimate(options: EstimateOptions) -> EstimateAnswer:
 
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
     `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
+
+    `tokens`, or `samples` and `epochs`, give the hours of the whole training, `price` what they cost.
 
     What the layout of a transformer leaves out is free, and searched; the answer is an `Estimated`. Of a recommender
     the layout is a sharding, and the answer a `ShardingEstimated`.

@@ -118,6 +118,9 @@ EVERYWHERE: dict[str, Translate] = {
     "layout.replicas": only("layout.replicas", "replicas take equal shares", ()),
     "training.kind": nothing,
     "training.recompute": nothing,  # what the search may use
+    "training.lengths": only(
+        "training.lengths", "how it makes sequences of documents is for its own data to say", None
+    ),
     "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,
     "model.source": nothing,

@@ -162,6 +162,12 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor trains every parameter, and the plan adapters (`{question.training.tuning.task}`)",
     ),
     refuses(
+        "sequences are whole",
+        lambda q, x: (x.tp > 0) & (q.training.lengths is not None),
+        "the executor trains on whole sequences, and the plan on documents of unlike length",
+        "plan without --lengths",
+    ),
+    refuses(
         "an optimizer the executor has",
         lambda q, x: (x.tp > 0) & (q.training.optimizer not in _OPTIMIZERS),
         "the executor has adamw, lamb and sgd, not {question.training.optimizer}",

@@ -21,6 +21,7 @@ from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.lengths import LengthsSpec, Packing
 from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -121,6 +122,17 @@ def tuned_base(seed: int) -> Everything:
     return _first(seed, lambda rng: _asked(rng, tuning=random_tuning(rng)))
 
 
+@cache
+def packed_base(seed: int) -> Everything:
+    """The same with documents of unlike length packed into sequences, or put in buckets."""
+
+    def lengths(rng: np.random.Generator) -> LengthsSpec:
+        packing: Packing = "bucket" if rng.random() < 0.2 else "pack"
+        return LengthsSpec(packing=packing, lognormal=(float(rng.choice([4, 16])), 1.0))
+
+    return _first(seed, lambda rng: _asked(rng, lengths=lengths(rng)))
+
+
 def random_tuning(rng: np.random.Generator) -> TuningSpec:
     """Adapters on matrices that every model has, beside matrices in 16 bits or fewer."""
     return TuningSpec(
@@ -135,6 +147,7 @@ def _asked(
     rng: np.random.Generator,
     cluster: Callable[[np.random.Generator], ClusterSpec] = random_cluster,
     tuning: TuningSpec | None = None,
+    lengths: LengthsSpec | None = None,
 ) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
     training = TrainingSpec(
@@ -143,6 +156,7 @@ def _asked(
         precision=str(rng.choice(["bf16", "bf16", "fp32"])),  # type: ignore[arg-type]
         recompute=tuple(policies),
         tuning=tuning,
+        lengths=lengths,
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack

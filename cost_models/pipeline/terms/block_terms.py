@@ -54,6 +54,7 @@ def layer_forward(pieces: Pieces) -> Term:
         "cp_hidden": context.forward_hidden,
         "ep_hidden": pieces.experts_hidden,
         "dp_hidden": gather_hidden,
+        **pieces.waited(block.core_forward),
     }
 
 
@@ -78,6 +79,7 @@ def layer_backward(pieces: Pieces) -> Term:
     hidden = sent[:, None] + repeated - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
     passes = np.array([1.0, 1.0, MOST_PASSES])
+    attended = block.core_backward[:, None] + block.core_forward[:, None] * attends_again
     return {
         "compute": block.backward[:, None] * np.ones(recompute.shape[-1]),
         "recompute": recompute,
@@ -90,6 +92,7 @@ def layer_backward(pieces: Pieces) -> Term:
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
         "ep_hidden": pieces.experts_hidden[:, None] * exchanges,
         "dp_hidden": data_hidden,
+        **pieces.waited(attended),
     }
 
 

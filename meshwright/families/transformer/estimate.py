@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
+from meshwright.families.transformer.planning.training import TrainingRun, training_run
+from meshwright.inputs.goals import trained_at
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
 from meshwright.plots.curves.drawing import draw
@@ -26,10 +28,12 @@ from meshwright.render.explanation import explanation_text, filled_sentence, why
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table, in_notebook
+from meshwright.render.words import wrapped
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explaining.completing import Meant, meant
 from planner.explaining.explain import explain
 from planner.explaining.why_not import why_not
+from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.search.budget import Budget
@@ -53,6 +57,8 @@ class Estimated:
     """How the words of the layout were read; None where it was not read."""
     trainer: str | None = None
     """Whose rules it obeys."""
+    objective: Objective = field(default_factory=Objective)
+    """What its GPUs cost."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -109,12 +115,18 @@ class Estimated:
             "expected": expected_record(self.question, self.estimate.layout, self.expected),
             "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
             **meant_record(self.meant),
+            **({} if self.training is None else {"training": self.training.record()}),
         }
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
         """What its step should take."""
         return expected_step(self.question, self.estimate)
+
+    @cached_property
+    def training(self) -> TrainingRun | None:
+        """All of the training job; None where nobody says on how many tokens."""
+        return training_run(self.question, self.objective, self.estimate, self.expected)
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -135,7 +147,8 @@ class Estimated:
             nearest_sentence(self.question, self.estimate.layout, self.expected),
         )
         told = estimate_text(self.estimate, chosen=self.split_chosen)
-        return "\n".join(filter(None, [filled, told, *trusted, far]))
+        whole = "" if self.training is None else wrapped(f"Training: {self.training.words}")
+        return "\n".join(filter(None, [filled, told, *trusted, whole, far]))
 
     def _repr_html_(self) -> str:
         return in_notebook(self.text)
@@ -149,6 +162,8 @@ class EstimateQuestion:
     layout: str
     trainer: str | None = None
     assumptions: tuple[str, ...] = ()
+    objective: Objective = field(default_factory=Objective)
+    """What its GPUs cost."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -169,6 +184,7 @@ class EstimateQuestion:
             split_chosen="layers=" not in self.layout,
             meant=found,
             trainer=self.trainer,
+            objective=self.objective,
         )
 
 
@@ -184,7 +200,11 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
     problems.require()
     assert found is not None
     assert written is not None
-    question, assumptions = found
+    question, objective, counted = trained_at(options, found[0])
     return EstimateQuestion(
-        question=question, layout=options.layout, trainer=options.trainer, assumptions=assumptions
+        question=question,
+        layout=options.layout,
+        trainer=options.trainer,
+        assumptions=(*found[1], *counted),
+        objective=objective,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.inputs.options import TUNING
 from meshwright.verbs.contract.family import Verbs
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _JOB = frozenset(
     {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "optimizer", "stack", "profile"}
-) | frozenset({"task", "rank", "targets", "base_precision"})
+) | frozenset(TUNING)
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
 _GOAL = frozenset(
@@ -43,13 +44,13 @@ _NONE: frozenset[str] = frozenset()
 
 TAKES: Mapping[str, frozenset[str]] = {
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
-    "estimate": _JOB | _FITTING,
+    "estimate": _JOB | _FITTING | {"tokens", "samples", "epochs", "price"},
     "compare": frozenset({"trainer"}),
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": (_JOB - {"dropout", "optimizer", "task", "rank", "targets", "base_precision"})
+    "explore": (_JOB - {"dropout", "optimizer", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
     "emulate": frozenset({"rank", "fake", "steps"}),

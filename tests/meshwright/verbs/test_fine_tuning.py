@@ -32,6 +32,19 @@ def test_samples_and_epochs_give_hours_and_money(capsys: pytest.CaptureFixture[s
     assert "$2.50 each" in answer.out
 
 
+def test_a_given_layout_has_hours_and_money_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*ASKED, *LORA, *LAYOUT, "--samples", "52K", "--epochs", "3", "--price", "2.50")
+    answer = told(capsys, "estimate", *words)
+    assert answer.code == 0
+    assert "319.5 M tokens in 2,438 steps" in " ".join(answer.out.split())
+    training = json.loads(told(capsys, "estimate", *words, "--json").out)["training"]
+    hours = training["seconds_on_paper"] / 3600
+    assert training["cost_on_paper"] == pytest.approx(8 * 2.5 * hours)
+    alone = told(capsys, "estimate", *ASKED, *LORA, *LAYOUT, "--price", "2.50")
+    assert alone.code == 2
+    assert "`--price` is that of training on so many tokens" in alone.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

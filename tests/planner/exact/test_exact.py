@@ -9,7 +9,7 @@ import pytest
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from questions import Query, random_query, tuned_base
+from questions import Query, packed_base, random_query, tuned_base
 from tight import tight_queries
 
 from cost_models.errors import InfeasibleError
@@ -77,6 +77,12 @@ def test_search_equals_brute_force_on_random_questions() -> None:
 def test_search_equals_brute_force_where_adapters_are_trained() -> None:
     for seed in range(TUNED):
         ask_both(random_query(np.random.default_rng(seed), TUNED // 3, tuned_base))
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_where_documents_are_packed() -> None:
+    for seed in range(TUNED):
+        ask_both(random_query(np.random.default_rng(seed), TUNED // 3, packed_base))
 
 
 @pytest.mark.timeout(1800)

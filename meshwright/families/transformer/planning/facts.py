@@ -38,7 +38,7 @@ def plan_facts(
     expected = expected_step(question, picked) if told is None else told.expected
     yield from estimate_facts(picked, expected, more=_memory_words(told))
     yield from host_facts(picked)
-    if (training := training_run(optimum, picked, expected)) is not None:
+    if (training := training_run(question, optimum.objective, picked, expected)) is not None:
         yield Fact(name="training", value=training.words)
     yield Fact(name="proof", value=proof or _proof(optimum, told))
 

@@ -198,7 +198,7 @@ class Planned(AnswerBase):
         """The JSON document."""
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         told, expected = self.recommendation, self.expected
-        training = training_run(self.optimum, self.picked, expected)
+        training = training_run(self.optimum.question, self.optimum.objective, self.picked, expected)
         record |= {
             "expected": expected_record(self.question, self.picked.layout, expected),
             "training": None if training is None else training.record(),

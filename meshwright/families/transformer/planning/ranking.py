@@ -112,8 +112,8 @@ def _days(answer: OfferAnswer) -> str:
 def training_of(answer: OfferAnswer) -> TrainingRun | None:
     """The training run of the best plan of one cluster, at its price; None where nobody says on how many tokens."""
     optimum, best = answer.optimum, answer.optimum.result.best
-    priced = replace(optimum, objective=replace(optimum.objective, price=answer.offer.price))
-    return training_run(priced, best, expected_step(optimum.question, best))
+    priced = replace(optimum.objective, price=answer.offer.price)
+    return training_run(optimum.question, priced, best, expected_step(optimum.question, best))
 
 
 def frontier_words(ranking: Ranking) -> str:

@@ -17,7 +17,6 @@ from cost_models.units import counted, format_count, format_days, grouped
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent
 from meshwright.verbs.forecast.forecasted import NAMES, Forecasted
-from planner.answers.optimum import Optimum
 from planner.objectives import Objective, training_steps
 
 _HOUR = 3600.0
@@ -90,9 +89,10 @@ class TrainingRun:
         }
 
 
-def training_run(optimum: Optimum, picked: Estimate, expected: ExpectedStep | None) -> TrainingRun | None:
+def training_run(
+    question: Question, objective: Objective, picked: Estimate, expected: ExpectedStep | None
+) -> TrainingRun | None:
     """The training run of a layout; None where nobody says on how many tokens."""
-    question, objective = optimum.question, optimum.objective
     if question.training.tokens is None:
         return None
     return TrainingRun(

@@ -1,0 +1,180 @@
+"""Attention where sequences are made of documents, and what ranks wait for one another as sequences differ.
+
+A token attends to its own document, so the scores of a sequence are the sum over its documents: few in one of many,
+all in one of a single document. Ranks that meet wait for the one with most work. That one has more than the mean by
+
+    E[max over n ranks of the mean of k sequences] / mean − 1,   E[max] = ∫ 1 − F(x)^n dx
+
+with F that of the sum of k draws, by Fourier transform of the histogram of drawn sequences. Ranks that share weights
+meet once a step; where a layer's weights or experts are elsewhere (ZeRO-3, expert ranks) in every microbatch.
+
+Context ranks have two pieces of a sequence, one from either end; whose documents begin there has less to do. Left out:
+ranks of a ring that differ from step to step, and bubbles of pipelines whose microbatches differ. Kernels that store
+scores compute all of them, as padding is computed. In buckets ranks take documents of like length at the same time, as
+Hugging Face's sampler deals them (transformers: `LengthGroupedSampler`), and wait for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import sqrt
+
+import numpy as np
+
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import context_ways
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS
+from cost_models.specs.lengths import LengthsSpec, sequences_of
+from cost_models.specs.stack import STORES_SCORES
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+_BINS = 256
+_MOST_DRAWS = 512
+"""Sequences of a rank from which on what it waits falls with the root of their number."""
+_IN_PIECES = 256
+"""Sequences whose pieces are compared over context ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Keys of a query, the mean over blocks, and over tokens of whole sequences of a job."""
+
+    computed: float
+    """Which a kernel works on, those of padding too."""
+    useful: float
+    """In the query's own document, the causal mask aside; none of padding."""
+    masked: float
+    """The same below the causal mask."""
+
+
+def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
+    """Keys of a query in the job's sequences; without documents in a whole sequence."""
+    lengths, length = training.lengths, training.sequence_length
+    if lengths is None:
+        return Attended(model.unmasked(length), model.attended(length), model.unmasked(length))
+    return _attended(model, lengths, length)
+
+
+@lru_cache(maxsize=64)
+def _attended(model: TransformerSpec, lengths: LengthsSpec, length: int) -> Attended:
+    drawn = sequences_of(lengths, length)
+    tokens = drawn.number * length
+    masked = float(_scores(model, drawn.documents).sum()) / tokens
+    useful = float(_of_each(model.attended, drawn.documents).sum()) / tokens
+    return Attended(model.unmasked(length) if lengths.packing == "pad" else masked, useful, masked)
+
+
+def timed(question: Question) -> Question:
+    """The question as microbatches are computed: in buckets a sequence is as long as its document, on average."""
+    training, lengths = question.training, question.training.lengths
+    if lengths is None or lengths.packing != "bucket":
+        return question
+    drawn = sequences_of(lengths, training.sequence_length)
+    there = lengths.model_copy(update={"lognormal": None, "documents": tuple(drawn.documents.tolist())})
+    return replace(
+        question,
+        training=training.model_copy(update={"sequence_length": max(1, round(drawn.mean)), "lengths": there}),
+    )
+
+
+def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) what the context rank with most attention has above the mean, as a share of it."""
+    lengths, uneven = question.training.lengths, np.zeros(len(columns))
+    if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
+        return uneven
+    in_pieces = (columns.cp > 1) & (context_ways(question, columns) != CONTEXTS.index("all-to-all"))
+    for cp, mbs in np.unique(np.stack([columns.cp, columns.mbs])[:, in_pieces], axis=1).T.tolist():
+        share = _uneven(question.model, lengths, question.training.sequence_length, cp, mbs)
+        uneven[in_pieces & (columns.cp == cp) & (columns.mbs == mbs)] = share
+    return uneven
+
+
+def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
+    """(N,) what the rank with most attention has above the mean, as a share of it.
+
+    Ranks that ZeRO-3 makes meet in every microbatch count only where others hold the same parameters.
+    """
+    training, lengths = question.training, question.training.lengths
+    if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
+        return np.zeros(len(columns))
+    gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
+    meet = [
+        (columns.dp, columns.microbatches(training.global_batch) * columns.mbs),
+        (np.minimum(gathered, columns.dp), columns.mbs),
+        (np.minimum(columns.ep, columns.dp), columns.mbs),
+    ]
+    asked = (question.model, lengths, training.sequence_length)
+    slowest: Array = np.max([_slowest(asked, ranks, draws) for ranks, draws in meet], axis=0)
+    return slowest
+
+
+def _scores(model: TransformerSpec, length: Ints) -> Array:
+    """Scores below the causal mask of documents, or of so many first tokens of one."""
+    return _of_each(model.unmasked, length)
+
+
+def _of_each(keys: Callable[[int], float], length: Ints) -> Array:
+    """Tokens times their keys, of documents of some lengths."""
+    some, which = np.unique(length, return_inverse=True)
+    each = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
+    scores: Array = each[which].reshape(length.shape)
+    return scores
+
+
+@lru_cache(maxsize=256)
+def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
+    drawn = sequences_of(lengths, longest)
+    some = min(drawn.number, max(1, _IN_PIECES // mbs) * mbs)
+    start_D = np.cumsum(drawn.documents) - drawn.documents
+    start_D = start_D - start_D[np.searchsorted(drawn.places, drawn.places)] + drawn.places * longest
+    before_D = np.concatenate([[0.0], np.cumsum(_scores(model, drawn.documents))])
+    ends = np.arange(some)[:, None] * longest + np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(
+        np.int64
+    )
+    last = np.searchsorted(start_D, ends)  # documents that begin before
+    offset = np.minimum(ends - start_D[last - 1], drawn.documents[last - 1])
+    offset = np.where(last > 0, offset, 0)
+    piece = np.diff(before_D[np.maximum(last - 1, 0)] + _scores(model, offset), axis=1)
+    of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
+    whole = of_rank[: some - some % mbs] if some >= mbs else of_rank
+    together = whole.reshape(-1, min(mbs, some), cp).sum(axis=1)
+    return max(0.0, float(together.max(axis=1).sum() / together.mean(axis=1).sum()) - 1.0)
+
+
+_Asked = tuple[TransformerSpec, LengthsSpec, int]
+
+
+def _slowest(asked: _Asked, ranks: Ints, draws: Ints) -> Array:
+    """(N,) what the slowest of so many ranks has above the mean."""
+    pairs, which = np.unique(np.stack([ranks, draws]), axis=1, return_inverse=True)
+    each: Array = np.array([_above_mean(*asked, *pair) for pair in pairs.T.tolist()])
+    return each[which.ravel()]
+
+
+@lru_cache(maxsize=64)
+def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
+    """Chances of a sequence's scores, in steps above the fewest that one has, and a step as a share of the mean."""
+    drawn = sequences_of(lengths, longest)
+    work_S = drawn.summed(_scores(model, drawn.documents))
+    work_S = work_S / work_S.mean()
+    step = float(work_S.max() - work_S.min()) / (_BINS - 1)
+    place = np.rint((work_S - work_S.min()) / step) if step else np.zeros(len(work_S))
+    return np.bincount(place.astype(np.int64), minlength=_BINS) / len(work_S), step
+
+
+@lru_cache(maxsize=4096)
+def _above_mean(model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int) -> float:
+    chance, step = _work(model, lengths, longest)
+    if ranks == 1 or step == 0:
+        return 0.0
+    summed = min(draws, _MOST_DRAWS)
+    size = summed * (_BINS - 1) + 1
+    below = np.cumsum(np.clip(np.fft.irfft(np.fft.rfft(chance, size) ** summed, size), 0.0, None))
+    most = float((1.0 - np.minimum(1.0, below) ** ranks).sum())
+    mean = summed * float(chance @ np.arange(_BINS))
+    return max(0.0, (most - mean) * step / summed * sqrt(summed / draws))

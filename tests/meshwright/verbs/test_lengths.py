@@ -1,0 +1,83 @@
+"""Documents of unlike length as people describe them: a file, a distribution, what is said and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from calling import told
+
+ASKED = (
+    "llama3-8b",
+    "dgx-h100",
+    "--gpus",
+    "8",
+    "--global-batch",
+    "64",
+    "--sequence",
+    "2048",
+    "--stack",
+    "fsdp",
+)
+LAYOUT = ("--layout", "dp8 mbs1 zero3")
+
+
+def test_documents_are_packed_or_padded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("tokens,answer\n" + "512,10\n" * 3 + "1024,20\n")
+    words = (*ASKED, *LAYOUT, "--lengths", str(file))
+    packed = json.loads(told(capsys, "estimate", *words, "--json").out)
+    padded = json.loads(told(capsys, "estimate", *words, "--packing", "pad", "--json").out)
+    assert packed["question"]["lengths"] == {
+        "packing": "pack",
+        "lognormal": None,
+        "mean_tokens": 640.0,
+        "counted_share": pytest.approx(1.0, abs=0.01),
+    }
+    assert padded["question"]["lengths"]["counted_share"] == pytest.approx(640 / 2048)
+    assert packed["estimate"]["tokens_per_second"] > 3 * padded["estimate"]["tokens_per_second"]
+    assert "% of tokens count, all are computed" in " ".join(
+        told(capsys, "estimate", *words, "--packing", "pad").out.split()
+    )
+
+
+def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    words = (*ASKED, *LAYOUT, "--lengths", "lognormal(600,1.5)")
+    answer = told(capsys, "estimate", *words, "-o", str(plan))
+    assert answer.code == 0
+    assert "% of documents are longer than a sequence, and cut to it" in answer.err
+    assert "packed into sequences of 2,048" in " ".join(told(capsys, "explain", str(plan)).out.split())
+    ran = told(capsys, "run", str(plan), "--dry-run")
+    assert ran.code == 2
+    assert "on documents of unlike length" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "said"),
+    [
+        ("512\n4096\n", (), "a document of 4,096 tokens is longer than a sequence of 2,048"),
+        ("tokens\n512\n-3\n", (), "lengths.csv:3: `-3` is no number of tokens above zero"),
+        ("tokens\n", (), "holds no length"),
+        ("", ("--lengths", "lognormal(600)"), "is no distribution of lengths"),
+        ("", ("--lengths", "lognormal(600,x)"), "is no distribution of lengths"),
+        ("", ("--lengths", "nowhere.csv"), "cannot read nowhere.csv: No such file"),
+        ("512\n", ("--packing", "pck"), "did you mean `pack`?"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    content: str, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text(content)
+    named = () if "--lengths" in words else ("--lengths", str(file))
+    answer = told(capsys, "estimate", *ASKED, *LAYOUT, *named, *words)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+
+
+def test_packing_alone_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = told(capsys, "estimate", *ASKED, *LAYOUT, "--packing", "pack")
+    assert answer.code == 2
+    assert "there are none" in answer.err
