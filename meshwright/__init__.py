@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.planning.largest_sizes import Largest as Largest
     from meshwright.families.transformer.planning.planned import Planned as Planned
     from meshwright.families.transformer.planning.ranked import Ranked as Ranked
+    from meshwright.families.transformer.reshard import Resharded as Resharded
     from meshwright.families.transformer.run import Emulated as Emulated
     from meshwright.families.transformer.run import Ran as Ran
     from meshwright.plots.drawn import Drawing as Drawing
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.plan_cache import plan_cache as plan_cache
     from meshwright.verbs.report import report as report
     from meshwright.verbs.report.writing import Reported as Reported
+    from meshwright.verbs.reshard import reshard as reshard
     from meshwright.verbs.run.training import run as run
     from meshwright.verbs.serve import serve as serve
     from meshwright.verbs.validate import validate as validate
@@ -107,6 +109,7 @@ _HOMES = {
     "meshwright.families.transformer.planning.largest_sizes": "Largest",
     "meshwright.families.transformer.planning.planned": "Planned",
     "meshwright.families.transformer.planning.ranked": "Ranked",
+    "meshwright.families.transformer.reshard": "Resharded",
     "meshwright.families.transformer.run": "Emulated Ran",
     "meshwright.plots.drawn": "Drawing",
     "meshwright.verbs.advise": "advise",
@@ -131,6 +134,7 @@ _HOMES = {
     "meshwright.verbs.plan_cache": "plan_cache",
     "meshwright.verbs.report": "report",
     "meshwright.verbs.report.writing": "Reported",
+    "meshwright.verbs.reshard": "reshard",
     "meshwright.verbs.run.training": "run",
     "meshwright.verbs.serve": "serve",
     "meshwright.verbs.validate": "validate validate_recommenders",

@@ -76,22 +76,16 @@ def timed(question: Question) -> Question:
         return question
     drawn = sequences_of(lengths, training.sequence_length)
     there = lengths.model_copy(update={"lognormal": None, "documents": tuple(drawn.documents.tolist())})
-    return replace(
-        question,
-        training=training.model_copy(update={"sequence_length": max(1, round(drawn.mean)), "lengths": there}),
-    )
+    update = {"sequence_length": max(1, round(drawn.mean)), "lengths": there}
+    return replace(question, training=training.model_copy(update=update))
 
 
 def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
     """(N,) what the context rank with most attention has above the mean, as a share of it."""
-    lengths, uneven = question.training.lengths, np.zeros(len(columns))
-    if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
-        return uneven
-    in_pieces = (columns.cp > 1) & (context_ways(question, columns) != CONTEXTS.index("all-to-all"))
-    for cp, mbs in np.unique(np.stack([columns.cp, columns.mbs])[:, in_pieces], axis=1).T.tolist():
-        share = _uneven(question.model, lengths, question.training.sequence_length, cp, mbs)
-        uneven[in_pieces & (columns.cp == cp) & (columns.mbs == mbs)] = share
-    return uneven
+    if not _differ(question):
+        return np.zeros(len(columns))
+    whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
+    return _each(_uneven, question, np.where(whole, 1, columns.cp), columns.mbs)
 
 
 def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
@@ -99,18 +93,34 @@ def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) 
 
     Ranks that ZeRO-3 makes meet in every microbatch count only where others hold the same parameters.
     """
-    training, lengths = question.training, question.training.lengths
-    if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
+    if not _differ(question):
         return np.zeros(len(columns))
     gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
     meet = [
-        (columns.dp, columns.microbatches(training.global_batch) * columns.mbs),
-        (np.minimum(gathered, columns.dp), columns.mbs),
-        (np.minimum(columns.ep, columns.dp), columns.mbs),
+        (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
+        (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
     ]
-    asked = (question.model, lengths, training.sequence_length)
-    slowest: Array = np.max([_slowest(asked, ranks, draws) for ranks, draws in meet], axis=0)
+    slowest: Array = np.max([_each(_above_mean, question, *one) for one in meet], axis=0)
     return slowest
+
+
+def _differ(question: Question) -> bool:
+    """Whether sequences have more or less attention to compute."""
+    lengths = question.training.lengths
+    return lengths is not None and lengths.packing == "pack" and question.stack.attention not in STORES_SCORES
+
+
+_Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
+
+
+def _each(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
+    """(N,) values for so many ranks and sequences of each, every pair once."""
+    training = question.training
+    assert training.lengths is not None
+    pairs, which = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
+    asked = (question.model, training.lengths, training.sequence_length)
+    each: Array = np.array([excess(*asked, *pair) for pair in pairs.T.tolist()])
+    return each[which.ravel()]
 
 
 def _scores(model: TransformerSpec, length: Ints) -> Array:
@@ -121,9 +131,8 @@ def _scores(model: TransformerSpec, length: Ints) -> Array:
 def _of_each(keys: Callable[[int], float], length: Ints) -> Array:
     """Tokens times their keys, of documents of some lengths."""
     some, which = np.unique(length, return_inverse=True)
-    each = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
-    scores: Array = each[which].reshape(length.shape)
-    return scores
+    each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
+    return each[which].reshape(length.shape)
 
 
 @lru_cache(maxsize=256)
@@ -132,35 +141,22 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
     some = min(drawn.number, max(1, _IN_PIECES // mbs) * mbs)
     start_D = np.cumsum(drawn.documents) - drawn.documents
     start_D = start_D - start_D[np.searchsorted(drawn.places, drawn.places)] + drawn.places * longest
-    before_D = np.concatenate([[0.0], np.cumsum(_scores(model, drawn.documents))])
-    ends = np.arange(some)[:, None] * longest + np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(
-        np.int64
-    )
-    last = np.searchsorted(start_D, ends)  # documents that begin before
-    offset = np.minimum(ends - start_D[last - 1], drawn.documents[last - 1])
-    offset = np.where(last > 0, offset, 0)
-    piece = np.diff(before_D[np.maximum(last - 1, 0)] + _scores(model, offset), axis=1)
+    before_D = np.cumsum(scores_D := _scores(model, drawn.documents)) - scores_D
+    cuts = np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(np.int64)
+    ends = np.arange(some)[:, None] * longest + cuts
+    last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # the document that began before
+    offset = np.minimum(ends - start_D[last], drawn.documents[last])
+    piece = np.diff(before_D[last] + _scores(model, offset), axis=1)
     of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
-    whole = of_rank[: some - some % mbs] if some >= mbs else of_rank
-    together = whole.reshape(-1, min(mbs, some), cp).sum(axis=1)
+    together = of_rank[: max(1, some // mbs) * mbs].reshape(-1, min(mbs, some), cp).sum(axis=1)
     return max(0.0, float(together.max(axis=1).sum() / together.mean(axis=1).sum()) - 1.0)
-
-
-_Asked = tuple[TransformerSpec, LengthsSpec, int]
-
-
-def _slowest(asked: _Asked, ranks: Ints, draws: Ints) -> Array:
-    """(N,) what the slowest of so many ranks has above the mean."""
-    pairs, which = np.unique(np.stack([ranks, draws]), axis=1, return_inverse=True)
-    each: Array = np.array([_above_mean(*asked, *pair) for pair in pairs.T.tolist()])
-    return each[which.ravel()]
 
 
 @lru_cache(maxsize=64)
 def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
     """Chances of a sequence's scores, in steps above the fewest that one has, and a step as a share of the mean."""
     drawn = sequences_of(lengths, longest)
-    work_S = drawn.summed(_scores(model, drawn.documents))
+    work_S = np.bincount(drawn.places, weights=_scores(model, drawn.documents))
     work_S = work_S / work_S.mean()
     step = float(work_S.max() - work_S.min()) / (_BINS - 1)
     place = np.rint((work_S - work_S.min()) / step) if step else np.zeros(len(work_S))

@@ -13,14 +13,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, log
+from math import log
 from statistics import NormalDist
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Ints
 from cost_models.base import LargeInt, Spec
 from cost_models.specs.model.blocks import LISTED
 
@@ -81,10 +81,6 @@ class Sequences:
         """Tokens of a document."""
         return float(self.documents.mean())
 
-    def summed(self, value_D: Array) -> Array:
-        """(S,): what the documents of each sequence have together."""
-        return np.bincount(self.places, weights=value_D, minlength=self.number).astype(np.float64)
-
 
 @lru_cache(maxsize=64)
 def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
@@ -100,13 +96,16 @@ def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
 
 def share_cut(lengths: LengthsSpec, longest: int) -> float:
     """Share of the documents of a distribution that are longer than a sequence."""
-    if lengths.lognormal is None or not lengths.lognormal[1]:
-        return 0.0
-    return 1.0 - _logarithm(*lengths.lognormal).cdf(log(longest))
+    mean, sigma = lengths.lognormal or (1.0, 0.0)
+    return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0
 
 
-def _logarithm(mean: float, sigma: float) -> NormalDist:
-    return NormalDist(log(mean) - sigma**2 / 2, sigma)
+def brought_down(lengths: list[int]) -> tuple[int, ...]:
+    """At most as many lengths as a job keeps, of the same mean."""
+    if len(lengths) <= MOST_DOCUMENTS:
+        return tuple(lengths)
+    groups = np.array_split(np.sort(np.array(lengths)), MOST_DOCUMENTS)
+    return tuple(max(1, round(float(one.mean()))) for one in groups)
 
 
 def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
@@ -116,10 +115,8 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
         return np.tile(given, -(-_DRAWN // len(given)))
     mean, sigma = lengths.lognormal
     wanted = int(np.clip(_SEQUENCES * longest / mean, _DRAWN, _MOST_DRAWN))
-    if sigma == 0:
-        return np.full(wanted, min(longest, max(1, round(mean))), dtype=np.int64)
-    logarithm = _logarithm(mean, sigma)
-    drawn = [exp(min(log(longest), logarithm.inv_cdf((one + 0.5) / wanted))) for one in range(wanted)]
+    normal = [NormalDist().inv_cdf((one + 0.5) / wanted) for one in range(wanted)]
+    drawn = mean * np.exp(np.minimum(sigma * np.array(normal) - sigma**2 / 2, log(longest)))
     return np.clip(np.rint(drawn), 1, longest).astype(np.int64)
 
 

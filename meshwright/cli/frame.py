@@ -32,6 +32,7 @@ from meshwright.verbs.measure import measure_command
 from meshwright.verbs.plan import plan_command
 from meshwright.verbs.plot import plot_command
 from meshwright.verbs.report import report_command
+from meshwright.verbs.reshard import reshard_command
 from meshwright.verbs.run import run_command
 from meshwright.verbs.serve import serve_command
 from meshwright.verbs.tokens import tokens_command
@@ -60,6 +61,7 @@ VERBS: tuple[Command[Any], ...] = (
     compare_command,
     explain_command,
     advise_command,
+    reshard_command,
     verify_command,
     forecast_command,
     plot_command,

@@ -26,21 +26,21 @@ Word = TypeVar("Word", bound=str)
 
 def pick_of(word: str | None) -> Pick:
     """Read `--pick`; recommended where it is not said. Raises InputError: it is neither."""
-    return _one_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
+    return one_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
 
 
 def risk_of(word: str | None) -> Risk:
     """Read `--risk`; none where it is not said. Raises InputError: it is no such word."""
-    return _one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
+    return one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
 
 
 def proof_of(word: str | None) -> Proof:
     """Read `--solver`; the search where it is not said. Raises InputError: it is no such word."""
-    return _one_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
+    return one_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
-def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
-    """What was said, as one of the words of a flag."""
+def one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
+    """What was said, as one of the words of a flag. Raises InputError: it is none."""
     found = next((known for known in words if known == said), None)
     if found is None:
         *others, last = (f"`{known}`" for known in words)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.planning.clusters import ClustersQuestion
     from meshwright.families.transformer.planning.largest import LargestQuestion
     from meshwright.families.transformer.planning.question import PlanQuestion
+    from meshwright.families.transformer.reshard import Resharded
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
@@ -46,6 +47,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
     "estimate": _JOB | _FITTING | {"tokens", "samples", "epochs", "price"},
     "compare": frozenset({"trainer"}),
+    "reshard": frozenset({"states"}),
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
@@ -149,6 +151,11 @@ class TransformerVerbs(Verbs[Plan]):
         today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
         advice = advise(plan.question, today, restrictions, budget, switch_words)
         return Advised(advice=advice, restrictions=restrictions)
+
+    def reshard(self, first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resharded:
+        from meshwright.families.transformer.reshard import reshard
+
+        return reshard(first, second, states=states)
 
     def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
         from meshwright.families.transformer.compare import compare

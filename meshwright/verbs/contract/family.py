@@ -176,6 +176,9 @@ class Verbs(Protocol[P]):
     def compare(self, first: P, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
         """Plans and layouts side by side, measured against the first. Raises InputError."""
 
+    def reshard(self, first: P, second: str | Path | AnyPlan, *, states: bool) -> Answer:
+        """What moves between the layouts of two plans. Raises InputError."""
+
     def verify(self, plan: P, budget: Budget) -> Sequence[Check]:
         """Price a plan again and prove it again."""
 

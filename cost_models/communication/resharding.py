@@ -1,0 +1,197 @@
+"""What moves where parameters change from one layout to another on the same ranks.
+
+A rank's part of a tensor is a box of the unit cube, along experts, along what tensor ranks divide and across that, as
+ZeRO cuts every tensor alone along its first dimension:
+
+    columns, vocabulary   tensor ranks along the second direction, shards inside their parts
+    rows                  tensor ranks along the second, shards along the third
+    whole                 shards along the second
+    experts               expert ranks along the first, tensor ranks of an expert along the second, shards along the
+                          third
+
+The boxes of both layouts cut the cube into cells. A cell that a rank needs and has not comes from its own node, from
+all that have it there in equal parts. Where none has it, it crosses the network once, each of the node's ranks that
+need it gets an equal part from all that have it, and they trade their parts inside the node. Links carry both ways at
+once, those of a node beside the network. Trainers that cut a buffer of many tensors (Megatron-LM) move as much but for
+tensors that lie across a cut.
+
+Shape legend: R ranks, C cells, M nodes, W fields of `Moved`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models import schedules
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.order import stride_of
+from cost_models.communication.levels import levels_of
+from cost_models.operators.block import block_operators, norm_weights
+from cost_models.operators.parameters import further_weights
+from cost_models.question import Question
+from cost_models.specs.transformer import TransformerSpec
+
+_ENTRIES = 4_000_000
+"""Cells × ranks handled at once: bounds memory."""
+
+
+class Kept(NamedTuple):
+    """Something that is kept of each parameter."""
+
+    bytes_each: float
+    from_stage: int
+    """The first stage of ZeRO that cuts it up."""
+
+
+class Moved(NamedTuple):
+    """(R,) bytes of every rank."""
+
+    there: Array
+    """In the first layout."""
+    needed: Array
+    """In the second."""
+    received_inside: Array
+    """From ranks of its own node; the others likewise."""
+    received: Array
+    sent_inside: Array
+    sent: Array
+
+    @property
+    def arriving(self) -> Array:
+        """From all other ranks: what it needs and has not."""
+        return self.received_inside + self.received
+
+    def seconds(self, question: Question) -> tuple[float, float]:
+        """Of the busiest rank on the links of a node, and on the network."""
+        profile, rates = question.hardware, {True: np.inf, False: np.inf}
+        for level in levels_of(question.cluster):
+            share = profile.network_efficiency if level.network else profile.link_efficiency
+            rates[level.network] = min(rates[level.network], level.bandwidth * share)
+        inside = max(self.received_inside.max(), self.sent_inside.max())
+        return float(inside / rates[False]), float(max(self.received.max(), self.sent.max()) / rates[True])
+
+
+def reshard(question: Question, first: Layout, second: Layout, kept: Sequence[Kept], per_node: int) -> Moved:
+    """Move what is kept of a model between two placed layouts, whose ranks are the same from the first on."""
+    total = np.zeros((len(Moved._fields), max(first.num_gpus, second.num_gpus)))
+    for each, from_stage in kept:
+        boxes = [_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
+        for parts, count, stages in _units(question, first, second):
+            for part, elements in parts.items():
+                held = [
+                    own[part] * np.isin(stage, list(some))[:, None, None]
+                    for (stage, own), some in zip(boxes, stages, strict=True)
+                ]
+                total += each * count * elements * _unit(held[0], held[1], per_node)
+    return Moved(*total)
+
+
+Parts = dict[str, float]
+"""Elements by how ranks share them."""
+
+
+def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
+    """Parts of the model that lie together, how many such there are, and which pipeline ranks of each layout have
+    them."""
+    model, kinds = question.model, question.kinds.of_block
+    by_kind = [_block(own.model) for own in question.by_kind]
+    stage_of = [schedules.rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
+    placed = [np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)]
+    for (kind, *ranks), count in Counter(zip(kinds, *placed, strict=True)).items():
+        yield by_kind[kind], count, [{rank} for rank in ranks]
+    first, last = ([{int(ranks[at])} for ranks in stage_of] for at in (0, -1))
+    h, norm = model.hidden_size, float(norm_weights(model))
+    positions = model.max_positions * h if model.positions == "learned" else 0
+    yield {"whole": positions + model.embedding_norm * norm}, 1, first
+    yield {"whole": norm, "columns": float(model.head_bias * model.vocab_size)}, 1, last
+    both = [one | two for one, two in zip(first, last, strict=True)]
+    for ends in [both] if model.tied_embeddings else [first, last]:
+        yield {"columns": float(model.vocab_size * h)}, 1, ends
+    if further := model.further_tokens:
+        yield by_kind[kinds[-1]], further, last
+        yield {"whole": further_weights(model) + 3 * norm}, further, last
+
+
+def _block(model: TransformerSpec) -> Parts:
+    found: Parts = {}
+    for one in block_operators(model):
+        rows = one.gemm is not None and one.gemm.split == "rows"
+        for held, count in one.weights.items():
+            part = held if held != "split" else "rows" if rows else "columns"
+            found[part] = found.get(part, 0.0) + one.share * count
+    return found
+
+
+def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
+    """(R,) pipeline ranks, -1 where the layout has none; and of each part (R, 3, 2) beginning and end along each
+    direction."""
+    rank = np.arange(ranks)
+    at = {axis: rank // stride_of(axis, layout) % getattr(layout, axis) for axis in ("tp", "pp", "cp", "dp")}
+    order = layout.order.split("-")
+    inner, outer = sorted(("cp", "dp"), key=order.index)
+    shards = layout.shard_group if sharded else 1
+    shard = (at[inner] + getattr(layout, inner) * at[outer]) % layout.shard_group % shards
+    seat = np.zeros_like(rank)  # in the stage, in order of rank
+    for stage in range(layout.pp):
+        own = np.flatnonzero(at["pp"] == stage)
+        seat[own] = np.arange(len(own))
+    ep, etp = layout.ep, layout.expert_tp
+    copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
+    expert, cut, one = (seat // etp % ep, ep), (seat // (etp * ep) % copies, copies), (0 * rank, 1)
+    tensor, across = (at["tp"], layout.tp), (shard, shards)
+    parts = {
+        "columns": (one, (at["tp"] * shards + shard, layout.tp * shards), one),
+        "rows": (one, tensor, across),
+        "whole": (one, across, one),
+        "expert": (expert, (seat % etp, etp), cut),
+        "each expert": (expert, one, cut),
+    }
+    found = {
+        part: np.stack([np.stack([place / n, (place + 1) / n], axis=-1) for place, n in along], axis=1)
+        for part, along in parts.items()
+    }
+    return np.where(rank < layout.num_gpus, at["pp"], -1), found
+
+
+def _unit(before_R: Array, after_R: Array, per_node: int) -> Array:
+    """(W, R) shares of a tensor by what happens to them, in the order of `Moved`."""
+    cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
+    middle_C3, size_C3 = (
+        np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3)
+        for along in ([(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts])
+    )
+    total, step = np.zeros((len(Moved._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
+    for start in range(0, len(middle_C3), step):
+        some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
+        have_CR, want_CR = (_inside(some, box_R) for box_R in (before_R, after_R))
+        total += np.stack([size_C @ share_CR for share_CR in _cells(have_CR, want_CR, per_node)])
+    return total
+
+
+def _inside(middle_C1: Array, box_R: Array) -> Bools:
+    inside: Bools = np.all((middle_C1 > box_R[..., 0]) & (middle_C1 < box_R[..., 1]), axis=-1)
+    return inside
+
+
+def _cells(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
+    """(C, R) shares of each cell, in the order of `Moved`."""
+    need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
+    node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
+    holders_CM, needers_CM = (
+        np.add.reduceat(one.astype(np.float64), starts_M, axis=1) for one in (have_CR, need_CR)
+    )
+    far_CM = (holders_CM == 0) & (needers_CM > 0)
+    part_CR = need_CR * (far_CM / np.maximum(needers_CM, 1))[:, node_R]
+    traded_CR = need_CR * far_CM[:, node_R] - part_CR
+    yield have_CR.astype(np.float64)
+    yield want_CR.astype(np.float64)
+    yield need_CR * ~far_CM[:, node_R] + traded_CR
+    yield part_CR
+    yield have_CR * (needers_CM / np.maximum(holders_CM, 1))[:, node_R] + traded_CR
+    yield have_CR * far_CM.sum(axis=1, keepdims=True) / np.maximum(have_CR.sum(axis=1, keepdims=True), 1)
