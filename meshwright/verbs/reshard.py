@@ -46,5 +46,5 @@ def reshard(options: ReshardOptions) -> Answer:
 
 @command(ReshardOptions, name="reshard")
 def reshard_command(options: ReshardOptions, output: Output) -> None:
-    """What moves between two layouts of one model."""
+    """Say what moves between two layouts of one model."""
     output.show(reshard(**vars(options)))
