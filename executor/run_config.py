@@ -37,7 +37,7 @@ TEXT, RANDOM = "text", "random"
 """Data that no folder holds: the Python library's own sources, and tokens drawn at random."""
 _PathLike = Annotated[Path, Field(strict=False)]
 _Count = Annotated[int, Field(ge=1)]
-_PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous"}
+_PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous", "weights"}
 """What nodes of one run may say differently, such as where they have mounted a folder."""
 
 
@@ -126,6 +126,16 @@ class RunConfig(Spec):
         Flag("DIR", "A token folder; also: text, random."),
     ] = TEXT
     """`text`, `random`, or a folder that `meshwright tokens` made."""
+    weights: Annotated[
+        _PathLike | None,
+        Flag("DIR", "Start from the safetensors of a Hugging Face folder.", Path),
+    ] = None
+    """Folder of Hugging Face with the weights to start from; None: they are drawn."""
+    save_weights: Annotated[
+        _PathLike | None,
+        Flag("DIR", "Write the weights at the end, as such a folder.", Path),
+    ] = None
+    """Folder that gets the weights after the last step, as Hugging Face has them."""
     checkpoint: Annotated[_PathLike | None, Flag("DIR", "Save the training state here.", Path)] = None
     """Folder of checkpoints; None: none are written, and lost ranks are not started again."""
     every: Annotated[

@@ -12,17 +12,20 @@ import csv
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from cases import CASES, Config
-from copying import copy_weights
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cost_models.files.models import resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.transformer import TransformerSpec
+from executor.boxes import Box
+from executor.hugging_face.names import Names
+from executor.hugging_face.reading import FromTensors
 from executor.models.transformer import Transformer
 
 SEQUENCES, TOKENS = 2, 40
@@ -71,13 +74,23 @@ def compare(config: Config) -> tuple[int, int, float]:
     generator = torch.Generator().manual_seed(0)
     theirs = made(config, generator)
     spec = read(config)
-    ours = Transformer(spec, vocabulary=spec.vocab_size).eval()
-    copy_weights(ours, spec, config["model_type"], dict(theirs.state_dict()))
+    ours = filled(spec, config["model_type"], theirs.state_dict())
     tokens = torch.randint(0, spec.vocab_size, (SEQUENCES, TOKENS), generator=generator)
     with torch.no_grad():
         expected, got = theirs(tokens).logits, ours(tokens)
     count = sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
     return count, total_parameters(spec), float((got - expected).abs().max() / expected.abs().max())
+
+
+def filled(spec: TransformerSpec, model_type: str, tensors: Mapping[str, torch.Tensor]) -> Transformer:
+    """Our model with their weights."""
+    model = Transformer(spec, vocabulary=spec.vocab_size).eval()
+    values = FromTensors(Names(spec, model_type), tensors)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            shape = tuple(one.shape)
+            values.fill(name, shape, Box((0,) * one.dim(), shape), one)
+    return model
 
 
 def read(config: Config) -> TransformerSpec:

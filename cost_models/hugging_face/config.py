@@ -15,7 +15,7 @@ from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import Family, Noted, table, unread
-from cost_models.hugging_face.rotary import unscaled
+from cost_models.hugging_face.rotary import as_before_five, unscaled
 from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.model.blocks import Rotary
 
@@ -41,7 +41,7 @@ def dropout_of(config: Config) -> Dropout | None:
     return None
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
     "gelu_fast": "gelu-tanh",
@@ -58,6 +58,8 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
+_LATER = {"num_experts": "num_local_experts"}
+"""Key of a size → what `transformers` 5 may write in its place."""
 _SIZED_NAME = re.compile(r"[a-z].*\d|\d.*[a-z]", re.IGNORECASE)
 """Pattern of a folder named for a model: letters and a number."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
@@ -74,7 +76,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
     taken = {key: value for key, value in family.absent.items() if key not in config}
-    config = Noted({**config, **taken})
+    later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
+    config = Noted({**later, **config, **taken, **as_before_five(config)})
     missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(
@@ -225,14 +228,14 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     if written is None and key == "hidden_act":
         written = config.get("hidden_activation")
     if written is None:
-        assumed.append(f"activation {_ACTIVATIONS.get(default, default)} (no {key})")
+        assumed.append(f"activation {ACTIVATIONS.get(default, default)} (no {key})")
         written = default
     if isinstance(written, str) and written in family.alike:
         return family.alike[written]
-    if not isinstance(written, str) or written not in _ACTIVATIONS:
-        what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(_ACTIVATIONS)}"
+    if not isinstance(written, str) or written not in ACTIVATIONS:
+        what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(ACTIVATIONS)}"
         raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", what)])
-    return _ACTIVATIONS[written]
+    return ACTIVATIONS[written]
 
 
 def _model_name(document: Document, fields: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from cost_models.hugging_face.windows import Config, Derived, shortest_round
 from cost_models.specs.model.blocks import Rotary
 
 _USUAL_BASE = Rotary().base
-_SCALED = {
+SCALED = {
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -54,16 +54,32 @@ def rotary(
         found["dim"] = dim
     if not all(pattern):
         found["pattern"] = shortest_round(pattern)
-    if (kind := _kind(config)) in _SCALED:
+    if (kind := _kind(config)) in SCALED:
         scaling = config["rope_scaling"]
-        found["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in _SCALED[kind].items()}
+        found["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in SCALED[kind].items()}
     return {"rotary": (base_key, found)} if found else {}
+
+
+def as_before_five(config: Config) -> dict[str, Any]:
+    """The keys in which `transformers` wrote rotary positions before version 5 put all of them in `rope_parameters`."""
+    given = config.get("rope_parameters")
+    if not isinstance(given, dict):
+        return {}
+    full, windowed = (given.get(f"{kind}_attention") for kind in ("full", "sliding"))
+    full = full if isinstance(full, dict) else given
+    found = {"rope_theta": full.get("rope_theta"), "rotary_emb_base": full.get("rope_theta")}
+    found |= dict.fromkeys(("partial_rotary_factor", "rotary_pct"), full.get("partial_rotary_factor"))
+    if full.get("rope_type", "default") not in _PLAIN:
+        found["rope_scaling"] = full
+    if isinstance(windowed, dict):
+        found["rope_local_base_freq"] = windowed.get("rope_theta")
+    return {key: value for key, value in found.items() if value is not None and config.get(key) is None}
 
 
 def unscaled(config: Config) -> tuple[str, ...]:
     """A kind of scaling of positions that our spec lacks, in words; empty where there is none."""
     kind = _kind(config)
-    return () if kind is None or kind in _SCALED else (f"{kind} scaling of rotary positions",)
+    return () if kind is None or kind in SCALED else (f"{kind} scaling of rotary positions",)
 
 
 def _kind(config: Config) -> str | None:

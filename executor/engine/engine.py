@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from cost_models.axes.axis import loaded
 from cost_models.axes.layout import AXES as PRICED
@@ -23,7 +24,7 @@ from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import make_room, owned, parameter_names
 from executor.mesh import local, with_values
-from executor.models.initial import InitialValues
+from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from executor.timing import Carried
@@ -73,9 +74,10 @@ class Engine(Rank):
         if filled:
             self.fill()
 
-    def fill(self) -> None:
-        """Give weights their initial values: each rank draws what it updates, and sends it wherever it is used."""
-        values = InitialValues.of(self.plan, self.options)
+    def fill(self, values: Values | None = None) -> None:
+        """Give weights these values, else their initial ones: each rank finds those of what it updates, and sends them
+        wherever they are used."""
+        values = values or InitialValues.of(self.plan, self.options)
         with torch.no_grad():
             for one in owned(self.optimizer, self.names):
                 for box, piece in one.pieces(local(one.tensor.detach())):
@@ -193,7 +195,9 @@ class Engine(Rank):
 
         The model answers with (B, S, V) logits, or with its loss in chunks.
         """
-        value = loss(answer, targets_BS) if self.loss_chunk is None else answer
+        value = answer
+        if self.loss_chunk is None:
+            value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS)
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
@@ -250,6 +254,19 @@ def _made_of(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
+    """Logits of the vocabulary alone; where tensor ranks share it out, others so low that they have no part."""
+    if logits_BSV.shape[-1] == vocabulary:
+        return logits_BSV
+    if not isinstance(logits_BSV, DTensor):
+        return logits_BSV[..., :vocabulary]
+    mine, mesh = logits_BSV.to_local(), logits_BSV.device_mesh
+    width = mine.shape[-1]
+    there = torch.arange(width, device=mine.device) + mesh.get_local_rank() * width < vocabulary
+    low = torch.where(there, mine, torch.finfo(mine.dtype).min / 2)
+    return DTensor.from_local(low, mesh, logits_BSV.placements, run_check=False)
 
 
 def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:

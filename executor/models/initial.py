@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import pi, prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +30,16 @@ TIED = {"head.weight": "embedding.tokens.weight"}
 """With tied embeddings: a copy → what it is a copy of."""
 
 
+class Values(Protocol):
+    """Values of a model's parameters, any part of each by itself."""
+
+    def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
+        """Write the box of the parameter of this name and shape into a tensor of its sizes, which is one run of memory.
+
+        Only the sizes of dims after the first matter: a vocabulary may be padded.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
     """The initial weights of a model."""
@@ -43,10 +54,7 @@ class InitialValues:
         return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings)
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
-        """Write the box of the parameter of this name and shape into a tensor of its sizes, which is one run of memory.
-
-        Only the sizes of dims after the first matter: a vocabulary may be padded.
-        """
+        """Draw them; the same for a copy of a tied matrix."""
         owner = name.rsplit(".", 2)[-2] if "." in name else name
         if into.is_meta or isinstance(into, FakeTensor) or not box.elements:
             return

@@ -163,7 +163,7 @@ class Transformer(nn.Module):
             }
         )
         self.norm = make_norm(spec) if has_head else None
-        self.logit_scale = spec.logit_scale
+        self.logit_scale, self.vocabulary = spec.logit_scale, spec.vocab_size
         self.head = nn.Linear(spec.hidden_size, vocabulary, bias=spec.head_bias) if has_head else None
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
@@ -190,4 +190,7 @@ class Transformer(nn.Module):
             return logits_BSV
         # here, not outside: only inside a forward pass does `fully_shard` promise that the weight is gathered
         rows_TD, targets_T = x.flatten(0, 1), targets_BS.flatten()
-        return chunked_loss(rows_TD, self.head.weight, targets_T, self.loss_chunk, self.of_logits)
+        weight_VD = self.head.weight
+        if len(weight_VD) > self.vocabulary:  # padded
+            weight_VD = weight_VD[: self.vocabulary]
+        return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)

@@ -17,6 +17,8 @@ from executor.data.ahead import SharedBatches
 from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
+from executor.hugging_face.reading import Folder, FromTensors
+from executor.hugging_face.writing import save_weights
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.rank_watch import RankWatch
 from executor.measure.report import (
@@ -32,6 +34,7 @@ from executor.measure.slow_ranks import WORK
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.mesh import pipeline_rank
 from executor.messages import gather_json
+from executor.models.initial import Values
 from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
@@ -51,6 +54,8 @@ class TrainedTransformer(Trained):
 
     engine: Engine
     batches: SharedBatches
+    values: Values | None = None
+    """What the weights begin with; None: with what is drawn."""
     starting_peak: AllocatorPeak | None = None
     """Before the first measured step."""
 
@@ -60,7 +65,7 @@ class TrainedTransformer(Trained):
 
     def begin(self) -> None:
         if not self.engine.filled:
-            self.engine.fill()
+            self.engine.fill(self.values)
 
     def forget(self) -> None:
         routers_so_far(self.engine)
@@ -125,10 +130,14 @@ def train(
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
-        trained = TrainedTransformer(engine, shared)
+        source = None if config.weights is None else Folder(config.weights, plan.model)
+        values = None if source is None else FromTensors(source.names, source)
+        trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
         if isinstance(curve, Stopped):
             return curve
+        if config.save_weights is not None:
+            save_weights(engine, config.save_weights, source)
         report = partial(
             _report, engine, curve, (trained.starting_peak, allocator_peak(device)), routers_so_far(engine)
         )

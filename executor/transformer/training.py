@@ -41,6 +41,7 @@ class TransformerTraining(Training[Plan]):
         if os.environ.get("RANK", "0") == "0":
             _require_data(plan, config.data, on_note)
             require_drive(plan, drive_folder(config), config.nodes)
+            _require_weights(plan, config)
         if config.compile:
             _require_compilable(plan)
         return config
@@ -95,6 +96,18 @@ def _require_data(plan: Plan, data: str, on_note: Callable[[str], None]) -> None
         require_whole(Path(data), on_note)
         header, _ = open_tokens(Path(data), plan.model.vocab_size)
         require_a_sequence(header.tokens, plan.training.sequence_length, data)
+
+
+def _require_weights(plan: Plan, config: RunConfig) -> None:
+    """Raise InputError where there are no weights that go with the plan, or where none can be written."""
+    if config.weights is not None:
+        from executor.hugging_face.reading import Folder
+
+        Folder(config.weights, plan.model)
+    if config.save_weights is not None:
+        from executor.hugging_face.writing import require_writable
+
+        require_writable(plan, config.save_weights, config.weights)
 
 
 def _require_compilable(plan: Plan) -> None:

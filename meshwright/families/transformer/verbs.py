@@ -54,7 +54,9 @@ TAKES: Mapping[str, frozenset[str]] = {
     "report": frozenset({"tokens", "operations", "price", "start"}),
     "explore": (_JOB - {"dropout", "optimizer", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
-    "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
+    "run": frozenset(
+        {"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run", "weights", "save_weights"}
+    ),
     "emulate": frozenset({"rank", "fake", "steps"}),
     "measure": _NONE,
 }

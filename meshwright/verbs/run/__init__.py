@@ -20,7 +20,16 @@ from meshwright.verbs.contract.family import require_options, verbs_of_plan
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
-_OF_FAMILIES = ("rate_warm_up", "rate_decay", "clip", "compile", "trace", "dry_run")
+_OF_FAMILIES = (
+    "rate_warm_up",
+    "rate_decay",
+    "clip",
+    "compile",
+    "trace",
+    "dry_run",
+    "weights",
+    "save_weights",
+)
 """Flags that may mean nothing to a family."""
 
 
@@ -78,6 +87,8 @@ def run_command(options: RunFlags, output: Output) -> None:
     written = config["out"] / "run-report.json"
     if _version(trace) != earlier:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
+    if config["save_weights"] is not None:
+        output.note(f"Wrote the weights to {config['save_weights']}")
     output.note(f"Wrote {written}. {running.next_step(answer.report, written)}")
 
 

@@ -7,7 +7,6 @@ drawn again from the same seed, in the order of its parameters.
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ import pytest
 import torch
 
 from cost_models.files.models import resolve_model
+from executor.boxes import Box
+from executor.hugging_face.names import Names
+from executor.hugging_face.reading import FromTensors
 from executor.models.transformer import Transformer
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
 KEPT: dict[str, dict[str, Any]] = json.loads((FOLDER / "logits.json").read_text("utf-8"))
-COPYING = runpy.run_path(str(FOLDER / "copying.py"))
 SEQUENCES, TOKENS, SPREAD = 2, 40, 0.2
 TOLERANCE = 1e-5
 
@@ -33,7 +34,11 @@ def last_logits(kept: dict[str, Any], folder: Path, **changed: object) -> torch.
     weights = [torch.randn(shape, generator=generator) * SPREAD for shape in kept["shapes"]]
     model = Transformer(spec, vocabulary=spec.vocab_size).eval()
     named = {name: weights[place] for name, place in kept["names"].items()}
-    COPYING["copy_weights"](model, spec, config["model_type"], named)
+    values = FromTensors(Names(spec, config["model_type"]), named)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            shape = tuple(one.shape)
+            values.fill(name, shape, Box((0,) * one.dim(), shape), one)
     tokens = torch.randint(0, spec.vocab_size, (SEQUENCES, TOKENS), generator=generator)
     with torch.no_grad():
         logits: torch.Tensor = model(tokens)

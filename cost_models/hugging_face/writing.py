@@ -1,0 +1,68 @@
+"""A model as a Hugging Face `config.json`: that of the first family whose config is read as the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cost_models.documents import Document
+from cost_models.errors import InputError
+from cost_models.hugging_face.config import ACTIVATIONS, read_config
+from cost_models.hugging_face.families import Family, table
+from cost_models.hugging_face.rotary import SCALED
+from cost_models.specs.model.blocks import Rotary
+from cost_models.specs.transformer import TransformerSpec
+
+_FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
+"""Fields that no config states, or that weights do not depend on."""
+
+
+def config_of(
+    model: TransformerSpec, dtype: str, wanted: Callable[[str], bool] = lambda model_type: True
+) -> dict[str, Any] | None:
+    """A config with all fields of the model, of a `wanted` model_type; None: no family can say all of them."""
+    for model_type, family in table().families.items():
+        if wanted(model_type):
+            config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
+            if _read_back(config) == stated(model):
+                return config
+    return None
+
+
+def stated(model: TransformerSpec) -> dict[str, Any]:
+    """The fields on which weights depend."""
+    fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
+    fields["rotary"] = model.rotary or Rotary()
+    if model.positions != "learned":
+        del fields["max_positions"]
+    return fields
+
+
+def _read_back(config: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        fields, _ = read_config(Document(source="config.json", value=config))
+        return stated(TransformerSpec.model_validate(fields.value))
+    except (InputError, ValueError, TypeError):
+        return None
+
+
+def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
+    """What the family's table has keys for, and what its functions derive from usual ones."""
+    keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}
+    config = {key: getattr(model, name) for name, key in keys.items()}
+    key, usual = family.activation
+    written = [word for word, ours in ACTIVATIONS.items() if ours == model.activation]
+    config[key] = usual if usual in written else written[0]
+    rotary = model.rotary or Rotary()
+    if model.positions == "rotary":
+        config["rope_theta"] = rotary.base
+    if rotary.scaling is not None:
+        fields = SCALED[rotary.scaling.kind]
+        config["rope_scaling"] = {"rope_type": rotary.scaling.kind} | {
+            theirs: getattr(rotary.scaling, ours) for ours, theirs in fields.items()
+        }
+    if model.positions == "rotary" or model.attention_window is not None:
+        config["sliding_window"] = model.attention_window
+    if model.has_experts:
+        config["norm_topk_prob"] = model.normalized_routing
+    return config

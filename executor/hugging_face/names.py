@@ -1,0 +1,244 @@
+"""Where each parameter of ours lies in the files of a family of Hugging Face: tensors, rows, order.
+
+`data/hugging_face/weights.yaml` has the names. A parameter of ours is a matrix (a bias: of one column), or one for each
+expert, and each matrix is some rows of one tensor of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import yaml
+
+from cost_models.errors import InputError, did_you_mean
+from cost_models.specs.transformer import TransformerSpec
+from executor.boxes import Box
+from executor.models.initial import TIED
+from executor.models.transformer import Transformer
+
+Rows = npt.NDArray[np.int64]
+_EXPERT = "#"
+"""Stands for an expert's number in names of theirs."""
+_WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
+    "two norms side by side": lambda spec: spec.parallel_norms == 2,
+    "queries from no latent": lambda spec: not (spec.latent_attention and spec.latent_attention.query_rank),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Names of one `model_type`."""
+
+    model: str
+    """In front of all names but the head's; files of a model without its head leave it out."""
+    blocks: str
+    """In front of a block's number."""
+    head: str
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """Module of ours outside of blocks → theirs."""
+    block: Mapping[str, str] = field(default_factory=dict)
+    """Module of a block of ours → theirs."""
+    grouped: tuple[str, ...] = ()
+    """Theirs in which the queries of a key head lie before it, and its value behind it."""
+    transposed: tuple[str, ...] = ()
+    """Theirs that are (in, out)."""
+    neighbours: Mapping[str, str] = field(default_factory=dict)
+    """Ours whose rows turn with those half of a head further, and theirs with their neighbours: which rows."""
+    less_one: bool = False
+    """Whether gains of norms are kept as what is added to one."""
+    when: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """A condition of `_WHEN` → further entries of `block`."""
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    file = files("cost_models") / "data" / "hugging_face" / "weights.yaml"
+    table: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return table
+
+
+def family_of(model_type: str) -> Family:
+    """The names of a `model_type`. Raises InputError: there are none."""
+    families = _table()["families"]
+    if model_type not in families:
+        raise InputError(
+            f"weights of model_type `{model_type}` have no names here{did_you_mean(model_type, families)}",
+            hint=f"known: {', '.join(families)}",
+        )
+    fields: dict[str, Any] = {
+        key: tuple(one) if isinstance(one, list) else one for key, one in _fields(model_type).items()
+    }
+    return Family(**fields)
+
+
+def _fields(name: str) -> dict[str, Any]:
+    """The fields of an entry, over those of the entry that it is `like`."""
+    own = dict((_table()["bases"] | _table()["families"])[name])
+    fields = _fields(own.pop("like")) if "like" in own else {}
+    for key, value in own.items():
+        fields[key] = fields.get(key, {}) | value if isinstance(value, dict) else value
+    return fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A matrix of ours in a tensor of theirs."""
+
+    name: str
+    rows: Rows
+    """Of theirs, one for each of ours."""
+    transposed: bool = False
+    added: float = 0.0
+    """To what they keep."""
+    reach: int = 1
+    """Rows this far apart are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some consecutive rows and columns of a tensor of theirs, as a matrix, and which of them is what of ours."""
+
+    source: Source
+    into: Box
+    """Of the box that was asked for."""
+    rows: slice
+    """Of theirs, before any transposition."""
+    columns: slice
+    order: Rows
+    """Row of ours → which of `rows`."""
+
+
+class Names:
+    """Sources of every parameter of a model, and the shapes that their tensors must have."""
+
+    def __init__(self, spec: TransformerSpec, model_type: str) -> None:
+        self.spec, self.family = spec, family_of(model_type)
+        with torch.device("meta"):
+            model = Transformer(spec, vocabulary=spec.vocab_size)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """Tensor of theirs → its shape, in the order of our parameters."""
+        self._ours = {name: tuple(one.shape) for name, one in model.named_parameters()}
+        self._block = dict(self.family.block)
+        for condition, more in self.family.when.items():
+            self._block |= more if _WHEN[condition](spec) else {}
+        self.prefix = f"{self.family.model}."
+        for name in self._ours:
+            self._sources(name)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the model has a parameter of this name, or a copy of it."""
+        return name in self._ours or name in TIED
+
+    def is_weight(self, name: str) -> bool:
+        """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
+        tied = self.spec.tied_embeddings and name.startswith(f"{self.family.head}.")
+        return not tied and not name.endswith(tuple(_table()["no_weights"]))
+
+    def no_module_for(self, name: str) -> str | None:
+        """What a tensor of theirs is that no module here computes with."""
+        known: Mapping[str, str] = _table()["not_computed"]
+        return next((what for ending, what in known.items() if name.endswith(ending)), None)
+
+    def parts(self, name: str, box: Box) -> Iterator[Part]:
+        """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
+        sources = self._sources(name if name in self._ours else TIED[name])
+        (first, *_), (count, *_) = box.offsets, box.sizes
+        if len(box.sizes) < 3:
+            yield from _parts(sources[0], box, ())
+            return
+        for expert in range(count):
+            inner = Box(box.offsets[1:], box.sizes[1:])
+            yield from _parts(sources[first + expert], inner, (expert,))
+
+    def _sources(self, name: str) -> list[Source]:
+        """One, or of stacked experts one for each."""
+        shape, (theirs, kind, beside) = self._ours[name], self._theirs(name)
+        if len(shape) == 3:
+            rows, reach = np.arange(shape[1]), self.spec.head_dim
+            found = [f"{theirs.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])]
+            self.shapes |= dict.fromkeys(found, shape[1:])
+            return [Source(name=one, rows=rows, reach=reach) for one in found]
+        rows, total = self._rows(name, theirs, {one: self._ours[one][0] for one in beside})
+        transposed = len(shape) == 2 and theirs.endswith(self.family.transposed)
+        self.shapes[f"{theirs}.{kind}"] = (*shape[1:], total) if transposed else (total, *shape[1:])
+        return [
+            Source(
+                name=f"{theirs}.{kind}",
+                rows=rows,
+                transposed=transposed,
+                added=float(self.family.less_one and name.endswith("norm.weight")),
+                reach=self.spec.head_dim,
+            )
+        ]
+
+    def _theirs(self, name: str) -> tuple[str, str, list[str]]:
+        """Their module, `weight` or `bias`, and all parameters of ours that are rows of the same tensor."""
+        module, _, kind = name.rpartition(".")
+        if kind not in ("weight", "bias"):  # stacked experts
+            module, kind = name, ""
+        front, ours, known = self.prefix, module, {**self.family.outside, "head": self.family.head}
+        stem = ""
+        if module.startswith("blocks."):
+            _, number, ours = module.split(".", 2)
+            front, known, stem = (
+                f"{front}{self.family.blocks}.{number}.",
+                self._block,
+                f"blocks.{number}.",
+            )
+        theirs = known[ours]
+        beside = [f"{stem}{one}.{kind}" for one, other in known.items() if other == theirs]
+        found = theirs if ours == "head" else front + theirs
+        return found, kind, [one for one in beside if one in self._ours]
+
+    def _rows(self, name: str, theirs: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
+        """Their row for each of ours, and how many they have."""
+        spec, rows = self.spec, np.arange(self._ours[name][0])
+        if theirs.endswith(self.family.grouped):
+            width, each = spec.head_dim, spec.num_heads // spec.num_kv_heads
+            head, place = rows // width, rows % width
+            kind = name.rsplit(".", 2)[-2]
+            group, slot = (head // each, head % each) if kind == "query" else (head, each + (kind == "value"))
+            found: Rows = (group * (each + 2) + slot) * width + place
+            return found, sum(counts.values())
+        if which := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
+            rows = self._neighbours(which, len(rows))
+        if not counts:
+            return rows, len(rows)
+        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+        return rows + starts[name], sum(counts.values())
+
+    def _neighbours(self, which: str, count: int) -> Rows:
+        """In each head, or in all rows, those that turn: our two halves, their neighbours."""
+        spec, latent = self.spec, self.spec.latent_attention
+        width = spec.head_dim if "heads" in which else count
+        turned = latent.position_dim if latent else (spec.rotary and spec.rotary.dim) or width
+        first = width - turned if "end" in which else 0
+        head = np.arange(width)
+        head[first : first + turned] = first + np.arange(turned).reshape(-1, 2).T.flatten()
+        return (np.arange(count // width)[:, None] * width + head).flatten()
+
+
+def _parts(source: Source, box: Box, place: tuple[int, ...]) -> Iterator[Part]:
+    """Runs of their rows in which a box of one of our matrices lies."""
+    columns = slice(box.offsets[1], box.offsets[1] + box.sizes[1]) if len(box.sizes) > 1 else slice(0, 1)
+    rows = source.rows[box.offsets[0] : box.offsets[0] + box.sizes[0]]
+    cuts = np.flatnonzero(np.abs(np.diff(rows)) > source.reach) + 1
+    begin = 0
+    for run in np.split(rows, cuts) if len(rows) else ():
+        low, high = int(run.min()), int(run.max()) + 1
+        into = Box((*place, begin, 0), (*(1 for _ in place), len(run), columns.stop - columns.start))
+        yield Part(source, into, slice(low, high), columns, run - low)
+        begin += len(run)
+
+
+def has_names(model_type: str) -> bool:
+    """Whether weights of a `model_type` have names here."""
+    return model_type in _table()["families"]

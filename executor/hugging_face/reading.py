@@ -1,0 +1,198 @@
+"""Weights of a folder of Hugging Face: found, checked against the plan's model, read box by box.
+
+Each rank reads the bytes of what it updates, and no more. Files are safetensors, from which nothing can run; pickles
+(`.bin`) are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cost_models.documents import printable
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem
+from cost_models.files.models import resolve_model
+from cost_models.files.reading import read_document
+from cost_models.hugging_face.writing import stated
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import MB
+from executor.boxes import Box
+from executor.hugging_face.names import Names
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+ONE_FILE = "model.safetensors"
+TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Types that fp32 holds exactly, by their names in a file."""
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_LARGEST_INDEX = int(64 * MB)
+
+
+class FromTensors:
+    """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
+
+    def __init__(self, names: Names, tensors: Mapping[str, Any]) -> None:
+        self.names, self.tensors = names, tensors
+
+    def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
+        """Write the box of a parameter into a tensor of its sizes; rows that only pad a vocabulary become zero."""
+        if into.is_meta or not box.elements:
+            return
+        into = into.view(*box.sizes, 1) if len(box.sizes) == 1 else into
+        filled = 0
+        for part in self.names.parts(name, box):
+            source, tensor = part.source, self.tensors[part.source.name]
+            if source.transposed:
+                found = tensor[part.columns, part.rows].T
+            elif len(self.names.shapes[source.name]) == 1:
+                found = tensor[part.rows].unsqueeze(1)
+            else:
+                found = tensor[part.rows, part.columns]
+            if source.added:
+                found = found.float() + source.added
+            *expert, first, _ = part.into.offsets
+            target = into[expert[0]] if expert else into
+            filled = first + len(part.order)
+            target[first:filled].copy_(found[torch.from_numpy(part.order)])
+        if len(box.sizes) < 3:
+            into[filled:].zero_()
+
+
+class Folder(Mapping[str, Any]):
+    """Tensors of a folder by their names in its family, each a slice that reads what is asked of it.
+
+    Raises:
+        InputError: no config, no safetensors, files cut off or not there; weights that are not those of the model:
+            which tensor, what it is and what it must be; all at once.
+    """
+
+    def __init__(self, path: Path, model: TransformerSpec) -> None:
+        self.path = path
+        self.model_type = _model_type(path, model)
+        self.names = Names(model, self.model_type)
+        self.files = _files(path)
+        self.types: dict[str, str] = {}
+        """Tensor → the name of its type."""
+        self._at: dict[str, tuple[str, str]] = {}
+        """Tensor → its file, and its name there."""
+        self._open: dict[str, Any] = {}
+        problems = list(self._examine())
+        if problems:
+            raise InputError(
+                f"{path} does not hold the weights of {model.name}",
+                problems=problems[:MOST_PROBLEMS],
+                more=max(0, len(problems) - MOST_PROBLEMS),
+            )
+
+    def __getitem__(self, name: str) -> Any:
+        file, there = self._at[name]
+        return self._stream(file).get_slice(there)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def _stream(self, file: str) -> Any:
+        from safetensors import safe_open
+
+        if file not in self._open:
+            self._open[file] = safe_open(self.path / file, framework="pt")
+        return self._open[file]
+
+    def _examine(self) -> Iterator[Problem]:
+        """Look into all files, note where each tensor is, and say what is wrong."""
+        from safetensors import SafetensorError
+
+        unknown, broken = [], False
+        for file in self.files:
+            try:
+                stream = self._stream(file)
+            except (SafetensorError, OSError) as error:
+                broken = True
+                yield Problem(file, f"is cut off, or no safetensors: {printable(str(error), limit=100)}")
+                continue
+            for there in stream.keys():  # noqa: SIM118
+                name = self._named(there)
+                where = f"{file}  {printable(there)}"
+                if name in self._at:
+                    yield Problem(where, f"is in {self._at[name][0]}, too")
+                elif name not in self.names.shapes:
+                    unknown += [where] if self.names.is_weight(name) else []
+                else:
+                    self._at[name] = file, there
+                    yield from self._of_tensor(name, where, stream.get_slice(there))
+        for where in unknown:
+            what = self.names.no_module_for(where)
+            yield Problem(where, f"is {what}" if what else "is none of the model's weights")
+        if not broken:
+            missing = [name for name in self.names.shapes if name not in self._at]
+            yield from (
+                Problem(name, f"is missing; it must be {self.names.shapes[name]}") for name in missing
+            )
+
+    def _named(self, there: str) -> str:
+        """Its name in the family: files of a model without its head leave out what is in front."""
+        prefix = self.names.prefix
+        return (
+            prefix + there
+            if there not in self.names.shapes and prefix + there in self.names.shapes
+            else there
+        )
+
+    def _of_tensor(self, name: str, where: str, tensor: Any) -> Iterator[Problem]:
+        shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]
+        self.types[name] = tensor.get_dtype()
+        if shape != expected:
+            yield Problem(where, f"is {shape}; the config makes it {expected}")
+        if self.types[name] not in TYPES:
+            yield Problem(where, f"is of type {self.types[name]}, not one of {', '.join(TYPES)}")
+
+
+def _model_type(path: Path, model: TransformerSpec) -> str:
+    """The family of the folder's config. Raises InputError: there is none, or it says another model than the plan."""
+    if not (path / CONFIG).is_file():
+        raise InputError(
+            f"{path} has no {CONFIG}", hint="--weights takes a folder as Hugging Face's hub has it"
+        )
+    ours, theirs = stated(model), stated(resolve_model(str(path)).spec)
+    problems = [
+        Problem(name, f"the plan has {ours.get(name)}, {CONFIG} {theirs.get(name)}")
+        for name in dict.fromkeys((*ours, *theirs))
+        if ours.get(name) != theirs.get(name)
+    ]
+    if problems:
+        raise InputError(
+            f"{path} holds another model than the plan",
+            problems=problems,
+            hint=f"plan with `{path}` for the model",
+        )
+    found = read_document(path / CONFIG).value["model_type"]
+    assert isinstance(found, str)
+    return found
+
+
+def _files(path: Path) -> list[str]:
+    """Names of the files with weights, without folders."""
+    if (path / INDEX).is_file():
+        listed = read_document(path / INDEX, most_bytes=_LARGEST_INDEX).value
+        found = listed.get("weight_map") if isinstance(listed, dict) else None
+        names = sorted({str(one) for one in found.values()}) if isinstance(found, dict) else []
+        if not names or any(Path(one).name != one for one in names):
+            raise InputError(f"{path / INDEX}: its `weight_map` names no files of this folder")
+        return names
+    if (path / ONE_FILE).is_file():
+        return [ONE_FILE]
+    if names := sorted(one.name for one in path.glob("*.safetensors")):
+        return names
+    if pickles := sorted(one.name for pattern in _PICKLES for one in path.glob(pattern)):
+        raise InputError(
+            f"{path} has no safetensors; `{printable(pickles[0])}` is a pickle, which can run code when it is read",
+            hint=f"where you trust it, `from_pretrained` and `save_pretrained` of transformers write {ONE_FILE}",
+        )
+    raise InputError(f"{path} has no safetensors")

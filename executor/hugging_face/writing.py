@@ -1,0 +1,238 @@
+"""Writes a model as a folder of Hugging Face has it: every rank its own bytes into files that all of them share.
+
+The first rank lays out the files and reserves their room; when all have written, they get their names. Nothing that is
+in the folder is changed before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cost_models.errors import InputError, Problem, RunError
+from cost_models.hugging_face.writing import config_of
+from cost_models.units import GB
+from executor.engine.engine import Engine
+from executor.engine.weights import owned
+from executor.hugging_face.names import Names, Part, has_names
+from executor.hugging_face.reading import CONFIG, INDEX, ONE_FILE, TYPES, Folder
+from executor.mesh import local
+from executor.messages import gather_json
+from executor.models.initial import TIED
+from planner.plan import Plan
+
+_LARGEST_FILE = int(5 * GB)
+"""Files of the hub are no larger."""
+_ALIGNMENT = 8
+_MOST_AT_ONCE = 1 << 30
+"""Bytes of one call; the kernel takes 2 GiB at most."""
+_COPIED = (
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""Files without weights that go with a model."""
+
+
+def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
+    """Raise InputError where weights cannot be written: something is there already, or no family has the model."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(
+            f"--save-weights {folder}: is there already", hint="name a folder that is new or empty"
+        )
+    if source is None and _config(plan) is None:
+        raise InputError(
+            f"no family of Hugging Face has the blocks of {plan.model.name}, so nothing else could read its weights",
+            hint="--checkpoint keeps them for meshwright, under any layout",
+        )
+
+
+def _config(plan: Plan) -> dict[str, Any] | None:
+    """A config of the first family that is read as the plan's model."""
+    return config_of(plan.model, "float32" if plan.training.precision == "fp32" else "bfloat16", has_names)
+
+
+def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:
+    """Write them, in the types that they have in `source`, with its config; every rank calls it.
+
+    Raises:
+        RunError: a rank could not write; the folder is as it was.
+    """
+    _Writing(engine, folder, source).run()
+
+
+class _Writing:
+    def __init__(self, engine: Engine, folder: Path, source: Folder | None) -> None:
+        self.engine, self.folder, self.source = engine, folder, source
+        self.first = dist.get_rank() == 0
+        self.partial = folder.parent / f".partial-{folder.name}"
+        self.config = None if source else _config(engine.plan)
+        self.names = source.names if source else Names(engine.plan.model, str(self._config["model_type"]))
+        usual = "F32" if engine.plan.training.precision == "fp32" else "BF16"
+        self.types = source.types if source else dict.fromkeys(self.names.shapes, usual)
+        self.files = _files(self.names.shapes, self.types)
+        self.starts: dict[str, tuple[str, int]] = {}
+        """Tensor → its file, and where it begins there."""
+        self._open: dict[str, int] = {}
+
+    @property
+    def _config(self) -> Mapping[str, Any]:
+        assert self.config is not None
+        return self.config
+
+    def run(self) -> None:
+        try:
+            self._together(self._lay_out)
+            self._together(self._write)
+            self._together(self._finish)
+        finally:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+
+    def _together(self, do: Callable[[], None]) -> None:
+        """Every rank does it; where one fails, all do."""
+        failed = ""
+        try:
+            do()
+        except OSError as error:
+            failed = (error.strerror or str(error)).lower()
+        problems = [Problem(f"rank {rank}", what) for rank, what in enumerate(gather_json(failed)) if what]
+        if problems:
+            if self.first:
+                shutil.rmtree(self.partial, ignore_errors=True)
+            raise RunError(f"weights could not be written to {self.folder}", problems=problems)
+
+    def _lay_out(self) -> None:
+        """All ranks work out where each tensor lies; the first makes the files."""
+        if self.first:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self.partial.mkdir(parents=True)
+        for file, tensors in self.files.items():
+            sizes = [_bytes_of(self.names.shapes[name], self.types[name]) for name in tensors]
+            offsets = list(accumulate(sizes, initial=0))
+            header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+            for name, begin, size in zip(tensors, offsets, sizes, strict=False):
+                shape = list(self.names.shapes[name])
+                header[name] = {
+                    "dtype": self.types[name],
+                    "shape": shape,
+                    "data_offsets": [begin, begin + size],
+                }
+            text = json.dumps(header, separators=(",", ":")).encode()
+            text += b" " * (-len(text) % _ALIGNMENT)
+            first = 8 + len(text)
+            self.starts |= {
+                name: (file, first + begin) for name, begin in zip(tensors, offsets, strict=False)
+            }
+            if self.first:
+                with (self.partial / file).open("wb") as stream:
+                    os.posix_fallocate(stream.fileno(), 0, first + offsets[-1])
+                    stream.write(len(text).to_bytes(8, "little") + text)
+
+    def _write(self) -> None:
+        """What this rank updates; of ranks that update the same, one writes."""
+        engine = self.engine
+        tied = TIED if engine.plan.model.tied_embeddings else {}
+        for one in owned(engine.optimizer, engine.names):
+            if one.named.name in tied or (one.same is not None and dist.get_rank(one.same) > 0):
+                continue
+            for box, piece in one.pieces(local(one.tensor.detach())):
+                values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
+                for part in self.names.parts(one.named.name, box):
+                    *expert, first, _ = part.into.offsets
+                    matrix = values[expert[0]] if expert else values
+                    self._write_part(part, matrix[first : first + len(part.order)])
+        for descriptor in self._open.values():
+            os.fsync(descriptor)
+
+    def _write_part(self, part: Part, rows: Tensor) -> None:
+        source, order = part.source, np.argsort(part.order)
+        at = part.rows.start + part.order[order]
+        rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
+        for run in np.split(np.arange(len(at)), np.flatnonzero(np.diff(at) != 1) + 1):
+            block, theirs = rows[run[0] : run[-1] + 1], slice(int(at[run[0]]), int(at[run[-1]]) + 1)
+            if source.transposed:
+                self._write_block(source.name, block.T, part.columns, theirs)
+            else:
+                self._write_block(source.name, block, theirs, part.columns)
+
+    def _write_block(self, name: str, block: Tensor, rows: slice, columns: slice) -> None:
+        """Some rows and columns of a matrix; row by row, unless the rows are whole."""
+        file, start = self.starts[name]
+        if file not in self._open:
+            self._open[file] = os.open(self.partial / file, os.O_WRONLY)
+        dtype = TYPES[self.types[name]]
+        shape = self.names.shapes[name]
+        width = shape[1] if len(shape) > 1 else 1
+        stored = block.to(dtype).contiguous().view(torch.uint8).numpy()
+        if columns.stop - columns.start == width:
+            stored = stored.reshape(1, -1)
+        for index, row in enumerate(stored):
+            place = start + ((rows.start + index) * width + columns.start) * dtype.itemsize
+            content = memoryview(row)
+            while content:
+                written = os.pwrite(self._open[file], content[:_MOST_AT_ONCE], place)
+                content, place = content[written:], place + written
+
+    def _finish(self) -> None:
+        """Give everything its name, the config last: a folder without one is read by nobody."""
+        if not self.first:
+            return
+        if len(self.files) > 1:
+            where = {name: file for file, tensors in self.files.items() for name in tensors}
+            total = sum(_bytes_of(self.names.shapes[name], self.types[name]) for name in where)
+            index = {"metadata": {"total_size": total}, "weight_map": where}
+            (self.partial / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+        if self.source is None:
+            (self.partial / CONFIG).write_text(json.dumps(self._config, indent=2) + "\n", "utf-8")
+        else:
+            for name in _COPIED:
+                if (self.source.path / name).is_file():
+                    shutil.copyfile(self.source.path / name, self.partial / name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for entry in sorted(self.partial.iterdir(), key=lambda one: one.name == CONFIG):
+            os.replace(entry, self.folder / entry.name)
+        self.partial.rmdir()
+
+
+def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> dict[str, list[str]]:
+    """File → its tensors, in their order, no file larger than those of the hub."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name in shapes:
+        mine = _bytes_of(shapes[name], types[name])
+        if groups[-1] and size + mine > _LARGEST_FILE:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += mine
+    if len(groups) == 1:
+        return {ONE_FILE: groups[0]}
+    return dict(_numbered(groups))
+
+
+def _numbered(groups: list[list[str]]) -> Iterator[tuple[str, list[str]]]:
+    for number, tensors in enumerate(groups, start=1):
+        yield f"model-{number:05}-of-{len(groups):05}.safetensors", tensors
+
+
+def _bytes_of(shape: tuple[int, ...], kind: str) -> int:
+    return prod(shape) * TYPES[kind].itemsize

@@ -1,0 +1,132 @@
+"""Small folders as Hugging Face's hub has them, and jobs of worker processes that read and write such."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cost_models.files.models import resolve_model
+from cost_models.specs.transformer import TransformerSpec
+from planner.plan import Plan, make_plan
+
+_LLAMA: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+}
+_GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 255}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA | {"tie_word_embeddings": False, "rope_theta": 5e5},
+    "qwen2": _LLAMA | {"tie_word_embeddings": True},
+    "qwen3": _LLAMA | {"head_dim": 16},
+    "mistral": _LLAMA | {"sliding_window": 8},
+    "phi3": _LLAMA | {"pad_token_id": 0},
+    "cohere": _LLAMA,
+    "gpt2": _GPT,
+    "gpt_neox": _LLAMA | {"rotary_pct": 0.5, "num_key_value_heads": 4},
+    "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+"""Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert."""
+
+
+def make_folder(
+    folder: Path, model_type: str, dtype: torch.dtype = torch.float32
+) -> tuple[TransformerSpec, dict[str, Tensor]]:
+    """A config and random weights of its family; the model and the weights."""
+    from safetensors.torch import save_file
+
+    from executor.hugging_face.names import Names
+
+    folder.mkdir(exist_ok=True)
+    config = CONFIGS[model_type] | {"model_type": model_type}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    spec = resolve_model(str(folder)).spec
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        name: (torch.randn(shape, generator=generator) * 0.1).to(dtype)
+        for name, shape in Names(spec, model_type).shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return spec, tensors
+
+
+def plan_of(spec: TransformerSpec, layout: str, **training: Any) -> Plan:
+    """A plan for this layout on the local machine."""
+    from training import question_for
+
+    from cost_models.axes.layout import parse_layout
+    from cost_models.pipeline.estimating import estimate
+
+    parsed = parse_layout(layout)
+    question = question_for(spec.model_dump(), parsed.num_gpus, **training)
+    return make_plan(question, estimate(question, parsed))
+
+
+class Counted(dict[str, Any]):
+    """Tensors that count the elements that are read of them."""
+
+    read = 0
+
+    def __getitem__(self, name: str) -> Any:
+        return _Slices(self, super().__getitem__(name))
+
+
+class _Slices:
+    def __init__(self, counted: Counted, tensor: Any) -> None:
+        self.counted, self.tensor = counted, tensor
+
+    def __getitem__(self, part: Any) -> Tensor:
+        found: Tensor = self.tensor[part]
+        self.counted.read += found.numel()
+        return found
+
+
+def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list[tuple[float, float]], int]:
+    """(loss and gradient norm of each step, elements that this rank read); the weights then go to `target`."""
+    from executor.data.batches import Batches
+    from executor.engine.engine import Engine, mean_over_data
+    from executor.hugging_face.reading import Folder, FromTensors
+    from executor.hugging_face.writing import save_weights
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions(), filled=False)
+    folder = Folder(source, plan.model)
+    counted = Counted(folder)
+    engine.fill(FromTensors(folder.names, counted))
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    curve = []
+    for step in range(steps):
+        inputs, targets = batches.between(step, engine.share.first, engine.share.last)
+        value, norm = engine.step(inputs, targets)
+        curve.append((mean_over_data(value, engine), norm))
+    save_weights(engine, target, folder)
+    return curve, counted.read
+
+
+def written(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        found |= load_file(file)
+    return found
+
+
+def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Whether both have the same tensors, of the same types."""
+    return one.keys() == other.keys() and all(
+        torch.equal(_bits(tensor), _bits(other[name])) for name, tensor in one.items()
+    )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)

@@ -1,0 +1,187 @@
+"""Weights of a Hugging Face folder: the same under every layout, back bit for bit, refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calling import told
+from effort import first_of
+from hub_folders import CONFIGS, make_folder, plan_of, same_bits, train_from, written
+from processes import Processes
+from safetensors.torch import save_file
+from training import GPT, LLAMA, MOE, SHARED, plan_for
+
+from cost_models.errors import InputError
+from cost_models.files.models import resolve_model
+from executor.engine.engine import Engine
+from executor.hugging_face import writing
+from executor.hugging_face.reading import Folder
+from executor.hugging_face.writing import require_writable, save_weights
+from executor.run_config import EngineOptions
+from planner.plan_files import save_plan
+
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("model_type", list(CONFIGS))
+def test_a_family_comes_back_bit_for_bit(processes: Processes, tmp_path: Path, model_type: str) -> None:
+    spec, tensors = make_folder(tmp_path / "in", model_type, torch.bfloat16)
+    processes.run(1, train_from, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "out", 0)
+    assert same_bits(written(tmp_path / "out"), tensors)
+    assert resolve_model(str(tmp_path / "out")).spec == spec.model_copy(
+        update={"name": resolve_model(str(tmp_path / "out")).spec.name}
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layout"),
+    first_of(
+        4,
+        [
+            ("gpt2", "tp2 dp2 mbs2 zero1"),
+            ("qwen2", "pp2 dp2 mbs2 zero3"),
+            ("mixtral", "tp2 dp2 ep2 sp mbs2 zero1"),
+            ("cohere", "tp2 pp2 mbs2"),
+            ("gpt_neox", "tp2 dp2 sp mbs2 zero3"),
+            ("phi3", "dp4 mbs2 zero1 shard2"),
+        ],
+    ),
+)
+def test_every_layout_starts_from_the_same_weights(
+    processes: Processes, tmp_path: Path, model_type: str, layout: str
+) -> None:
+    """Of gpt2 the vocabulary is padded over tensor ranks: what pads it has no part in the loss."""
+    spec, tensors = make_folder(tmp_path / "in", model_type)
+    alone = processes.run(1, train_from, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "one", 2)[0][0]
+    split = plan_of(spec, layout)
+    found = processes.run(split.num_ranks, train_from, split, tmp_path / "in", tmp_path / "out", 2)
+    for (loss, norm), (expected, expected_norm) in zip(found[0][0], alone, strict=True):
+        assert loss == pytest.approx(expected, rel=TOLERANCE)
+        assert norm == pytest.approx(expected_norm, rel=1e-4)
+    trained, alike = written(tmp_path / "out"), written(tmp_path / "one")
+    assert trained.keys() == tensors.keys()
+    for name, tensor in trained.items():
+        torch.testing.assert_close(tensor, alike[name], rtol=1e-3, atol=1e-4)
+        assert not torch.equal(tensor, tensors[name]) or "key.bias" in name
+
+
+def test_a_rank_reads_what_it_updates(processes: Processes, tmp_path: Path) -> None:
+    spec, tensors = make_folder(tmp_path / "in", "llama")
+    plan = plan_of(spec, "tp2 dp2 mbs2 zero1")
+    found = processes.run(4, train_from, plan, tmp_path / "in", tmp_path / "out", 0)
+    norms = sum(one.numel() for one in tensors.values() if one.dim() == 1)
+    assert sum(read for _, read in found) == sum(one.numel() for one in tensors.values()) + norms
+    assert max(read for _, read in found) < sum(one.numel() for one in tensors.values()) / 3
+    assert same_bits(written(tmp_path / "out"), tensors)
+
+
+def test_large_models_are_several_files(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, tensors = make_folder(tmp_path / "in", "llama")
+    processes.run(1, _in_small_files, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "out")
+    files = sorted(one.name for one in (tmp_path / "out").glob("*.safetensors"))
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert len(files) > 2
+    assert same_bits(written(tmp_path / "out"), tensors)
+    assert len(Folder(tmp_path / "out", spec)) == len(tensors)
+    (tmp_path / "out" / files[1]).unlink()
+    with pytest.raises(InputError) as error:
+        Folder(tmp_path / "out", spec)
+    assert files[1] in str(error.value)
+
+
+def _in_small_files(plan: Any, source: Path, target: Path) -> Any:
+    largest, writing._LARGEST_FILE = writing._LARGEST_FILE, 1 << 15
+    try:
+        return train_from(plan, source, target, 0)
+    finally:
+        writing._LARGEST_FILE = largest
+
+
+def test_files_without_the_prefix(tmp_path: Path) -> None:
+    """As the hub has GPT-2: names of the model without its head, and the causal mask."""
+    spec, tensors = make_folder(tmp_path, "gpt2")
+    bare = {name.removeprefix("transformer."): one for name, one in tensors.items()}
+    save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 64, 64)}, tmp_path / "model.safetensors")
+    assert Folder(tmp_path, spec).keys() == tensors.keys()
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    spec, tensors = make_folder(tmp_path, "llama")
+    query = "model.layers.0.self_attn.q_proj.weight"
+    changed = tensors | {query: torch.zeros(16, 32), "model.norm.bias": torch.zeros(32)}
+    changed["lm_head.weight"] = torch.zeros(256, 32, dtype=torch.int8)
+    del changed["model.norm.weight"]
+    save_file(changed, tmp_path / "model.safetensors")
+    with pytest.raises(InputError) as error:
+        Folder(tmp_path, spec)
+    said = str(error.value)
+    assert f"model.safetensors  {query}: is (16, 32); the config makes it (32, 32)" in said
+    assert "model.norm.weight: is missing; it must be (32,)" in said
+    assert "model.norm.bias: is none of the model's weights" in said
+    assert "lm_head.weight: is of type I8, not one of F32, BF16, F16" in said
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        ("cut", "model.safetensors: is cut off, or no safetensors"),
+        ("pickle", "`pytorch_model.bin` is a pickle, which can run code when it is read"),
+        ("config", "vocab_size: the plan has 256, config.json 512"),
+        ("index", "its `weight_map` names no files of this folder"),
+        ("nothing", "has no config.json"),
+    ],
+)
+def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], breaks: str, says: str) -> None:
+    spec, _ = make_folder(tmp_path / "in", "llama")
+    save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
+    weights, config = tmp_path / "in" / "model.safetensors", tmp_path / "in" / "config.json"
+    match breaks:
+        case "cut":
+            os.truncate(weights, weights.stat().st_size - 100)
+        case "pickle":
+            weights.rename(tmp_path / "in" / "pytorch_model.bin")
+        case "config":
+            config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 512}))
+        case "index":
+            index = {"weight_map": {"lm_head.weight": "../model.safetensors"}}
+            (tmp_path / "in" / "model.safetensors.index.json").write_text(json.dumps(index))
+        case "nothing":
+            config.unlink()
+    found = told(capsys, "run", str(tmp_path / "plan.yaml"), "--weights", str(tmp_path / "in"))
+    assert found.code == 2
+    assert says in found.err
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec, _ = make_folder(tmp_path / "in", "llama")
+    save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
+    found = told(capsys, "run", str(tmp_path / "plan.yaml"), "--save-weights", str(tmp_path / "in"))
+    assert found.code == 2
+    assert "is there already" in found.err
+
+
+@pytest.mark.parametrize(("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE, "ernie4_5_moe")])
+def test_a_model_of_our_own_gets_the_config_of_a_family(
+    processes: Processes, tmp_path: Path, model: dict[str, Any], family: str
+) -> None:
+    plan = plan_for("tp2 mbs2", model)
+    processes.run(2, _save, plan, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
+    assert Folder(tmp_path / "out", plan.model).names.spec == plan.model
+
+
+def test_a_model_that_no_family_has_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no family of Hugging Face has the blocks"):
+        require_writable(plan_for("mbs2", SHARED), tmp_path / "out", None)
+
+
+def _save(plan: Any, folder: Path) -> None:
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    save_weights(engine, folder, None)
