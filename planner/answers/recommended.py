@@ -150,7 +150,8 @@ def _simplest(
     question: Question, found: SearchResult, sure: Restrictions, judge: _Judge, budget: Budget
 ) -> tuple[SearchResult | None, Step | None]:
     """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
-    the fastest there. None where nothing fits, or time ends.
+    the fastest there. None where nothing fits, or time ends. Where the trainer cannot run those fastest, a simpler step
+    need only come as close to what it can run.
 
     A layout too slow to be taken, or slower than the best of a step before, which holds no others, is not searched for.
     """
@@ -159,7 +160,7 @@ def _simplest(
     reference = reference or (None if whole is None else whole.best)
     if reference is None:
         return None, None
-    below = judge.slowest(reference)
+    below, slower = judge.slowest(reference), list[tuple[SearchResult, Step]]()
     for step in steps(question, sure):
         if reference is found.best and _keeps_to(question, step.limits, found.best):
             return found, None
@@ -167,7 +168,11 @@ def _simplest(
         if result is None or not result.estimates:
             continue
         if judge.chance(result.best, reference) < CLEAR:
+            beside = slower if _is_refused(question, step.limits, reference) else []
+            near = (one for one in beside if judge.chance(one[0].best, result.best) < CLEAR)
+            result, step = next(near, (result, step))
             return settled(result, budget.solver), step
+        slower.append((result, step))
         below = min(below, _no_slower_than(result.best))
     if reference is found.best:
         return found, None
@@ -201,8 +206,12 @@ def _fitted(question: Question, limits: Restrictions, found: SearchResult, budge
 
 def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
     """Whether a layout is of those that are searched within some restrictions."""
-    layout, trainer = estimate.layout, limits.trainer
-    return keeps_to(question, limits, layout) and not (trainer and refusals(trainer, question, layout))
+    return keeps_to(question, limits, estimate.layout) and not _is_refused(question, limits, estimate)
+
+
+def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
+    """Whether a layout is one that the trainer of some restrictions cannot run."""
+    return limits.trainer is not None and bool(refusals(limits.trainer, question, estimate.layout))
 
 
 def _searched(

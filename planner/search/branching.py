@@ -269,9 +269,9 @@ class BranchAndBound:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _proven_bound(self) -> float:
-        """Lower bound in seconds on the step time of every covered layout."""
+        """Lower bound in seconds on the step time of every covered layout, no higher than what was asked for."""
         rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
-        return min(rows, self.candidates.least_closed(), self._best_seconds())
+        return min(rows, self.candidates.least_closed(), self._best_seconds(), self._below)
 
     def certificate(self) -> Certificate:
         """How many layouts were covered and how each was decided, with the proven bound and gap."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from small import small_question
@@ -19,7 +21,8 @@ from cost_models.risk import FITTING, RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
-from planner.answers.ordinary import classical_layout, steps
+from planner.answers import recommended as recommended_module
+from planner.answers.ordinary import Step, classical_layout, steps
 from planner.answers.recommended import Recommendation, recommend, within_error
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
@@ -227,3 +230,34 @@ def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
     )
     assert alone is not None
     assert alone.layouts <= near.layouts
+
+
+@pytest.mark.parametrize(("refused", "chosen"), [(True, "simple"), (False, "all")])
+def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
+    refused: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 10.8 s cannot be told from 10.4 s, nor that from 10 s, of which the trainer runs only the first two
+    question, limits = small_question(), Restrictions()
+    seconds = {"simple": 10.8, "all": 10.4}
+    found: dict[str, Any] = {
+        name: SimpleNamespace(best=SimpleNamespace(compared_seconds=value), estimates=(1,))
+        for name, value in seconds.items()
+    }
+    reference, ranked = SimpleNamespace(compared_seconds=10.0), SimpleNamespace(best=None)
+    judge: Any = SimpleNamespace(
+        slowest=lambda _: math.inf,
+        chance=lambda one, other: 0.5 if one.compared_seconds < 1.05 * other.compared_seconds else 0.9,
+    )
+    each: dict[float | None, str] = {float(at): name for at, name in enumerate(seconds)}
+    ladder = [Step(name, replace(limits, max_memory=float(at))) for at, name in enumerate(seconds)]
+    monkeypatch.setattr(recommended_module, "steps", lambda *_: iter(ladder))
+    monkeypatch.setattr(recommended_module, "_fitted", lambda *_: reference)
+    monkeypatch.setattr(recommended_module, "_is_refused", lambda *_: refused)
+    monkeypatch.setattr(recommended_module, "settled", lambda result, _: result)
+    monkeypatch.setattr(
+        recommended_module, "_searched", lambda _, within, *__, **___: found[each[within.max_memory]]
+    )
+    result, step = recommended_module._simplest(question, ranked, limits, judge, Budget())  # type: ignore[arg-type]
+    assert result is found[chosen]
+    assert step is not None
+    assert step.words == chosen

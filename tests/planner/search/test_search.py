@@ -264,7 +264,7 @@ def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_th
     assert below.estimates == ()
     proof = below.certificate
     assert (proof.layouts, proof.undecided) == (best.certificate.layouts, 0)
-    assert proof.bound >= seconds * 0.999
+    assert proof.bound == pytest.approx(seconds * 0.999, rel=1e-6)  # not the best that was placed
 
 
 def test_each_policy_is_searched_for_what_may_beat_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
