@@ -51,7 +51,7 @@ else:
 
 
 class _LateSignature:
-    """What `inspect.signature` of a spec finds before its validators are built, which replaces this by the fields."""
+    """Signature of a spec, built on first use: until then its pydantic model is incomplete and has none."""
 
     def __get__(self, value: Any, spec: type[Any]) -> Any:
         if value is not None:

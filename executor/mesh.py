@@ -60,7 +60,7 @@ def parameter_places(layout: Layout) -> Tensor:
 
 @with_values
 def place_of(layout: Layout, rank: int) -> Place:
-    """The place in the work of a global rank."""
+    """Coordinates of a global rank on every axis of the layout."""
     found = (rank_places(layout) == rank).nonzero()[0].tolist()
     return Place(**dict(zip(AXES, found, strict=True)))
 

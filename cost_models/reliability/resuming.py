@@ -65,7 +65,7 @@ def copies(question: Question, layout: Layout) -> float:
 
 
 def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
-    """(share of the parameters, ranks that hold the same of them): of routed experts, and of everything else."""
+    """(share of the model's parameters, groups of ranks with equal copies): without, then of routed experts."""
     model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
     routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
     for share, same in ((1 - routed, groups.data), (routed, groups.experts)):

@@ -46,7 +46,7 @@ class Counted:
 
 
 class Rows(Protocol):
-    """All rows of a table as a cache reads them: a tensor in host memory, or what is like one."""
+    """A whole embedding table behind a cache: a tensor in host memory, or an object that is indexed like one."""
 
     @property
     def shape(self) -> Sequence[int]:

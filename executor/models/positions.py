@@ -132,7 +132,7 @@ class Turns:
         self._last: dict[Turning, tuple[object, tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x_BHSK: Tensor, places: Places, turning: Turning) -> Tensor:
-        """(B, H, S, K) → the same, turned."""
+        """Apply rotary positions to queries or keys (B, H, S, K)."""
         turned, rest = x_BHSK, None
         if turning.dim is not None and turning.dim < x_BHSK.shape[-1]:
             turned, rest = x_BHSK[..., : turning.dim], x_BHSK[..., turning.dim :]

@@ -18,7 +18,7 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 
 
 def page_of(start: Start, said: Mapping[str, str]) -> str:
-    """The page with its controls turned as the address says; what else that holds the answer tells."""
+    """The explorer's page, its controls set from the address; the rest of the address is left to the answer."""
     shown = {**sought(start, {}).shown, **start.names}
     return _template().render(
         title="Meshwright explorer",

@@ -110,7 +110,7 @@ def _cells(one: RecommenderScore) -> tuple[str, ...]:
 
 
 def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
-    """GPUs of MLPerf's runs → share of the step."""
+    """Share of the step that the exchange of embeddings takes in MLPerf's runs, by number of GPUs."""
     return {
         one.run.question.cluster.num_gpus: one.exchange_share
         for one in sorted(predictions, key=lambda one: one.run.question.cluster.num_gpus)

@@ -96,7 +96,7 @@ class ReplicaLeaf:
         return self._filled[key]
 
     def _bytes(self, pool: int, microbatches: int) -> dict[str, Array]:
-        """The bytes of a replica that takes so many microbatches, by name of their column."""
+        """Bytes of one replica by memory term (the fields of `MemoryTerms`), if it takes so many microbatches."""
         asked = with_microbatches(
             among_replicas(self.question.pools[pool], self.question), self.layout, microbatches
         )

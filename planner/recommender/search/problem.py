@@ -159,7 +159,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a placement loads and fills."""
+    """Seconds and bytes that a placement of tables costs each GPU and host."""
 
     load: Array
     """(G, K)"""

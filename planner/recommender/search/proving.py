@@ -174,7 +174,7 @@ def _solved(search: Search, case: Case, scale: float, others: float) -> tuple[fl
 
 
 def _places(problem: Problem, rows: Ints) -> int:
-    """Variables of places that some rows take."""
+    """Number of placement variables (shards on a GPU or node) that some options need in the program."""
     places = np.where(problem.on_nodes, problem.nodes, problem.gpus)
     return int(places[rows][problem.shards[rows] > 0].sum())
 
