@@ -89,7 +89,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     forward = np.where(sp, entered * operand + left * scatter, left * reduce)
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
-    by_operator = question.stack.selective_drops == "all-but-every-other-product"
+    by_operator = "all-but-every-other-product" in question.stack.drops
     gathered = np.where(sp, entered * gather, none) if by_operator else none
     return TensorSeconds(
         block_forward=forward,

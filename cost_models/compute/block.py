@@ -34,6 +34,7 @@ from cost_models.operators.routing import routing_traffic
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic
 from cost_models.operators.tuning import job_operators, trained_weights
 from cost_models.question import Question
+from cost_models.specs.choices import ATTEND_AGAIN
 from cost_models.specs.stack import STORES_SCORES
 
 
@@ -111,17 +112,16 @@ def _recomputed(
     def local(gemm: Gemm) -> LocalGemm:
         return local_gemm(question, columns, gemm)
 
-    redone = [(one.share, gemm) for one, gemm in gemms if stack.selective_drops in one.redone_by]
-    selective = core
-    if stack.selective_drops == "experts":
-        selective = _routed_again(question, columns, device)
+    redone = [(one.share, gemm) for one, gemm in gemms if stack.drops & one.redone_by]
+    selective = core if stack.drops & ATTEND_AGAIN else np.zeros(len(columns))
+    selective = selective + _moved_again(question, columns, device)
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + share * forward_seconds(local(gemm), device)
     full = forward
     for one, gemm in gemms:
         if gemm.last and stack.recompute_stops_early:
             full = full - one.share * product_seconds(local(gemm), device)
-    if stack.selective_drops == "all-but-every-other-product":
+    if "all-but-every-other-product" in stack.drops:
         selective = full - core
         for one, gemm in gemms:
             if gemm.kept_share:
@@ -129,13 +129,16 @@ def _recomputed(
     return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
 
 
-def _routed_again(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(N,) seconds to route copies and activate experts once more."""
-    operators = job_operators(question.model, question.training.tuning)
-    redone = [one for one in operators if "experts" in one.redone_by]
-    moved = [block_traffic(question, columns, redone), routing_traffic(question, columns)]
-    seconds = [_traffic_seconds(traffic, device, backward=False) for traffic in moved if traffic is not None]
-    total: Array = np.sum(seconds, axis=0)
+def _moved_again(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(N,) seconds of memory-bound operators that selective recompute runs again; those of an attention submodule are
+    left out."""
+    drops = question.stack.drops - ATTEND_AGAIN
+    redone = [one for one in job_operators(question.model, question.training.tuning) if drops & one.redone_by]
+    moved = [block_traffic(question, columns, redone)] if redone else []
+    if "experts" in drops and (routing := routing_traffic(question, columns)) is not None:
+        moved.append(routing)
+    seconds = [_traffic_seconds(traffic, device, backward=False) for traffic in moved]
+    total: Array = np.sum(seconds, axis=0) if seconds else np.zeros(len(columns))
     return total
 
 

@@ -27,7 +27,7 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
-from cost_models.specs.choices import CONTEXTS
+from cost_models.specs.choices import CONTEXTS, SelectiveDrops
 from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
 
@@ -128,18 +128,32 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     twice = _output_kept_twice(question, columns)
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
-    if stack.selective_drops == "all-but-every-other-product":
+    if "all-but-every-other-product" in stack.drops:
         every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
         return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp)
-    redone = bytes_of(
-        (share, amount) for one, share, amount in kept if stack.selective_drops in one.redone_by
-    )
-    selective = none - bytes_of(core)
-    if stack.selective_drops == "block-attention":  # which begins with the output of its norm
-        selective = selective - redone - twice + entered
-    if stack.selective_drops == "experts":  # and so do they
-        selective = none - redone + question.model.moe_share * entered
-    return _Block(none=none, selective=selective, mlp=mlp)
+    selective, mixture = none, question.model.moe_share
+    # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
+    begins: dict[SelectiveDrops, float] = {
+        "block-attention": 1.0,
+        "experts": mixture,
+        "dense-mlp": 1 - mixture,
+        "shared-experts": 0.0,
+    }
+    if stack.drops & {"core", "block-attention"}:
+        selective = selective - bytes_of(core)
+    for drop in sorted(stack.drops & set(begins)):
+        redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
+        selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
+    read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in stack.drops]
+    return _Block(none=none, selective=selective - bytes_of(read) if read else selective, mlp=mlp)
+
+
+def _read(question: Question, operator: Operator) -> Amount:
+    """What an operator keeps of what it read."""
+    if operator.kind != "core":
+        return _input(question, operator)
+    kept, own = _attended(question, operator), question.training.element_bytes * question.model.attended_size
+    return {place: amount - own for place, amount in kept.items()}
 
 
 def _input(question: Question, operator: Operator) -> Amount:

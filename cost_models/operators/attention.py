@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from cost_models.operators.record import Gemm, Held, Operator, Place, Tensor, multiply
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.transformer import TransformerSpec
+
+_WITH_THE_HEADS: frozenset[SelectiveDrops] = frozenset({"block-attention", "latent-heads"})
+"""Policies that make latent attention's heads again, and turn them."""
 
 
 def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
@@ -56,16 +60,17 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
     h, q, kv = model.hidden_size, model.query_size, model.kv_size
     if rank := latent.query_rank:
         down = Gemm(inputs=h, outputs=(rank,), split="whole", behind_norm=True)
-        yield _multiply("query latent", down, reads="entrance")
+        yield _multiply("query latent", down, reads="entrance", reads_output_of="norms")
         yield _norm("norm of the query latent", rank, "stream", {"whole": rank})
     up = Gemm(inputs=rank or h, outputs=(q,), split="columns", from_latent=bool(rank), behind_norm=not rank)
-    yield _multiply("queries", up, reads="stream" if rank else "entrance", kept=q)
+    of_norm = None if rank else "norms"
+    yield _heads("queries", up, reads="stream" if rank else "entrance", kept=q, reads_output_of=of_norm)
     down = Gemm(inputs=h, outputs=(latent.kv_rank + latent.position_dim,), split="whole")
     yield _multiply("key and value latent", down, reads="entrance", shares_input=True)
     yield _norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
     up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns", from_latent=True)
-    yield _multiply("keys and values", up, reads="stream", kept=kv)
+    yield _heads("keys and values", up, reads="stream", kept=kv)
 
 
 def _norm(name: str, width: int, place: Place, weights: dict[Held, float]) -> Operator:
@@ -77,8 +82,9 @@ def _rotary(model: TransformerSpec) -> Iterator[Operator]:
     """Turns a share of the numbers of queries and of keys."""
     if model.turned_share:
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
-            yield _inside(
-                name=name, kind="rotary", reads=Tensor(width=model.turned_share * width, place="split")
+            turned = Tensor(width=model.turned_share * width, place="split")
+            yield Operator(
+                name=name, kind="rotary", half="attention", reads=turned, redone_by=_WITH_THE_HEADS
             )
 
 
@@ -93,8 +99,14 @@ def _core(model: TransformerSpec) -> Operator:
         returns=out,
         weights={"split": model.num_heads} if model.attention_sinks else {},
         redone_by=frozenset({"core", "block-attention"}),
+        reads_output_of=None if model.latent_attention is None else "latent-heads",
         kept=out,
     )
+
+
+def _heads(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:
+    """Makes heads out of a latent."""
+    return multiply(name, gemm, half="attention", reads=reads, redone_by=_WITH_THE_HEADS, **more)
 
 
 def _multiply(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from cost_models.operators.attention import attention_operators
 from cost_models.operators.feed_forward import feed_forward_operators
 from cost_models.operators.record import Half, Operator, Tensor
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.transformer import TransformerSpec
 
 _CACHED = 64
@@ -21,21 +22,27 @@ _CACHED = 64
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
     before, after = model.norm_placement != "after", model.norm_placement != "before"
-    parallel = model.parallel_block
+    parallel, latent = model.parallel_block, model.latent_attention is not None
     return (
-        *([_norm(model, "attention norm", "attention")] if before else []),
+        *([_norm(model, "attention norm", "attention", apart=latent)] if before else []),
         *attention_operators(model),
         *([_norm(model, "attention post-norm", "attention")] if after else []),
         *([] if parallel else _added(model, "attention", terms=2)),
-        *([_norm(model, "mlp norm", "mlp", shares_input=parallel)] if before and not model.forked else []),
+        *(
+            [_norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)]
+            if before and not model.forked
+            else []
+        ),
         *feed_forward_operators(model),
         *([_norm(model, "mlp post-norm", "mlp")] if after else []),
         *_added(model, "mlp", terms=3 if parallel else 2),
     )
 
 
-def _norm(model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False) -> Operator:
-    """Over the residual stream."""
+def _norm(
+    model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
+) -> Operator:
+    """Over the residual stream; `apart` where several operators read it, so that it is in no product's kernel."""
     stream = Tensor(width=model.hidden_size, place="stream")
     return Operator(
         name=name,
@@ -46,6 +53,7 @@ def _norm(model: TransformerSpec, name: str, half: Half, *, shares_input: bool =
         weights={"whole": norm_weights(model)},
         norm=model.norm,
         shares_input=shares_input,
+        redone_by=frozenset[SelectiveDrops]({"norms"} if apart else ()),
     )
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from cost_models.operators.record import Gemm, Operator, Place, Tensor, multiply
-from cost_models.specs.stack import SelectiveDrops
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.transformer import TransformerSpec
 
 _WITH_THE_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts"})
 """A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
+_WITH_SHARED_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts", "shared-experts"})
+_WITH_THE_MLP: frozenset[SelectiveDrops] = frozenset({"dense-mlp"})
 
 
 def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
@@ -31,7 +33,7 @@ def _mlp(
     """The matrices of a dense block, of each routed expert or of the shared experts; two up run as one wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     h, inner = model.hidden_size, Tensor(width=width, place="expert" if routed else "split")
-    redone = frozenset[SelectiveDrops]() if dense else _WITH_THE_EXPERTS
+    redone = {"mlp": _WITH_THE_MLP, "shared": _WITH_SHARED_EXPERTS}.get(name, _WITH_THE_EXPERTS)
     common: dict[str, Any] = {"half": "mlp", "share": share, "bias": model.mlp_bias, "redone_by": redone}
     if routed:
         common |= {"experts": model.num_experts, "passed": model.experts_per_token}
@@ -55,11 +57,19 @@ def _mlp(
         reads=inner,
         inputs=matrices,
         launched=name != "shared",
-        redone_by=redone,
+        redone_by=redone | {"expert-activations"} if routed else redone,
     )
     # a parallel block adds what it returns to attention's output
     shares = dense and model.parallel_block
-    yield multiply(f"{name} down", down, reads=inner.place, shares_gradient=shares, **common)
+    of_activation = "expert-activations" if routed else None
+    yield multiply(
+        f"{name} down",
+        down,
+        reads=inner.place,
+        shares_gradient=shares,
+        reads_output_of=of_activation,
+        **common,
+    )
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
@@ -68,7 +78,13 @@ def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     h = model.hidden_size
     router = Gemm(inputs=h, outputs=(model.num_experts,), split="whole", router=True)
     yield multiply(
-        "router", router, reads="entrance", bias=model.router_bias, shares_input=model.forked, **common
+        "router",
+        router,
+        reads="entrance",
+        bias=model.router_bias,
+        shares_input=model.forked,
+        reads_output_of=None if model.forked else "norms",
+        **common,
     )
     yield Operator(name="routing", kind="routing", reads=Tensor(width=h, place="sent"), **common)
     yield from _mlp(model, "expert", model.moe_ffn_hidden_size, share)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.model.transformer_shape import Norm
-from cost_models.specs.stack import SelectiveDrops
 
 Kind = Literal[
     "gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout", "adapter"
@@ -112,7 +112,9 @@ class Operator:
     launched: bool = True
     """False: it rides with another operator of its kind, whose kernels are counted."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
-    """Selective recompute policies that drop what it keeps and run it again."""
+    """Selective recompute policies that run it again and, but for `OUTPUTS`, drop what it keeps."""
+    reads_output_of: SelectiveDrops | None = None
+    """The policy, one of `OUTPUTS`, that drops what it read: the output of what the policy runs again."""
     kept: Tensor | None = None
     """What of its output a policy keeps that keeps every other product."""
     trained: bool = True

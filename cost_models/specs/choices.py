@@ -30,4 +30,22 @@ OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
+"""What is dropped in the forward pass and recomputed in backward: nothing, what the stack's selective policy names,
+whole blocks."""
+SelectiveDrops = Literal[
+    "core",
+    "block-attention",
+    "experts",
+    "all-but-every-other-product",
+    "norms",
+    "expert-activations",
+    "latent-heads",
+    "dense-mlp",
+    "shared-experts",
+]
+OUTPUTS: frozenset[SelectiveDrops] = frozenset({"norms", "expert-activations", "latent-heads"})
+"""Of those: what Megatron Core runs again after its output, and nothing else of it, was discarded."""
+ATTEND_AGAIN: frozenset[SelectiveDrops] = frozenset(
+    {"core", "block-attention", "all-but-every-other-product"}
+)
+"""Those that run the attention core once more, or exchange again what it reads."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.base import Factor, LargeInt, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule
+from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule, SelectiveDrops
 from cost_models.specs.cluster import AttentionKernel, Precision
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.stack_kernels import StackKernels
@@ -17,7 +17,6 @@ VOCABULARY_UNIT = 128
 """Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
-SelectiveDrops = Literal["core", "block-attention", "experts", "all-but-every-other-product"]
 
 
 class DriveUse(Spec):
@@ -223,10 +222,12 @@ class StackSpec(StackKernels):
     saves_gathered_activations: bool = False
     """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering
     again."""
-    selective_drops: SelectiveDrops = "core"
-    """What `recompute=selective` drops: the attention core, the attention submodule with its projections, the experts
-    with their router and exchange (Megatron Core's `--recompute-modules moe`), or everything but the attention core's
-    output and every other matrix product's (torchtitan's per-operator policy)."""
+    selective_drops: SelectiveDrops | tuple[SelectiveDrops, ...] = "core"
+    """What `recompute=selective` drops, one or several: the attention core, the attention submodule with its
+    projections, the experts with their router and exchange (Megatron Core's `--recompute-modules moe`), everything but
+    the core's output and every other matrix product's (torchtitan's per-operator policy), the outputs of norms
+    over the residual stream that no product has in its kernel, of the experts' activation and of latent attention's up
+    projections (`layernorm moe_act mla_up_proj`), dense MLPs, shared experts."""
     recompute_stops_early: bool = False
     """Whether recomputation ends before the last GEMM of what was dropped (torch.utils.checkpoint does)."""
     recomputes_latent_heads: bool = False
@@ -282,6 +283,12 @@ class StackSpec(StackKernels):
     """How it trains recommenders; None: as most do."""
     source: str = ""
     """Code or paper that the facts were read from."""
+
+    @property
+    def drops(self) -> frozenset[SelectiveDrops]:
+        """All that `selective_drops` names."""
+        named = self.selective_drops
+        return frozenset([named] if isinstance(named, str) else named)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
         """Changes of the facts for runs with compiled blocks, and with or without a compiled loss."""

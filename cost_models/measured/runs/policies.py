@@ -16,7 +16,7 @@ from cost_models.axes.words import EVERY
 from cost_models.documents import printable
 from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
 from cost_models.question import Question
-from cost_models.specs.choices import Recompute
+from cost_models.specs.choices import Recompute, SelectiveDrops
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 
@@ -31,9 +31,21 @@ _SOME_BLOCKS = re.compile(
     r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
 )
 _SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
-_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:]+(?P<names>[a-z_, ]+)")
+_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
 """Words for what of a block was recomputed, by name."""
-_CHEAP = re.compile(r"norm|\bact\b|moe_act")
+_NAMED: dict[str, SelectiveDrops] = {
+    "core_attn": "core",
+    "core": "core",
+    "norm": "norms",
+    "layernorm": "norms",
+    "moe": "experts",
+    "act": "expert-activations",
+    "moe_act": "expert-activations",
+    "mla_up_proj": "latent-heads",
+    "mlp": "dense-mlp",
+    "shared_experts": "shared-experts",
+}
+"""Megatron Core's `--recompute-modules`, as tables write them."""
 
 _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 """Names of frameworks that mean plain data parallelism."""
@@ -75,24 +87,22 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         notes.assume(f"recompute full in every block: `{printable(words, 30)}` names some")
         return "full"
     if _SELECTIVE.search(words):
-        if spared := _cheaper_than_core(row, stack):
-            notes.assume(f"recompute none: {printable(spared, 30)} cost little beside the attention core")
-            return "none"
         return "selective"
     return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
 
 
-def states_recompute(row: Row, stack: StackSpec) -> bool:
-    """Whether the row states what was recomputed, in words that are fully understood."""
-    return bool(row.text("recompute")) and not _cheaper_than_core(row, stack)
+def states_recompute(row: Row) -> bool:
+    """Whether the row states what was recomputed."""
+    return bool(row.text("recompute"))
 
 
-def _cheaper_than_core(row: Row, stack: StackSpec) -> str:
-    """Modules that a Megatron recomputed in place of the attention core (`--recompute-modules`); else empty."""
-    named = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
-    if stack.selective_drops != "core" or named is None or re.search(r"core|attn|attention", named["names"]):
-        return ""
-    return named["names"].strip() if _CHEAP.search(named["names"]) else ""
+def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
+    """What of a block a Megatron recomputed (`--recompute-modules`), where the row names it in known words; else
+    nothing."""
+    said = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
+    names = re.findall(r"[a-z_]+", said["names"]) if said else []
+    known = [_NAMED[name] for name in names if name in _NAMED]
+    return tuple(sorted({*known})) if len(known) == len(names) else ()
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:

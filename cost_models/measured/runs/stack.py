@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 from cost_models.files import catalog
+from cost_models.measured.runs.policies import modules_of
 from cost_models.measured.runs.rows import Notes, Row, meaning
 from cost_models.measured.runs.switches import expert_changes, has_narrow_moments, stack_changes
 from cost_models.specs.cluster import AttentionKernel
@@ -41,6 +42,8 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes["fused_norms"] = True
     changes |= expert_changes(row)
     changes |= stack_changes(row)
+    if stack.selective_drops == "core" and (modules := modules_of(row)):
+        changes["selective_drops"] = modules
     if has_narrow_moments(row):
         changes["master_remainders"] = True
     return stack.model_copy(update=changes)

@@ -80,8 +80,6 @@ _DISPATCHERS: tuple[tuple[str, str], ...] = (
 )
 """Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
 _OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
-_RECOMPUTES = re.compile(r"recompute[- _]modules[^;]*\bmoe\b")
-"""Not `moe_act`, which recomputes one operator."""
 _CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
 _NEMO = re.compile(r"nemo")
 _WHOLE_STEP_GRAPHS = (26, 6)
@@ -132,8 +130,6 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
         changes["expert_dispatch"] = dispatch
         changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
-    if _RECOMPUTES.search(words):
-        changes["selective_drops"] = "experts"
     if _OVERLAPS.search(words):
         changes["overlap_expert_exchange"] = 1.0
     return changes

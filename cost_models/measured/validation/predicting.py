@@ -132,7 +132,7 @@ def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
 
 def _prediction(case: Case, priced: Estimate) -> Prediction:
     # a run that recomputed more than is assumed had more room
-    known = priced.fits or states_recompute(case.row, case.question.stack)
+    known = priced.fits or states_recompute(case.row)
     return Prediction(
         row=case.row,
         case=case,

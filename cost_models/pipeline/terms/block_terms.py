@@ -19,6 +19,7 @@ from cost_models.pipeline.terms.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
+from cost_models.specs.choices import ATTEND_AGAIN
 
 MOST_PASSES = 2.0
 """Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
@@ -68,8 +69,9 @@ def layer_backward(pieces: Pieces) -> Term:
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
     window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
     tensor_exposed = _tensor_shown(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
-    experts_again = float(question.stack.selective_drops == "experts")
-    attends_again = np.array([0.0, 1.0 - experts_again, 1.0])  # the other policies run the core once more
+    drops = question.stack.drops
+    experts_again = float("experts" in drops)
+    attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
     exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
     exchanged = pieces.experts_shown[:, None] * exchanges

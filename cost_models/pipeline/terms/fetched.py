@@ -91,8 +91,10 @@ def _added(arrays: Iterable[Array]) -> Array:
 
 def _runs(pieces: Pieces, policy: int) -> list[_Run]:
     """Backward from the last matrix to the first; what is recomputed runs forward before the first that needs it."""
-    name, drops = RECOMPUTE_POLICIES[policy], pieces.question.stack.selective_drops
-    redone = [name == "full" or (name == "selective" and drops in one.redone_by) for one in _matrices(pieces)]
+    name, drops = RECOMPUTE_POLICIES[policy], pieces.question.stack.drops
+    redone = [
+        name == "full" or (name == "selective" and bool(drops & one.redone_by)) for one in _matrices(pieces)
+    ]
     runs: list[_Run] = []
     for matrix in reversed(range(len(redone))):
         if redone[matrix] and all(backward for _, backward in runs):

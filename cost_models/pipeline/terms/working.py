@@ -15,7 +15,7 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.pipeline.terms.sizes import Sizes
 from cost_models.question import Question
-from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 
 def working_bytes(sizes: Sizes) -> Array:
@@ -52,7 +52,7 @@ def working_bytes(sizes: Sizes) -> Array:
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     # attention is computed again once the MLP is done with
-    if question.stack.selective_drops in ("core", "block-attention"):
+    if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     in_flight = (

@@ -95,10 +95,14 @@ def _recompute(job: Job) -> Word:
 
 
 def _selective(job: Job) -> Word:
-    drops, modules = job.stack.selective_drops, table_of(TABLE).arguments["recompute_modules"].values
-    if drops not in modules:
-        return lacks(f"its modules to recompute are others than what the stack drops ({drops})")
-    return says(recompute_granularity="selective", recompute_modules=[modules[drops]])
+    drops, modules = job.stack.drops, table_of(TABLE).arguments["recompute_modules"].values
+    if unknown := drops.difference(modules):
+        dropped = ", ".join(sorted(unknown))
+        return lacks(f"its modules to recompute are others than what the stack drops ({dropped})")
+    return says(
+        recompute_granularity="selective",
+        recompute_modules=[name for ours, name in modules.items() if ours in drops],
+    )
 
 
 def _offload(job: Job) -> Word:

@@ -163,10 +163,10 @@ def stack_of(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[
     changes |= _attention_of(said)
     if said.get("recompute_granularity") == "selective":
         modules, known = said.get("recompute_modules"), table_of(TABLE).arguments["recompute_modules"]
-        is_known = len(modules) == 1 and modules[0] in known.values.values()
-        if not is_known:
-            assumed.append(f"of what is recomputed ({', '.join(modules)}) only attention's core")
-        changes["selective_drops"] = known.ours(modules[0]) if is_known else "core"
+        drops = tuple(sorted(known.ours(one) for one in modules if one in known.values.values()))
+        if unknown := [one for one in modules if one not in known.values.values()]:
+            assumed.append(f"of what is recomputed not {', '.join(unknown)}")
+        changes["selective_drops"] = drops[0] if len(drops) == 1 else drops or "core"
     return base.model_copy(update=changes)
 
 

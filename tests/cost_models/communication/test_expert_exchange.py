@@ -14,6 +14,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.communication.stage import expert_seconds
 from cost_models.communication.topology import axis_groups
+from cost_models.compute.block import block_seconds
 from cost_models.compute.device import device_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -24,6 +25,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.terms.block_terms import launch_seconds, layer_backward, layer_forward
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.model.blocks import ExpertGroups
 from cost_models.specs.training import TrainingSpec
 
@@ -251,3 +253,34 @@ def test_the_host_reads_counts_before_it_launches_experts() -> None:
         {"overlap_expert_exchange": 1.0},
     ):
         assert host("bf16", **facts) == pytest.approx((0.0, 0.0))
+
+
+@pytest.mark.parametrize("drops", ["latent-heads", "expert-activations", "norms"])
+def test_outputs_that_are_made_again_are_not_kept(drops: SelectiveDrops) -> None:
+    """`--recompute-modules mla_up_proj moe_act layernorm`: what reads an output drops it, what makes it runs again."""
+    x = columns("tp2 dp128 ep8 etp1 zero1")
+    question = asked("deepseek-v3", selective_drops=drops)
+    model = question.model
+    latent, mixture = model.latent_attention, model.moe_share
+    assert latent is not None
+    heads = model.query_size + model.kv_size + model.value_size
+    gone = {
+        "latent-heads": heads / 2,
+        "expert-activations": mixture
+        * 8
+        * model.moe_ffn_hidden_size
+        / 2,  # each tensor rank sends its own tokens
+        "norms": (1 + mixture) * model.hidden_size,
+    }[drops]
+    none, selective, _ = activation_bytes(question, x).block[0]
+    assert none - selective == pytest.approx(2 * SEQUENCE * gone)
+    device = device_of(question)
+    _, recomputed, full = block_seconds(question, x, device, data_parallel=False).recomputed[0]
+    core = block_seconds(asked("deepseek-v3"), x, device, data_parallel=False).recomputed[0, 1]
+    assert 0 < recomputed < full / 4
+    assert recomputed != pytest.approx(core)
+    backward = layer_backward(Pieces(question, x, data_parallel=False))
+    np.testing.assert_allclose(backward["ep_comm"][0, 1], backward["ep_comm"][0, 0])
+    together = asked("deepseek-v3", selective_drops=(drops, "core"))
+    both = block_seconds(together, x, device, data_parallel=False).recomputed[0, 1]
+    assert both == pytest.approx(recomputed + core)

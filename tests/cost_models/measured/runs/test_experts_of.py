@@ -25,10 +25,7 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
         ),
         ({"framework": BRIDGE.format("26.04"), "precision": "fp8-mxfp8"}, {}),
         ({"framework": BRIDGE.format("26.06"), "precision": "bf16"}, {}),
-        (
-            {"framework": "mcore", "notes": "forced; recompute modules layernorm moe"},
-            {"selective_drops": "experts"},
-        ),
+        ({"framework": "mcore", "notes": "forced; recompute modules layernorm moe"}, {}),
         ({"framework": "mcore", "notes": "recompute-modules=[layernorm moe_act]"}, {}),
         (
             {"framework": BRIDGE.format("26.04"), "model_name": "Qwen3_235B_a22B", "gpu": "H100-SXM-80GB"},

@@ -17,7 +17,6 @@ from cost_models.measured.runs.policies import (
     multiplies_tf32,
     precision_of,
     recompute_of,
-    states_recompute,
     zero_of,
 )
 from cost_models.measured.runs.rows import Notes, Row
@@ -259,18 +258,20 @@ def test_compile_takes_in_the_loss_where_the_release_does(framework: str, compil
 @pytest.mark.parametrize(
     ("notes", "wanted"),
     [
-        ("recompute norm, act; moe_dev", "none"),
-        ("dropless; recompute modules layernorm moe_act", "none"),
-        ("--recompute-modules core_attn moe_act", "selective"),
-        ("text: selective recompute on everywhere", "selective"),
-        ("", "selective"),
+        ("recompute norm, act; moe_dev", ("expert-activations", "norms")),
+        ("forced; recompute modules layernorm moe", ("experts", "norms")),
+        ("dropless; recompute modules layernorm moe_act", ("expert-activations", "norms")),
+        ("recompute-modules=[layernorm mla_up_proj mlp]", ("dense-mlp", "latent-heads", "norms")),
+        ("--recompute-modules core_attn moe_act", ("core", "expert-activations")),
+        ("text: selective recompute on everywhere", "core"),
+        ("", "core"),
     ],
 )
-def test_modules_beside_the_core_cost_little(notes: str, wanted: str) -> None:
-    row = Row({"recompute": "selective", "notes": notes})
-    assert recompute_of(row, catalog.load_stack("megatron-core"), Notes()) == wanted
-    assert recompute_of(row, catalog.load_stack("torchtitan"), Notes()) == "selective"
-    assert states_recompute(row, catalog.load_stack("megatron-core")) == (wanted == "selective")
+def test_modules_that_a_row_names_are_what_its_stack_drops(notes: str, wanted: tuple[str, ...] | str) -> None:
+    case = read(framework="Megatron-LM core 0.16", recompute="selective", notes=notes)
+    assert (case.question.stack.selective_drops, case.layout.recompute) == (wanted, ("selective",))
+    other = read(framework="torchtitan", recompute="selective", notes=notes).question.stack
+    assert other.selective_drops == "all-but-every-other-product"
 
 
 def test_doubtful_rows_take_no_part_in_fits() -> None:
