@@ -115,6 +115,11 @@ class RunConfig(Spec):
         Flag("FILE.json", "Chrome trace of a step: every rank as predicted and as measured.", Path),
     ] = None
     """File for the Chrome trace of one step."""
+    profiler: Annotated[
+        _PathLike | None,
+        Flag("DIR", "torch.profiler's trace of a step, one file a rank, for measure.", Path),
+    ] = None
+    """Folder for what torch's profiler sees of one more step on each rank."""
     drive: Annotated[
         _PathLike | None,
         Flag("DIR", "Folder for states that the plan has on the drive; default: --out.", Path),

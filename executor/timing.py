@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._profiler import _RecordFunctionFast
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -197,9 +198,12 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not axis or not self._on_compute_stream():
             yield
             return
-        start = mark_on(self._device)
-        yield
-        self._spans.append(Wait(axis, start, mark_on(self._device)))
+        with _RecordFunctionFast(
+            f"wait {axis}"
+        ):  # not `record_function`, an operator that this mode would see
+            start = mark_on(self._device)
+            yield
+            self._spans.append(Wait(axis, start, mark_on(self._device)))
 
     def _on_compute_stream(self) -> bool:
         if self._device.type != "cuda":
@@ -280,8 +284,9 @@ class Passes:
             if self.kept is None:
                 yield
                 return
-            start = mark_on(self.device)
-            yield
-            self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
+            with _RecordFunctionFast(f"pass {kind} stage {stage} microbatch {microbatch}"):
+                start = mark_on(self.device)
+                yield
+                self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
         finally:
             self.running = False

@@ -12,6 +12,7 @@ import os
 import re
 import select
 import stat
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cost_models.units import MB
 
 WRITER_SECONDS = 3.0
 """Seconds to wait for a pipe's writer; shells open pipes before they start a command."""
+_FIRST_BYTES = 1 << 16
 
 
 def is_pipe(path: str | Path) -> bool:
@@ -41,37 +43,68 @@ def read_raw(path: str | Path, most_bytes: int) -> bytes:
     """
     name = printable(str(path))
     try:
-        raw = _from_pipe(path, most_bytes) if _is_fifo(path) else _from_file(path, most_bytes)
+        with _opened_pipe(path) if _is_fifo(path) else Path(path).open("rb") as file:
+            return file.read(most_bytes)
     except OSError as error:
         raise InputError(f"cannot read `{name}`: {(error.strerror or str(error)).lower()}") from None
     except ValueError as error:  # a null character in the path
         raise InputError(f"cannot read `{name}`: {error}") from None
-    if raw is None:
-        raise InputError(
-            f"`{name}` is a pipe that nobody writes to",
-            hint="name a file, or write `<(command)` for what a command prints",
-        )
-    return raw
+
+
+def opened(path: Path) -> BufferedReader:
+    """A file or a pipe, to be read once from its beginning, however long it is.
+
+    Raises:
+        OSError, ValueError: missing, unreadable, no path.
+        InputError: a folder, a device, or a pipe without a writer.
+    """
+    mode, name = os.stat(path).st_mode, printable(str(path))
+    if stat.S_ISDIR(mode):
+        raise InputError(f"`{name}` is a folder", hint=f"name the files in it, as {name.rstrip('/')}/*")
+    if stat.S_ISFIFO(mode):
+        return _opened_pipe(path)
+    if not stat.S_ISREG(mode):
+        raise InputError(f"`{name}` is a device, which may never end", hint="name a file")
+    return path.open("rb")
 
 
 def _is_fifo(path: str | Path) -> bool:
     return stat.S_ISFIFO(os.stat(path).st_mode)
 
 
-def _from_file(path: str | Path, most_bytes: int) -> bytes:
-    with Path(path).open("rb") as file:
-        return file.read(most_bytes)
+def _opened_pipe(path: str | Path) -> BufferedReader:
+    """A pipe that somebody writes to. Raises InputError where nobody does."""
+    pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    said, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
+    first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
+    if not said and first == b"":
+        pipe.close()
+        raise InputError(
+            f"`{printable(str(path))}` is a pipe that nobody writes to",
+            hint="name a file, or write `<(command)` for what a command prints",
+        )
+    os.set_blocking(pipe.fileno(), True)
+    return BufferedReader(_Begun(first or b"", pipe))
 
 
-def _from_pipe(path: str | Path, most_bytes: int) -> bytes | None:
-    """The first `most_bytes` bytes of a pipe; None where it has no writer."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
-        said, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
-        first = pipe.raw.read(most_bytes)  # None: nothing so far, and a writer has it open
-        if not said and first == b"":
-            return None
-        os.set_blocking(pipe.fileno(), True)
-        return (first or b"") + pipe.read(most_bytes - len(first or b""))
+class _Begun(RawIOBase):
+    """A pipe of which the first bytes were read."""
+
+    def __init__(self, first: bytes, pipe: FileIO) -> None:
+        self._first, self._pipe = first, pipe
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        taken = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
+        self._first = self._first[len(taken) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+    def close(self) -> None:
+        self._pipe.close()
+        super().close()
 
 
 MAX_BYTES = int(4 * MB)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cost_models.axes.order import place_along
 from cost_models.measured.logs.reading import Log
 from cost_models.measured.logs.steps import Usual
+from cost_models.measured.traces.job import Job
 from executor.measure.any_report import Course, Environment
 from executor.measure.report import (
     AllocatorPeak,
@@ -28,13 +29,14 @@ def foreign_report(
     *,
     log: Log | None = None,
     steps: Usual | None = None,
-    parts: Mapping[int, Mapping[str, float]] | None = None,
+    job: Job | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:
-    """The report of usual `steps` of so many `seconds`, with the memory that the `log` tells and, of ranks that were
-    traced, seconds of one step by part; `notes` say what was read."""
+    """The report of usual `steps` of so many `seconds`, with the memory that the `log` tells and what the traces of a
+    `job` do; `notes` say what was read."""
     told: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
-    ranks = sorted(parts or {rank for rank in {*told[0], *told[1]} if rank < plan.layout.num_gpus}) or [0]
+    traced = {} if job is None else {one.rank: one for one in job.traced}
+    ranks = sorted(traced or {rank for rank in {*told[0], *told[1]} if rank < plan.layout.num_gpus}) or [0]
     lines = () if steps is None else steps.lines
     course = Course(
         environment=_environment(plan),
@@ -45,17 +47,22 @@ def foreign_report(
         gradient_norms=[line.gradient_norm for line in lines],
         notes=notes,
     )
-    return make_report(
-        plan,
-        [_rank(plan, rank, seconds, (parts or {}).get(rank, {}), told) for rank in ranks],
-        course,
-        stack=plan.stack.name,
-    )
+    found = [_rank(plan, rank, seconds, told) for rank in ranks]
+    if job is not None:
+        found = [
+            one.model_copy(
+                update={
+                    "parts": traced[one.rank].parts,
+                    "passes": tuple(map(tuple, job.passes.get(one.rank, ()))),
+                    "late_seconds": job.late_seconds.get(one.rank, ()),
+                }
+            )
+            for one in found
+        ]
+    return make_report(plan, found, course, stack=plan.stack.name)
 
 
-def _rank(
-    plan: Plan, rank: int, seconds: Sequence[float], parts: Mapping[str, float], told: Peaks
-) -> RankReport:
+def _rank(plan: Plan, rank: int, seconds: Sequence[float], told: Peaks) -> RankReport:
     stage = place_along("pp", plan.layout, rank)
     allocated, reserved = (round(peaks.get(rank, 0)) for peaks in told)
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
@@ -67,7 +74,6 @@ def _rank(
         process_seconds=(),
         forward_backward=unseen,
         update=unseen,
-        parts=dict(parts),
         memory={},
         predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
         allocator_peak=AllocatorPeak(allocated=allocated, reserved=reserved)

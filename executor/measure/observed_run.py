@@ -162,5 +162,6 @@ def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
     if report.environment.device == "cpu":
         unit = _by_thread(report)["thread"].seconds / _driving(parts)
     else:
-        seen["compute"] = MeasuredQuantity(seconds=unit * parts["compute"], noise=report.step_noise)
+        for name, part in (("compute", "compute"), ("update", "optimizer")):
+            seen[name] = MeasuredQuantity(seconds=unit * parts[part], noise=report.step_noise)
     return seen | {"host": MeasuredQuantity(seconds=unit * parts["host"], noise=_WATCHED_NOISE)}

@@ -12,14 +12,15 @@ What a stage waits for is split by the common clock: until the sender's pass has
 In the update it is bubble until the last rank is there.
 
 The share of operators is taken by torch's profiler from one step. On a CPU it is the time inside torch's operators,
-without those that only dispatch to the same operator on the shards of a `DTensor`. On a GPU it is the time in which a
-kernel other than NCCL's runs, without copies to and from the host. A share, because a busy machine stretches operators
-and the rest alike.
+without those inside waits and those that only dispatch to the same operator on the shards of a `DTensor`. On a GPU it
+is the time in which a kernel other than NCCL's runs, without copies to and from the host. A share, because a busy
+machine stretches operators and the rest alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
@@ -28,7 +29,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from cost_models.schedules.actions import KINDS
-from executor.measure.step_spans import Recordable, StepSpans, WaitSpan, WorkSpan
+from executor.measure.step_spans import Recordable, StepSpans, WaitSpan, WorkSpan, record_steps
 from executor.timing import AXES, OFFLOAD, Waits, finish, lap_between, mark_on
 
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "bubble", "optimizer", "other")
@@ -136,12 +137,43 @@ def operator_share(engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor) ->
     return min(1.0, computed / busy) if busy > 0 else 1.0
 
 
+def profile_step(
+    engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor, path: Path
+) -> tuple[StepSpans, float]:
+    """Train one step and write what torch's profiler saw of it as a Chrome trace: operators with their shapes, kernels,
+    and by name passes, waits and the update. Returns the same step as recorded, and the seconds inside its operators.
+
+    Raises:
+        OSError: the trace cannot be written.
+    """
+    on_gpu = engine.device.type == "cuda"
+    seen = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
+    with profile(activities=seen, record_shapes=True) as profiler:
+        (spans,) = record_steps(engine, [(inputs_BS, targets_BS)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))
+    events = profiler.events() or []
+    updating = min(event.time_range.start for event in events if event.name == "optimizer step")
+    before = [event for event in events if event.time_range.start < updating]
+    return spans, _kernels(before) if on_gpu else _operators(before)
+
+
 def _operators(events: list[FunctionEvent]) -> float:
     seconds = 0.0
     for event in events:
-        if event.name.startswith(_OPERATOR) and all(child.name != event.name for child in event.cpu_children):
+        if not event.name.startswith(_OPERATOR) or _waits(event):
+            continue
+        if all(child.name != event.name for child in event.cpu_children):
             seconds += event.self_cpu_time_total * _MICROSECOND
     return seconds
+
+
+def _waits(event: FunctionEvent) -> bool:
+    """Whether an operator runs inside a wait (`executor.timing.Waits`)."""
+    above = event.cpu_parent
+    while above is not None and not above.name.startswith("wait "):
+        above = above.cpu_parent
+    return above is not None
 
 
 _NOT_COMPUTE = ("nccl", "memcpy htod", "memcpy dtoh")

@@ -78,6 +78,11 @@ class RankReport(Spec):
     parts: Annotated[dict[str, float], AfterValidator(_whole_step)] = Field(default_factory=dict)
     """Seconds of one step apart, by part as in `executor.measure.parts`; they add up to that step. Empty: not
     measured."""
+    passes: tuple[tuple[str, int, int, float, float], ...] = ()
+    """Kind (F, B, I, W), stage, microbatch, start and end of each pass of one step, in seconds since it began; empty:
+    not told."""
+    late_seconds: tuple[float, ...] = ()
+    """Seconds that others waited for this rank at collectives, in equal pieces of one step; empty: not told."""
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._profiler import _RecordFunctionFast
 from torch.distributed.device_mesh import DeviceMesh
+from torch.profiler import record_function
 
 from cost_models.axes.offload.moves import Lane
 from executor.mesh import Place
@@ -98,20 +100,21 @@ class Recordable(Protocol):
 
 
 def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
-    """Train a step on each batch and return the recording of each."""
+    """Train a step on each batch and return the recording of each; a profiler sees steps, passes and waits by name."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
-    for inputs_BS, targets_BS in batches:
+    for number, (inputs_BS, targets_BS) in enumerate(batches):
         engine.passes.kept = []
         finish(engine.device)
         dist.barrier()
         origin = mark_on(engine.device)
         carried: list[Carried] = []
         engine.record(carried)
-        with waits.watching():
+        with record_function(f"ProfilerStep#{number}"), waits.watching():
             engine.forward_backward(inputs_BS, targets_BS)
             middle = mark_on(engine.device)
-            engine.update()
+            with _RecordFunctionFast("optimizer step"):
+                engine.update()
             end = mark_on(engine.device)
         engine.record(None)
         seen, engine.passes.kept = engine.passes.kept, None

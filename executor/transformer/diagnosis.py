@@ -25,8 +25,8 @@ from executor.engine.engine import Engine
 from executor.faults.failures import is_peer_lost
 from executor.faults.stopping import any_rank
 from executor.measure.memory import measure_tiers
-from executor.measure.parts import operator_share, step_parts
-from executor.measure.step_spans import StepSpans, gather_typical, record_steps
+from executor.measure.parts import operator_share, profile_step, step_parts
+from executor.measure.step_spans import StepSpans, WorkSpan, gather_typical, record_steps
 from executor.measure.trace import chrome_trace, save_trace
 from executor.mesh import made_of_others
 from executor.messages import gather_json
@@ -46,6 +46,8 @@ class Diagnosis:
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
+    passes: Sequence[WorkSpan] = ()
+    """Of the typical step."""
     memory: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     """Most in host memory, of what the layout has there."""
@@ -81,20 +83,28 @@ def _run_diagnostic_steps(
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
+    passes: Sequence[WorkSpan] = ()
     memory: tuple[dict[str, int], int] = ({}, 0)
     if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
         told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
-        steps, parts = told or (steps, parts)
+        steps, parts, passes = told or (steps, parts, passes)
     if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
         if config.waiting_steps:
-            keep(Diagnosis(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
+            keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
         with kernels:
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
         memory = found or memory
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
-    return Diagnosis(steps=steps, parts=parts, memory=memory[0], host_bytes=memory[1], notes=tuple(notes))
+    return Diagnosis(
+        steps=steps,
+        parts=parts,
+        passes=passes,
+        memory=memory[0],
+        host_bytes=memory[1],
+        notes=tuple(notes),
+    )
 
 
 def _stop_requested(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
@@ -126,9 +136,15 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
 
 def _parts(
     engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
-) -> tuple[list[StepSpans], dict[str, float]]:
-    """The recorded steps, and the parts of the typical one on this rank; rank 0 writes its trace, or a note."""
+) -> tuple[list[StepSpans], dict[str, float], Sequence[WorkSpan]]:
+    """The recorded steps, parts and passes of the typical one on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
+    if config.profiler is not None:
+        place = config.profiler / f"trace_rank{dist.get_rank()}.json.gz"
+        try:
+            profile_step(engine, *profiled, place)
+        except OSError as error:
+            notes.append(f"the trace could not be written to {place}: {error.strerror or error}")
     steps = record_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
@@ -138,7 +154,7 @@ def _parts(
             save_trace(chrome_trace(engine.plan, everyone), config.trace)
         except OSError as error:
             notes.append(f"the trace could not be written to {config.trace}: {error.strerror or error}")
-    return steps, parts[dist.get_rank()]
+    return steps, parts[dist.get_rank()], everyone[dist.get_rank()].work
 
 
 def _memory(engine: Engine, batches: Batches, config: RunConfig) -> tuple[dict[str, int], int]:

@@ -29,7 +29,7 @@ _BAR = 0.82
 _LIGHTEST = 0.62
 """How far the last chunk's colour is mixed with white."""
 _NUMBER_POINTS = 7.0
-_PASSES = {
+PASSES = {
     "F": ("forward", style.BLUE),
     "B": ("backward", style.GREEN),
     "I": ("backward to the input", style.PURPLE),
@@ -43,13 +43,13 @@ _ONCE = {
     "overhead": ("host", style.PALE),
 }
 """The same of what follows the passes."""
-_KINDS = _PASSES | _ONCE
+_KINDS = PASSES | _ONCE
 _MAX_NUMBERED_RANKS = 20
 _MANY_BARS = 2000
 """From which on they are pixels in SVG and PDF, too."""
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """A piece of the step; seconds."""
 
     name: str
@@ -68,7 +68,7 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         subject: which plan.
         pools: with several pools, which ranks lie in which.
     """
-    whole = _Window("the whole step", 0.0, float(frame["end_seconds"].max()))
+    whole = Window("the whole step", 0.0, float(frame["end_seconds"].max()))
     frame, moves = _apart(frame)
     rows = Rows(ranks, [] if moves is None else list(dict.fromkeys(moves["lane"])))
     details = _details(frame, whole)
@@ -92,7 +92,7 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
             for axes, window, share in zip(below, details, shares, strict=False)
         ]
         for axes, window, share, numbered in charts:
-            written = _draw(axes, frame, rows, window, unit, points=_chart_points(share) if numbered else 0.0)
+            written = draw(axes, frame, rows, window, unit, points=chart_points(share) if numbered else 0.0)
             if moves is not None:
                 lanes.draw_moves(axes, moves, rows, window.start, window.end, unit[1])
             _name(axes, window, numbered=written, side="left" if axes in below else "right")
@@ -104,7 +104,7 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         for window in details:
             _outline(above, window, unit)
         moved = [] if moves is None else lanes.entries(moves)
-        _legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, moved, idle=ranks > 1)
+        legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, moved, idle=ranks > 1)
         finding = _finding(frame, ranks, whole.end)
         if moves is not None:
             finding += f"; {_busiest(moves, whole.end)}"
@@ -119,13 +119,13 @@ def _apart(frame: Frame) -> tuple[Frame, Frame | None]:
     return frame[frame["lane"] == ""], frame[frame["lane"] != ""]
 
 
-def _details(frame: Frame, whole: _Window) -> list[_Window]:
+def _details(frame: Frame, whole: Window) -> list[Window]:
     """The start until every rank has gone backward once, and some actions in the middle; none of a short step."""
-    passes = frame[frame["kind"].isin(list(_PASSES))]
+    passes = frame[frame["kind"].isin(list(PASSES))]
     first = passes[passes["rank"] == 0].sort_values("start_seconds")
     enough = float(first["end_seconds"].iloc[min(_START_ACTIONS, len(first)) - 1])
     begun = float(passes[passes["kind"] != "F"].groupby("rank")["end_seconds"].min().max())
-    start = _Window("start", 0.0, max(enough, begun))
+    start = Window("start", 0.0, max(enough, begun))
     if start.end >= 0.9 * whole.end:
         return []
     ending = float(passes[passes["kind"] == "F"].groupby("rank")["start_seconds"].max().min())
@@ -135,11 +135,11 @@ def _details(frame: Frame, whole: _Window) -> list[_Window]:
     begin = (len(steady) - _STEADY_ACTIONS) // 2
     some = steady.iloc[begin : begin + _STEADY_ACTIONS]
     ends = float(some["start_seconds"].min()), float(some["end_seconds"].max())
-    return [start, _Window("steady state", *ends)]
+    return [start, Window("steady state", *ends)]
 
 
-def _draw(
-    axes: Axes, frame: Frame, rows: Rows, window: _Window, unit: tuple[str, float], *, points: float
+def draw(
+    axes: Axes, frame: Frame, rows: Rows, window: Window, unit: tuple[str, float], *, points: float
 ) -> bool:
     """Bars in that unit, the microbatch in those wide enough; says whether in most. `points` wide; 0: no numbers."""
     name, scale = unit
@@ -165,10 +165,10 @@ def _draw(
 
 
 def _number(
-    axes: Axes, shown: Frame, rows: Rows, window: _Window, chunks: int, scale: float, points: float
+    axes: Axes, shown: Frame, rows: Rows, window: Window, chunks: int, scale: float, points: float
 ) -> bool:
     """Write the microbatch into each whole pass wide enough for its digits; says whether most are."""
-    passes = shown[shown["kind"].isin(list(_PASSES))]
+    passes = shown[shown["kind"].isin(list(PASSES))]
     per_second = points / (window.end - window.start)
     written = 0
     for action in passes.itertuples():
@@ -193,19 +193,19 @@ def _number(
     return written > len(passes) / 2
 
 
-def _chart_points(share: float) -> float:
+def chart_points(share: float) -> float:
     """Across a chart of that share of the figure's width, without the labels at its left."""
     return style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES)
 
 
-def _name(axes: Axes, window: _Window, *, numbered: bool, side: Literal["left", "right"]) -> None:
+def _name(axes: Axes, window: Window, *, numbered: bool, side: Literal["left", "right"]) -> None:
     """What the chart shows, above it; on the right where the names of details are."""
     words = f"{window.name}: {format_seconds(window.end - window.start)}"
     words += f" from {format_seconds(window.start)} on" if window.start else ""
     axes.set_title(words + (", microbatch in each bar" if numbered else ""), loc=side, size=9)
 
 
-def _outline(axes: Axes, window: _Window, unit: tuple[str, float]) -> None:
+def _outline(axes: Axes, window: Window, unit: tuple[str, float]) -> None:
     """Where a detail lies in the whole step, by name."""
     scale = unit[1]
     axes.axvspan(
@@ -237,12 +237,14 @@ def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     return (red + (1 - red) * light, green + (1 - green) * light, blue + (1 - blue) * light)
 
 
-def _legend(figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch] = (), *, idle: bool) -> None:
+def legend(figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch] = (), *, idle: bool) -> None:
+    """What the colours mean."""
+
     def name(kind: str, chunk: int) -> str:
         return f"{_KINDS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
 
     some = range(chunks) if chunks <= 4 else (0, chunks - 1)
-    passes = [kind for kind in _PASSES if kind in kinds]
+    passes = [kind for kind in PASSES if kind in kinds]
     handles = [
         Patch(facecolor=_shade(kind, chunk, chunks), label=name(kind, chunk))
         for kind in passes
@@ -263,7 +265,7 @@ def _legend(figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch]
 
 def _finding(frame: Frame, ranks: int, step_seconds: float) -> str:
     """How long ranks wait for one another; of a single one, what its step consists of."""
-    passes = frame[frame["kind"].isin(list(_PASSES))]
+    passes = frame[frame["kind"].isin(list(PASSES))]
     seconds = passes["end_seconds"] - passes["start_seconds"]
     if ranks == 1:
         forward = float(seconds[passes["kind"] == "F"].sum()) / step_seconds

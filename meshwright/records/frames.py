@@ -28,7 +28,7 @@ from meshwright.records.runs import comparison, read_report
 if TYPE_CHECKING:
     import pandas as pd
 
-    from executor.measure.report import RunReport
+    from executor.measure.report import RankReport, RunReport
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
 _ACCURACY_HINT = (
@@ -192,6 +192,39 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
             for step in range(len(total_TR))
         ]
     return pd.DataFrame(rows)
+
+
+def late_frame(report: RunReport) -> pd.DataFrame:
+    """A row per rank and piece of a step: `rank`, `share` of the step when it begins, `late_seconds` that others waited
+    for the rank; none where traces do not tell it."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {"rank": rank.rank, "share": piece / len(rank.late_seconds), "late_seconds": seconds}
+            for rank in report.ranks
+            for piece, seconds in enumerate(rank.late_seconds)
+        ],
+        columns=["rank", "share", "late_seconds"],
+    )
+
+
+def passes_frame(report: RunReport) -> pd.DataFrame:
+    """A row per pass that ran, of one replica, in the columns of `timeline_frame`; none where they are not told."""
+    import pandas as pd
+
+    first: dict[int, RankReport] = {}
+    for rank in report.ranks:
+        if rank.passes:
+            first.setdefault(rank.pipeline_rank, rank)
+    pp = report.layout.pp
+    rows = [
+        (place, kind, stage // pp, microbatch, start, end)
+        for place, rank in sorted(first.items())
+        for kind, stage, microbatch, start, end in rank.passes
+    ]
+    columns = ["rank", "kind", "chunk", "microbatch", "start_seconds", "end_seconds"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:

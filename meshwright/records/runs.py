@@ -136,7 +136,8 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
     data = statistics.median(busiest.data_seconds) if busiest.data_seconds else 0.0
     data = data if data > _LEAST_WAIT * report.step_seconds else 0.0
     unit = (report.step_seconds - data) / sum(busiest.parts.values())
-    measured = {part: unit * busiest.parts.get(part, 0.0) for part in _PARTS} | {"data": data}
+    measured = {part: unit * busiest.parts.get(part, 0.0) for part in _PARTS}
+    measured["data"] += data
     predicted = {
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.units import format_seconds
+from cost_models.measured.traces.exchanges import LATE
+from cost_models.measured.traces.job import Job
+from cost_models.units import format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity
 from meshwright.render.measured import quantity_label
-from meshwright.render.words import percent
+from meshwright.render.words import percent, sentence_list
 
 MOST_CAUSES = 3
 _LEAST = 0.002
@@ -29,6 +31,31 @@ _CAUSES = {
 }
 """Part of a step → why it may take longer than predicted."""
 _SHORTER = "it takes less than the profile says; `calibrate --from-run` learns that"
+
+
+def findings(job: Job) -> list[str]:
+    """What the traces of several ranks tell when they are put together: late ranks, a slow stage."""
+    step = max(one.seconds for one in job.traced)
+    told = [
+        f"Rank {late.rank} comes last to {percent(late.share)} of its collectives; its peers wait"
+        f" {_of_the_step(late.seconds, step)} for it: its GPU, host or link is slow; meshwright doctor tests its node"
+        for late in job.late[:MOST_CAUSES]
+    ]
+    if (slow := job.slow_stage) is not None and slow.seconds >= LATE * step:
+        told.append(
+            f"Stage {slow.place} computes {slow.times:.2f} x as long as planned beside the others,"
+            f" {_of_the_step(slow.seconds, step)} more: they wait for it; move blocks away, or its GPUs are slow"
+        )
+    if job.unfollowed:
+        ranks = sentence_list([grouped(rank) for rank in job.unfollowed[:MOST_CAUSES]])
+        told.append(
+            f"Sends and receives of rank {ranks} are not those of the plan's schedule: no passes are told apart"
+        )
+    return told
+
+
+def _of_the_step(seconds: float, step: float) -> str:
+    return f"{format_seconds(seconds)} a step ({percent(seconds / step)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InputError
+from cost_models.documents import printable
+from cost_models.errors import InputError, UnknownNameError
 from cost_models.flags import argument, as_keywords, flag, out, plan_file
 from meshwright.verbs.contract.answers import MeasuredAnswer
 from meshwright.verbs.contract.command import command
@@ -62,6 +63,15 @@ def _paths(given: Paths) -> tuple[Path, ...]:
     return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
 
 
+def _table(kind: str | None) -> str | None:
+    """The kind, where there is such a table. Raises UnknownNameError."""
+    from meshwright.render.achieved import TABLES
+
+    if kind is not None and kind not in TABLES:
+        raise UnknownNameError("table", printable(kind), TABLES)
+    return kind
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasureFlags(MeasureOptions):
     """What `meshwright measure` takes."""
@@ -70,6 +80,7 @@ class MeasureFlags(MeasureOptions):
         default=(),
         metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz).", kind=list[Path]),
     )
+    table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
     out: Path | None = out("Write the report, as `run` does.")
 
 
@@ -80,5 +91,6 @@ def measure_command(options: MeasureFlags, output: Output) -> None:
     traced = [path for path in options.more if path.name.endswith((".json", ".json.gz"))]
     logged = [path for path in options.more if path not in traced]
     answer = measure(options.plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
-    output.show(answer, options.out)
+    shown = answer if options.table is None else answer.table(options.table)
+    output.show(shown, files=[] if options.out is None else [lambda: answer.save(options.out)])
     output.wrote(options.out, answer.next_commands)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.reading import opened
 
 LONGEST_LINE = 1 << 16
 """Characters of a line that are read; no line of a step is nearly as long."""
@@ -62,7 +63,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     """
     name = printable(str(path))
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             if file.peek(2)[:2] != _MAGIC:
                 yield from _read(file)
                 return

@@ -37,6 +37,8 @@ class Event:
     """Seconds by the clock of its machine."""
     seconds: float
     device: int
+    thread: str
+    """Of the host; on a GPU the stream."""
     details: Mapping[str, Any]
 
 
@@ -126,6 +128,7 @@ class TraceFile:
             start=start,
             seconds=seconds,
             device=device if isinstance(device, int) else 0,
+            thread=str(said.get("tid", ""))[:40],
             details=details,
         )
 

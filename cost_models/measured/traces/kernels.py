@@ -35,6 +35,12 @@ class Patterns(Spec):
     """Annotation of one step; its group is the number."""
     update: tuple[str, ...]
     """Annotations of the optimizer's update, by words in them."""
+    loading: tuple[str, ...]
+    """Annotations of waits for a batch, by words in them."""
+    wait: str
+    """Annotation of a wait; its group is what for."""
+    passed: str
+    """Annotation of a pass; its groups are kind, stage and microbatch."""
     groups: tuple[tuple[str, str], ...]
     """Description of a process group → axis."""
     communication: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,11 +11,14 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.measured.logs.formats import search
 from cost_models.measured.traces.events import Event, TraceFile
+from cost_models.measured.traces.exchanges import Exchange, Exchanges
+from cost_models.measured.traces.host import HostSpans, Pass
 from cost_models.measured.traces.kernels import AXES, KERNELS, OTHER, UNNAMED, Parts, patterns
-from cost_models.measured.traces.splitting import KINDS, Spans, split
+from cost_models.measured.traces.products import Product, Products
+from cost_models.measured.traces.splitting import KINDS, ON_CPU, Spans, Step, split
 from cost_models.units import counted, grouped
 
-_CPU_STEP, _GPU_STEP = "user_annotation", "gpu_user_annotation"
+_CPU_OPERATOR, _CPU_STEP, _GPU_STEP = "cpu_op", "user_annotation", "gpu_user_annotation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,26 +26,43 @@ class Traced:
     """One rank's trace."""
 
     rank: int
-    seconds: float
-    """Of the step of median length."""
+    step: Step
+    """The one that is looked at."""
     parts: dict[str, float]
-    """They add up to it."""
-    steps: int
+    """Its seconds by part, which add up to it."""
+    exchanges: dict[Exchange, list[tuple[float, float]]]
+    """Begin and seconds of each of its exchanges."""
+    passes: tuple[Pass, ...] = ()
+    """Those of the step that the trainer annotates."""
+    products: dict[Product, list[float]] = field(default_factory=dict)
+    """Matrix products of the whole trace whose shapes it tells → seconds of each."""
     unknown: dict[str, float] = field(default_factory=dict)
     """Names of kernels of part `other` → seconds in the whole trace."""
     covered: float = 1.0
     """Share of the time of kernels whose part is known."""
 
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return sum(self.parts.values())
 
-def read_traces(paths: Sequence[Path], layout: Layout) -> tuple[Traced, ...]:
-    """Read traces, of one rank each, in the order of their ranks.
+    @property
+    def steps(self) -> int:
+        """Of the trace."""
+        return self.step.count
+
+
+def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[Traced, ...]:
+    """Read the same step of traces, of one rank each, in the order of their ranks; where all ran `on_cpu` no kernels
+    are needed.
 
     Raises:
         InputError: a file cannot be read, is no trace of a GPU, or is of another job than the layout's.
     """
     found: dict[int, Traced] = {}
     for path in paths:
-        one = _read(path, layout, otherwise=len(found))
+        first = next(iter(found.values()), None)
+        one = _read(path, layout, len(found), None if first is None else first.step.number, on_cpu=on_cpu)
         if one.rank in found:
             raise InputError(
                 f"`{printable(str(path))}` is a second trace of rank {one.rank}",
@@ -52,7 +72,8 @@ def read_traces(paths: Sequence[Path], layout: Layout) -> tuple[Traced, ...]:
     return tuple(found[rank] for rank in sorted(found))
 
 
-def _read(path: Path, layout: Layout, *, otherwise: int) -> Traced:
+def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_cpu: bool) -> Traced:
+    """`otherwise` is its rank where nothing says it, `number` that of the step to look at."""
     file, name = TraceFile(path), printable(str(path))
     rank = otherwise if file.rank is None else file.rank
     if file.world_size not in (None, layout.num_gpus) or rank >= layout.num_gpus:
@@ -61,7 +82,7 @@ def _read(path: Path, layout: Layout, *, otherwise: int) -> Traced:
             "the trace is of another job than the plan",
             problems=[Problem(name, f"it is of {said}, the plan has {counted(layout.num_gpus, 'rank')}")],
         )
-    spans, parts = Spans(), Parts(layout)
+    spans, parts, exchanges, products, host = Spans(), Parts(layout), Exchanges(), Products(), HostSpans()
     seconds = dict.fromkeys(KINDS, 0.0)
     device = None
     for event in file.events():
@@ -70,8 +91,42 @@ def _read(path: Path, layout: Layout, *, otherwise: int) -> Traced:
             part = parts.part_of(event)
             seconds[part] += event.seconds
             spans.add(event.start, event.seconds, part)
+            if part in (*AXES, UNNAMED):
+                exchanges.add(event, part)
+            elif part == "compute":
+                products.ran(event)
         elif event.category in (_CPU_STEP, _GPU_STEP):
             _annotate(spans, event)
+        products.told(event)
+        if on_cpu and event.category in (_CPU_OPERATOR, _CPU_STEP):
+            host.add(event)
+    if on_cpu and not len(spans.start):
+        host.fill(spans)
+        seconds = {kind: sum(seconds for axis, _, seconds in host.waits if axis == kind) for kind in KINDS}
+    _require_whole(name, layout, spans, seconds)
+    step = split(spans, number=number, order=ON_CPU if host.passes or host.waits else KINDS)
+    if step.seconds <= 0:
+        raise InputError(f"`{name}` has no step that lasts", hint="profile two or three whole steps")
+    everything = sum(seconds.values())
+    return Traced(
+        rank=rank,
+        step=step,
+        parts=step.parts,
+        exchanges=exchanges.within(step),
+        passes=tuple(
+            sorted(
+                (one for one in host.passes if 0 <= one.start - step.begin <= step.seconds),
+                key=lambda one: one.start,
+            )
+        ),
+        products=products.found(),
+        unknown=dict(sorted(parts.unknown.items(), key=lambda one: -one[1])),
+        covered=1 - (seconds[OTHER] + seconds[UNNAMED]) / everything if everything else 1.0,
+    )
+
+
+def _require_whole(name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float]) -> None:
+    """Raises InputError where nothing ran, or ranks of a job of several never communicated."""
     if not len(spans.start):
         raise InputError(
             f"`{name}` has no kernel of a GPU",
@@ -82,23 +137,16 @@ def _read(path: Path, layout: Layout, *, otherwise: int) -> Traced:
             f"`{name}` has no communication, and the plan is of {counted(layout.num_gpus, 'rank')} ({layout.brief})",
             hint="profile whole steps, with the collectives on their own streams",
         )
-    whole, split_parts, steps = split(spans)
-    everything = sum(seconds.values())
-    return Traced(
-        rank=rank,
-        seconds=whole,
-        parts=split_parts,
-        steps=steps,
-        unknown=dict(sorted(parts.unknown.items(), key=lambda one: -one[1])),
-        covered=1 - (seconds[OTHER] + seconds[UNNAMED]) / everything if everything else 0.0,
-    )
 
 
 def _annotate(spans: Spans, event: Event) -> None:
-    """Keep where steps begin, the GPU's own annotation before the host's, and where the GPU updates."""
+    """Keep where steps begin, the GPU's own annotation before the host's, where the GPU updates, and when the host
+    waits for a batch."""
     begin, end = event.start, event.start + event.seconds
     if found := search(patterns().step, event.name):
         if event.category == _GPU_STEP or int(found[1]) not in spans.steps:
             spans.steps[int(found[1])] = begin, end
     elif event.category == _GPU_STEP and any(word in event.name for word in patterns().update):
         spans.updates.append((begin, end))
+    elif event.category == _CPU_STEP and any(word in event.name for word in patterns().loading):
+        spans.add(begin, event.seconds, "data")

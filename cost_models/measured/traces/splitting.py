@@ -1,18 +1,20 @@
-"""Splits each step of one GPU's trace into parts that add up to it.
+"""Splits a step of one rank's trace into parts that add up to it.
 
-compute, optimizer, other   a kernel of that kind runs; where several do, the first of these
+compute, optimizer, other   on a GPU: a kernel of that kind runs; where several do, the first of these
 tp, cp, ep, pp, dp _comm    communication of that axis while no such kernel runs, waiting for slower ranks included
 offload                     only copies to or from host memory
-host                        nothing runs
+data                        nothing runs, and the host waits for a batch
+host                        nothing else
 
-While a rank waits for another stage its kernel of a send or receive runs already. What such kernels take beyond the
-shortest of them is `bubble`.
+On a CPU whatever is waited for comes first, then the update. While a rank waits for another stage its kernel of a send
+or receive runs already. What such kernels take beyond the shortest of them is `bubble`; where passes of the other
+stages are known, what lies before the end of the sender's pass is (`passes`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,23 +24,26 @@ from cost_models.errors import InputError
 from cost_models.measured.traces.kernels import AXES, OTHER, UNNAMED
 from cost_models.units import grouped
 
-KINDS = ("compute", "optimizer", OTHER, *AXES, UNNAMED, "offload")
-"""What may run, what counts first at the front."""
-_PP = KINDS.index("pp")
+KINDS = ("compute", "optimizer", OTHER, *AXES, UNNAMED, "offload", "data")
+"""What may run, what counts first on a GPU at the front."""
+ON_CPU = (*AXES, UNNAMED, "offload", "data", "optimizer", "compute", OTHER)
+"""The same on a CPU."""
+COMPUTE, _OPTIMIZER, PP = (KINDS.index(kind) for kind in ("compute", "optimizer", "pp"))
 MOST_SPANS = 20_000_000
 """Kernels of one trace that are kept, 17 bytes each."""
+Interval = tuple[float, float]
 
 
 @dataclass(slots=True)
 class Spans:
-    """What ran on one GPU, and annotations of steps and updates."""
+    """What ran on one rank, and annotations of steps and updates."""
 
     start: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
     kind: array[int] = field(default_factory=lambda: array("b"))
-    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    steps: dict[int, Interval] = field(default_factory=dict)
     """Number of a step → when it began and ended."""
-    updates: list[tuple[float, float]] = field(default_factory=list)
+    updates: list[Interval] = field(default_factory=list)
 
     def add(self, start: float, seconds: float, part: str) -> None:
         """Keep a kernel. Raises InputError: there are too many."""
@@ -51,50 +56,92 @@ class Spans:
         self.kind.append(KINDS.index(part))
 
 
-def split(spans: Spans) -> tuple[float, dict[str, float], int]:
-    """(seconds of the step of median length, its parts, number of steps); a trace without annotations of steps is taken
-    as one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a rank."""
+
+    number: int
+    begin: float
+    """By the clock of its machine."""
+    seconds: float
+    parts: dict[str, float]
+    """They add up to it."""
+    low: Array
+    """(K,): when each kernel in it begins, in order."""
+    high: Array
+    kind: Ints
+    sends: tuple[Interval, ...]
+    """When it waits for another stage, or sends to it, and does nothing else."""
+    updating: float | None
+    """When its update begins, where that is annotated."""
+    count: int
+    """Steps of the trace."""
+
+
+def split(spans: Spans, *, number: int | None = None, order: Sequence[str] = KINDS) -> Step:
+    """The step of that number, else the one of median length; a trace without annotations of steps is taken as one."""
     start, seconds = np.array(spans.start), np.array(spans.seconds)
     kind = np.array(spans.kind, dtype=np.int64)
     for began, ended in spans.updates:  # kernels that compute within an update belong to it
         middle = start + seconds / 2
-        kind[(kind == 0) & (middle >= began) & (middle <= ended)] = KINDS.index("optimizer")
-    sends = seconds[kind == _PP]
-    shortest = float(sends.min()) if len(sends) else 0.0
-    windows = sorted(_windows(spans, start, start + seconds), key=lambda window: window[1] - window[0])
-    begin, end = windows[(len(windows) - 1) // 2]
-    inside = (start < end) & (start + seconds > begin)
+        kind[(kind == COMPUTE) & (middle >= began) & (middle <= ended)] = _OPTIMIZER
+    windows = _windows(spans, start, start + seconds)
+    if number not in windows:
+        lengths = sorted(windows, key=lambda one: windows[one][1] - windows[one][0])
+        number = lengths[(len(lengths) - 1) // 2]
+    begin, end = windows[number]
+    inside = np.flatnonzero((start < end) & (start + seconds > begin))
+    inside = inside[np.argsort(start[inside], kind="stable")]
     low, high = np.maximum(start[inside], begin), np.minimum(start[inside] + seconds[inside], end)
-    return end - begin, _parts(low, high, kind[inside], end - begin, shortest), len(windows)
+    kind = kind[inside]
+    parts, sends = _parts(low, high, kind, end - begin, order)
+    shortest = float(seconds[inside][kind == PP].min()) if len(sends) else 0.0
+    waited = max(0.0, parts["pp_comm"] - shortest * int((kind == PP).sum()))
+    parts |= {"pp_comm": parts["pp_comm"] - waited, "bubble": waited}
+    return Step(
+        number=number,
+        begin=begin,
+        seconds=end - begin,
+        parts=parts,
+        low=low,
+        high=high,
+        kind=kind,
+        sends=sends,
+        updating=min((began for began, _ in spans.updates if begin <= began < end), default=None),
+        count=len(windows),
+    )
 
 
-def _windows(spans: Spans, start: Array, end: Array) -> Iterator[tuple[float, float]]:
+def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
     """Begin and end of each step: each lasts until the next begins."""
-    begins = sorted(spans.steps.values())
-    for number, (begin, done) in enumerate(begins):
-        yield begin, begins[number + 1][0] if number + 1 < len(begins) else done
-    if not begins:
-        yield float(start.min()), float(end.max())
+    if not spans.steps:
+        return {0: (float(start.min()), float(end.max()))}
+    ordered = sorted(spans.steps.items(), key=lambda one: one[1])
+    ends = [begin for _, (begin, _) in ordered[1:]] + [ordered[-1][1][1]]
+    return {number: (begin, ended) for (number, (begin, _)), ended in zip(ordered, ends, strict=True)}
 
 
-def _parts(low: Array, high: Array, kind: Ints, whole: float, shortest: float) -> dict[str, float]:
-    """Seconds by part of one step: each moment belongs to the first kind of `KINDS` that runs then."""
+def _parts(
+    low: Array, high: Array, kind: Ints, whole: float, order: Sequence[str]
+) -> tuple[dict[str, float], tuple[Interval, ...]]:
+    """Seconds by part of one step, and when `pp` counts: each moment belongs to the first kind of `order` in it."""
     edges = np.unique(np.concatenate([low, high]))
     lengths = np.diff(edges)
     free = np.ones(len(lengths), dtype=bool)
     found: dict[str, float] = {}
-    for number, name in enumerate(KINDS):
-        mine = kind == number
+    sends: tuple[Interval, ...] = ()
+    for name in order:
+        mine = kind == KINDS.index(name)
         counts = np.zeros(len(edges), dtype=np.int64)
         np.add.at(counts, np.searchsorted(edges, low[mine]), 1)
         np.add.at(counts, np.searchsorted(edges, high[mine]), -1)
         here = free & (np.cumsum(counts)[:-1] > 0) if len(lengths) else free
         found[name] = float(lengths[here].sum())
+        if name == "pp":
+            sends = tuple(zip(edges[:-1][here].tolist(), edges[1:][here].tolist(), strict=True))
         free &= ~here
-    waited = max(0.0, found["pp"] - shortest * int((kind == _PP).sum()))
     parts = {f"{axis}_comm": found[axis] for axis in AXES}
-    parts |= {name: found[name] for name in ("compute", "optimizer", "offload")}
+    parts |= {name: found[name] for name in ("compute", "optimizer", "offload", "data")}
     parts[OTHER] = found[OTHER] + found[UNNAMED]
-    parts |= {"pp_comm": found["pp"] - waited, "bubble": waited}
     parts["host"] = max(0.0, whole - sum(parts.values()))
-    return parts
+    return parts, sends

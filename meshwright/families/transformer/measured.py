@@ -12,17 +12,23 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.measured.logs.reading import Log, Work, read_logs
 from cost_models.measured.logs.steps import Usual, usual
+from cost_models.measured.traces.achieved import Achieved, exchanged, products
+from cost_models.measured.traces.job import Job, put_together
 from cost_models.measured.traces.reading import Traced, read_traces
+from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import save_report
 from executor.measure.foreign import foreign_report
 from executor.measure.observed_run import tells_of_its_device
 from meshwright.families.transformer.run import Ran
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison, time_parts
-from meshwright.render.causes import Cause, causes
+from meshwright.render.achieved import TABLES, achieved_rows, achieved_text
+from meshwright.render.causes import Cause, causes, findings
 from meshwright.render.measured import error_text
 from meshwright.render.tables import Table
 from meshwright.render.words import percent, sentence_list, wrapped
+from meshwright.verbs.contract.answer import AnswerBase
 from planner.formats.printed import contradictions
 from planner.plan import Plan
 
@@ -43,6 +49,10 @@ class Measured(Ran):
     """What was read: trainer, files, lines of steps, lines left out by reason."""
     hint: str = ""
     """How to learn more."""
+    products: tuple[Achieved, ...] = ()
+    """Matrix products of the traces by shape."""
+    collectives: tuple[Achieved, ...] = ()
+    """Collectives of a step by axis and size."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -61,7 +71,12 @@ class Measured(Ran):
 
     def record(self) -> dict[str, Any]:
         explained = [asdict(one) | {"cause": one.why} for one in self.causes]
-        return super().record() | {"read": dict(self.read), "explained": explained}
+        tables = {kind: achieved_rows(getattr(self, kind)) for kind in TABLES}
+        return super().record() | {"read": dict(self.read), "explained": explained, **tables}
+
+    def table(self, kind: str) -> Tabled:
+        """`products` or `collectives` of the traces, beside what the profile expects."""
+        return Tabled(kind=kind, achieved=getattr(self, kind))
 
     def told(self) -> Iterable[str | Table]:
         yield from super().told()
@@ -78,6 +93,25 @@ class Measured(Ran):
             yield wrapped(self.hint)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tabled(AnswerBase):
+    """Products or collectives of traces, beside what the profile expects."""
+
+    kind: str
+    achieved: Sequence[Achieved]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return achieved_rows(self.achieved)
+
+    def record(self) -> dict[str, Any]:
+        return {"schema": JSON_SCHEMA, self.kind: self.rows}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        return achieved_text(self.kind, self.achieved)
+
+
 def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measured:
     """Read what a job of the plan left behind.
 
@@ -85,13 +119,13 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
         InputError: a file cannot be read, or is of another job than the plan's; everything that contradicts it.
     """
     log = _log_of(plan, logs) if logs else None
-    traced = read_traces(traces, plan.layout) if traces else ()
+    job = _job_of(plan, traces) if traces else None
+    traced = () if job is None else job.traced
     steps = None if log is None else usual(log.steps.kept)
     notes = [*(_of_the_log(log, logs, steps) if log and steps else []), *_of_traces(traced, steps)]
+    notes += [] if job is None else findings(job)
     seconds = [line.seconds for line in steps.lines] if steps else [max(one.seconds for one in traced)]
-    report = foreign_report(
-        plan, seconds, log=log, steps=steps, parts={one.rank: one.parts for one in traced}, notes=notes
-    )
+    report = foreign_report(plan, seconds, log=log, steps=steps, job=job, notes=notes)
     read: dict[str, Any] = {"logs": _named(logs), "traces": _named(traces)}
     if log is not None and steps is not None:
         left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
@@ -99,7 +133,24 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
         read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
     read["kernels_known"] = min((one.covered for one in traced), default=None)
     hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
-    return Measured(report=report, steps=len(seconds), read=read, hint=hint)
+    tables: dict[str, Any] = {}
+    if job is not None:
+        question = plan.question
+        assert isinstance(question, Question), "traces of several pools are refused"
+        tables = {
+            "products": tuple(products(job, question)),
+            "collectives": tuple(exchanged(job, question, plan.layout)),
+        }
+    return Measured(report=report, steps=len(seconds), read=read, hint=hint, **tables)
+
+
+def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
+    """What the traces tell together."""
+    question = plan.question
+    if isinstance(question, MixedQuestion):
+        raise InputError("traces of a job over several pools of GPUs are not read", hint="give --log alone")
+    on_cpu = question.cluster.gpu.kind == "cpu"
+    return put_together(read_traces(traces, plan.layout, on_cpu=on_cpu), question, plan.layout)
 
 
 def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:

@@ -55,7 +55,17 @@ TAKES: Mapping[str, frozenset[str]] = {
     "explore": (_JOB - {"dropout", "optimizer", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset(
-        {"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run", "weights", "save_weights"}
+        {
+            "compile",
+            "clip",
+            "rate_decay",
+            "rate_warm_up",
+            "trace",
+            "profiler",
+            "dry_run",
+            "weights",
+            "save_weights",
+        }
     ),
     "emulate": frozenset({"rank", "fake", "steps"}),
     "measure": _NONE,

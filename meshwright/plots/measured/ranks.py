@@ -8,9 +8,11 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from cost_models.units import format_seconds
 from executor.measure.slow_ranks import SlowRank, sentence
 from meshwright.plots.parts import style
 from meshwright.plots.parts.style import Frame
+from meshwright.render.words import time_unit
 
 _COLOURS = "PuOr_r"
 """Orange is slower, purple quicker, white alike: told apart by most eyes (ColorBrewer)."""
@@ -56,6 +58,41 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
         bar = figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, decimals=0))
         bar.set_label("time at work beyond its peers")
         style.put_title(figure, _finding(slow, len(table), first_step), subject)
+    return figure
+
+
+def late_ranks(frame: Frame, subject: str) -> Figure:
+    """A row for each rank, a column for each piece of a step; colour is for how long others waited for the rank there.
+
+    Args:
+        frame: a row per rank and piece with `rank`, `share` (of the step, when the piece begins), `late_seconds`.
+        subject: what ran.
+    """
+    table = frame.pivot(index="rank", columns="share", values="late_seconds")
+    name, scale = time_unit(max(1e-9, float(table.max().max())))
+    with style.drawing():
+        figure = style.new_figure(8.0, min(12.0, 2.2 + 0.28 * len(table)))
+        axes = figure.subplots()
+        image = axes.imshow(
+            table.to_numpy() / scale,
+            cmap="Oranges",
+            aspect="auto",
+            extent=(0.0, 1.0, len(table) - 0.5, -0.5),
+            interpolation="nearest",
+        )
+        every = -(-len(table) // _MOST_TICKS)
+        axes.set_yticks(range(0, len(table), every), [str(one) for one in table.index[::every]])
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xlabel("of the step")
+        axes.set_ylabel("rank")
+        axes.grid(False)
+        figure.colorbar(image, ax=axes).set_label(f"others wait for it ({name})")
+        total = table.sum(axis=1)
+        worst = total.idxmax()
+        finding = (
+            f"Others wait longest for rank {worst}: {format_seconds(float(total[worst]))} of a step in all"
+        )
+        style.put_title(figure, finding, subject)
     return figure
 
 

@@ -120,5 +120,8 @@ class RunAnswer(Answer, Protocol):
 class MeasuredAnswer(RunAnswer, SavedAnswer, Protocol):
     """Predicted beside measured, of a job of another trainer; its report can be saved."""
 
+    def table(self, kind: str) -> Answer:
+        """`products` or `collectives` of its traces, beside what the profile expects."""
+
     def next_commands(self, path: Path) -> str:
         """What to do with the report in this file."""

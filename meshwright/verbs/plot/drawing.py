@@ -154,26 +154,56 @@ def _accuracy(request: PlotRequest) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
+def _timeline(request: PlotRequest) -> Drawing:
+    """A plan alone, or with the report of a run above it."""
+    if len(request.files) != 2:
+        return _of_plans("timeline", request)
+    from meshwright.plots.measured.timelines import timelines
+
+    plan, report = _plan(request, request.files[0]), read_report(request.files[1])
+    if report.layout != plan.layout:
+        raise InputError(
+            f"`{request.files[1]}` is of another layout than `{request.files[0]}`",
+            problems=[Problem("the plan", plan.layout.brief), Problem("the run", report.layout.brief)],
+        )
+    measured = frames.passes_frame(report)
+    if measured.empty:
+        raise InputError(
+            f"`{request.files[1]}` tells no passes",
+            hint="`measure` needs the traces of all ranks of one pipeline; `run` tells them of its own",
+        )
+    planned = frames.timeline_frame(plan.question, plan.layout)
+    planned = planned[planned["lane"] == ""] if "lane" in planned else planned
+    subject = f"{plan.model.name}, {plan.layout.brief} on {report.environment.device}"
+    figure = timelines(measured, planned, plan.layout.pp, subject)
+    return Drawing(frame=measured, figure=figure)
+
+
 def _ranks(request: PlotRequest) -> Drawing:
     from meshwright.plots.measured.ranks import ranks
 
     if len(request.files) != 1:
         raise InputError(f"`ranks` draws one run report, not {len(request.files)}")
     report = read_report(request.files[0])
+    subject = f"{report.model}, {report.layout} on {report.environment.device}"
+    if len(late := frames.late_frame(report)):
+        from meshwright.plots.measured.ranks import late_ranks
+
+        return Drawing(frame=late, figure=late_ranks(late, subject))
     if report.is_foreign:
         raise InputError(
             f"`{request.files[0]}` tells nothing of what each rank did: it was read from another trainer's log",
             hint=f"meshwright plot accuracy {request.files[0]} draws what it tells",
         )
     frame = frames.ranks_frame(report)
-    subject = f"{report.model}, {report.layout} on {report.environment.device}"
     return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
 
 
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
-    **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links", "ladder")},
+    **{kind: partial(_of_plans, kind) for kind in ("window", "far-links", "ladder")},
     **{kind: partial(_of_plans, kind) for kind in ("heatmap", "tornado")},
+    "timeline": _timeline,
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,

@@ -26,6 +26,7 @@ _OF_FAMILIES = (
     "clip",
     "compile",
     "trace",
+    "profiler",
     "dry_run",
     "weights",
     "save_weights",
@@ -38,7 +39,7 @@ class RunFlags:
     """What `meshwright run` takes besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
-    dry_run: bool = switch("Build every stage without its devices; train nothing.", after="trace")
+    dry_run: bool = switch("Build every stage without its devices; train nothing.", after="profiler")
     operations: str | None = flag(
         "NAME", "Failures, storage: catalogue name or file.", offers="operations", after="every"
     )

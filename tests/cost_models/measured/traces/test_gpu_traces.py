@@ -120,6 +120,77 @@ def test_what_is_no_trace_of_the_job_is_refused_in_words(tmp_path: Path) -> None
     assert "it has no `traceEvents`" in _refused(nothing)
 
 
+def test_odd_details_are_read_as_none(tmp_path: Path) -> None:
+    """Names with escapes, numbers where words are expected, dimensions that are none: no exception, and no escape in
+    what is shown."""
+    layout = parse_layout("dp8")
+    path = write_trace(tmp_path / "rank0.json", layout, 0, {"compute": 0.5, "dp": 0.1})
+    whole = json.loads(path.read_text())
+    at = max(event["ts"] for event in whole["traceEvents"] if event.get("cat") == "kernel")
+    for odd in (-5, 2**63 - 1, "\u001b[31m", [[]], {"a": 1}, None, 1e300, True):
+        keys = (
+            "External id",
+            "correlation",
+            "Input Dims",
+            "Group size",
+            "dtype",
+            "In msg nelems",
+            "Process Group Ranks",
+        )
+        said = dict.fromkeys((*keys, "Collective name", "Process Group Description"), odd)
+        for category, name in (
+            ("kernel", "nccl\u001b[2J"),
+            ("kernel", "gemm"),
+            ("cpu_op", "aten::mm"),
+            ("cuda_runtime", "x"),
+        ):
+            event = {"ph": "X", "cat": category, "name": name, "ts": at, "dur": 0.1, "tid": odd, "args": said}
+            whole["traceEvents"].append(event)
+    whole["traceEvents"].append({"ph": "X", "cat": "kernel", "name": "zz\u001b[2J", "ts": at, "dur": 9.0})
+    path.write_text(json.dumps(whole))
+    (one,) = read_traces([path], layout)
+    assert "\u001b" not in "".join(one.unknown)
+    assert not one.products
+    flat = tmp_path / "flat.json"
+    flat.write_text(
+        json.dumps({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 0}]})
+    )
+    assert "has no step that lasts" in _refused(flat, "dp1")
+
+
+def test_products_are_joined_with_the_operators_that_launched_them(tmp_path: Path) -> None:
+    """By the id of the operator, or through the launch; in whatever order events come."""
+    dims = {
+        "aten::mm": [[64, 32], [32, 16]],
+        "aten::addmm": [[16], [64, 32], [32, 16]],
+        "aten::bmm": [[4, 8, 2], [4, 2, 6]],
+    }
+    events: list[dict[str, object]] = []
+    for number, (operator, sizes) in enumerate(dims.items(), start=1):
+        said: dict[str, object] = {"device": 0, "correlation": 70 + number}
+        if number == 1:
+            said["External id"] = number
+        events += [
+            {"ph": "X", "cat": "kernel", "name": "sm90_gemm", "ts": number, "dur": number, "args": said},
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": operator,
+                "ts": 0,
+                "dur": 1,
+                "args": {"External id": number, "Input Dims": sizes},
+            },
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0, "dur": 1}
+            | {"args": {"External id": number, "correlation": 70 + number}},
+        ]
+    path = tmp_path / "trace.json"
+    for order in (events, events[::-1]):
+        path.write_text(json.dumps({"traceEvents": order}))
+        (one,) = read_traces([path], parse_layout("dp1"))
+        found = {str(product): sum(seconds) for product, seconds in one.products.items()}
+        assert found == {"64 x 32 x 16": pytest.approx(3e-6), "4 x (8 x 2 x 6)": pytest.approx(3e-6)}
+
+
 def test_an_event_made_to_fill_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_LARGEST_EVENT", 1 << 18)
     monkeypatch.setattr(lines, "MOST_EXPANSION", 1 << 20)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from command_line import SHOP
@@ -146,9 +148,34 @@ def test_wrong_input_is_refused_in_words(meshwright, plan_file: Path, write: Wri
         ("measure", str(plan_file)): "there is nothing to measure",
         ("measure", str(tmp_path / "shop-plan.yaml"), "--log", log): "does not take a recommender",
         ("measure", str(plan_file), "--trace", log): "is no whole trace",
-        ("measure", str(plan_file), "--log", str(tmp_path)): "cannot read",
+        ("measure", str(plan_file), "--log", str(tmp_path)): "is a folder\n\nhint: name the files in it",
+        ("measure", str(plan_file), "--trace", str(tmp_path)): "is a folder\n\nhint: name the files in it",
     }
     for words, said in refused.items():
         answer = meshwright(*words)
         assert (answer.code, said in answer.err) == (2, True), (words, answer.err)
     assert WORK.gpus == load_plan(plan_file).layout.num_gpus
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("flag", ["--log", "--trace"])
+def test_what_may_never_end_is_refused(meshwright, plan_file: Path, tmp_path: Path, flag: str) -> None:
+    """A pipe without a writer, which opens for ever; devices, of which some give zeros for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, said in ((pipe, "is a pipe that nobody writes to"), ("/dev/zero", "is a device")):
+        answer = meshwright("measure", str(plan_file), flag, str(path))
+        assert answer.code == 2
+        assert f"`{path}` {said}" in answer.err
+        assert "hint: name a file" in answer.err
+
+
+def test_a_pipe_with_a_writer_is_read(meshwright, plan_file: Path, write: Write, tmp_path: Path) -> None:
+    pipe, log = tmp_path / "pipe", Path(write(megatron(SECONDS)))
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=(log.read_bytes(),))
+    writer.start()
+    answer = meshwright("measure", str(plan_file), "--log", str(pipe))
+    writer.join()
+    assert answer.code == 0, answer.err
+    assert "61 lines of steps" in answer.out

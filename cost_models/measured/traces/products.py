@@ -1,0 +1,109 @@
+"""Matrix products of a trace: kernels joined with the operators that launched them, which tell their shapes."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cost_models.measured.traces.events import Event
+from cost_models.measured.traces.kernels import patterns
+
+_OPERATORS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
+"""Operator → which of its inputs is the first factor; the second follows."""
+_RUNTIME = ("cuda_runtime", "cuda_driver")
+"""Categories of launches; ROCm's are called alike."""
+_MOST = 2_000_000
+
+
+class Product(NamedTuple):
+    """`batch` times (rows, inner) x (inner, columns)."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flops(self) -> float:
+        """Of one of them all."""
+        return 2.0 * self.batch * self.rows * self.inner * self.columns
+
+    def __str__(self) -> str:
+        words = f"{self.rows} x {self.inner} x {self.columns}"
+        return words if self.batch == 1 else f"{self.batch} x ({words})"
+
+
+@dataclass(slots=True)
+class Products:
+    """Kernels that multiply, launches and operators, as they come."""
+
+    _shapes: dict[int, Product] = field(default_factory=dict)
+    """Id of an operator → what it multiplies."""
+    _launch: array[int] = field(default_factory=lambda: array("q"))
+    _launcher: array[int] = field(default_factory=lambda: array("q"))
+    _kernel: array[int] = field(default_factory=lambda: array("q"))
+    """Of each kernel the id of its operator, or less one the number of its launch."""
+    _seconds: array[float] = field(default_factory=lambda: array("d"))
+    _multiplies: dict[str, bool] = field(default_factory=dict)
+    """Name of a kernel → whether it does."""
+
+    def ran(self, event: Event) -> None:
+        """Keep a kernel that multiplies."""
+        if event.category != "kernel" or len(self._kernel) >= _MOST:
+            return
+        if event.name not in self._multiplies and len(self._multiplies) < _MOST:
+            self._multiplies[event.name] = bool(re.search(patterns().compute[0], event.name.lower()))
+        if self._multiplies.get(event.name):
+            operator, launch = (_id(event.details.get(key)) for key in ("External id", "correlation"))
+            if operator or launch:
+                self._kernel.append(operator or -launch)
+                self._seconds.append(event.seconds)
+
+    def told(self, event: Event) -> None:
+        """Keep an operator that multiplies, or a launch."""
+        operator = _id(event.details.get("External id"))
+        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._shapes) < _MOST:
+            if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
+                self._shapes[operator] = shape
+        elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MOST:
+            self._launch.append(_id(event.details.get("correlation")))
+            self._launcher.append(operator)
+
+    def found(self) -> dict[Product, list[float]]:
+        """Each shape with the seconds of its kernels."""
+        launch, launcher = np.array(self._launch), np.array(self._launcher)
+        order = np.argsort(launch, kind="stable")
+        found: dict[Product, list[float]] = defaultdict(list)
+        for kernel, seconds in zip(self._kernel, self._seconds, strict=True):
+            operator = kernel
+            if kernel < 0 and len(order):
+                behind = int(np.searchsorted(launch, -kernel, sorter=order))
+                place = int(order[min(behind, len(order) - 1)])
+                operator = int(launcher[place]) if launch[place] == -kernel else 0
+            if (shape := self._shapes.get(operator)) is not None:
+                found[shape].append(seconds)
+        return dict(found)
+
+
+def _id(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value < 2**62 else 0
+
+
+def _shape(dims: Any, first: int) -> Product | None:
+    """The product of two factors with these dimensions; None where they are none."""
+    if not isinstance(dims, list) or len(dims) < first + 2:
+        return None
+    left, right = dims[first : first + 2]
+    if not all(
+        isinstance(one, list) and len(one) in (2, 3) and all(_id(size) for size in one)
+        for one in (left, right)
+    ):
+        return None
+    if len(left) != len(right) or left[-1] != right[-2]:
+        return None
+    return Product(left[0] if len(left) == 3 else 1, left[-2], left[-1], right[-1])

@@ -1,0 +1,70 @@
+"""Traces of all ranks of a job on GPUs, put together: its passes, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from played_jobs import FAULTS, Fault, plan_of, play
+
+from cost_models.pipeline.placed import pass_spans
+from meshwright.families.transformer.measured import measure
+from planner.plan_files import save_plan
+
+
+@pytest.mark.parametrize("layout", ["pp4 dp2 mbs2 zero1", "tp2 pp4 mbs1", "pp2 vpp2 tp2 dp2 mbs2 zero1"])
+def test_every_pass_is_found_in_sends_and_receives(tmp_path: Path, layout: str) -> None:
+    """Their lengths, and by how much clocks are apart, within 2 % of the step of what was played."""
+    plan = plan_of(layout)
+    answer = measure(plan, (), play(tmp_path, plan, jitter=0.0))
+    spans, step = pass_spans(plan.question, plan.layout), plan.prediction.step_seconds
+    for rank in answer.report.ranks:
+        actions = spans.table.actions(rank.pipeline_rank)
+        assert [tuple(one[:3]) for one in rank.passes] == [tuple(action) for action in actions]
+        for number, (*_, start, end) in enumerate(rank.passes):
+            at = rank.pipeline_rank, number
+            assert start == pytest.approx(spans.start[at], abs=0.02 * step)
+            assert end - start == pytest.approx(spans.end[at] - spans.start[at], abs=0.01 * step)
+
+
+def test_an_even_job_names_nothing(tmp_path: Path) -> None:
+    plan = plan_of("pp4 dp2 mbs2 zero1")
+    notes = " ".join(measure(plan, (), play(tmp_path, plan)).report.notes)
+    assert "comes last" not in notes
+    assert "Stage" not in notes
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_is_named(tmp_path: Path, kind: str) -> None:
+    plan = plan_of("pp4 dp2 mbs2 zero1")
+    answer = measure(plan, (), play(tmp_path, plan, Fault(kind, 0.6)))
+    said = " ".join([*answer.report.notes, *(one.words for one in answer.causes)])
+    expected = {
+        "slow link": "dp comm takes",
+        "slow rank": "Rank 1 comes last to",
+        "host-bound": "host takes",
+        "data-bound": "data takes",
+        "unbalanced stages": "Stage 3 computes",
+    }
+    assert expected[kind] in said
+
+
+def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path: Path) -> None:
+    plan = plan_of("pp4 dp2 mbs2 zero1")
+    answer = measure(plan, (), play(tmp_path, plan, Fault("unbalanced stages", 0.4)))
+    report, file = tmp_path / "measured.json", tmp_path / "plan.yaml"
+    answer.save(report)
+    save_plan(plan, file)
+    for kind, files, said in (
+        ("timeline", [file, report], "pipeline rank 3 computes"),
+        ("ranks", [report], "Others wait longest for rank"),
+    ):
+        drawn = meshwright("plot", kind, *map(str, files), "-o", str(tmp_path / f"{kind}.png"), "--json")
+        assert drawn.code == 0, drawn.err
+        assert said in json.loads(drawn.out)["title"]
+    other = tmp_path / "other.yaml"
+    save_plan(plan_of("tp2 pp4 mbs1"), other)
+    refused = meshwright("plot", "timeline", str(other), str(report))
+    assert refused.code == 2
+    assert "is of another layout than" in refused.err
