@@ -53,7 +53,7 @@ def foreign_report(
             one.model_copy(
                 update={
                     "parts": traced[one.rank].parts,
-                    "passes": tuple(map(tuple, job.passes.get(one.rank, ()))),
+                    "passes": job.passes.get(one.rank, ()),
                     "late_seconds": job.late_seconds.get(one.rank, ()),
                 }
             )

@@ -176,7 +176,7 @@ def _report(
         forward_backward=_phase(clock, steps, update=False),
         update=_phase(clock, steps, update=True),
         parts=dict(diagnosis.parts),
-        passes=tuple(map(tuple, diagnosis.passes)),
+        passes=tuple(diagnosis.passes),
         memory=dict(diagnosis.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         starting_peak=peaks[0],

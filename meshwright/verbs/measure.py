@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,5 +93,5 @@ def measure_command(options: MeasureFlags, output: Output) -> None:
     logged = [path for path in options.more if path not in traced]
     answer = measure(options.plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
     shown = answer if options.table is None else answer.table(options.table)
-    output.show(shown, files=[] if options.out is None else [lambda: answer.save(options.out)])
+    output.show(shown, files=[] if options.out is None else [partial(answer.save, options.out)])
     output.wrote(options.out, answer.next_commands)

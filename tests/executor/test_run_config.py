@@ -21,6 +21,7 @@ EVERYTHING = RunConfig(
     compile=True,
     out=Path("an output"),
     trace=Path("a trace.json"),
+    profiler=Path("traces"),
     data="some tokens",
     checkpoint=Path("saved here"),
     every=4,
