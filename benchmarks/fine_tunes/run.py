@@ -1,4 +1,4 @@
-"""Prices published fine-tunes and writes what was found: `python benchmarks/fine_tunes/run.py` from the repository's root.
+"""Prices published fine-tunes and writes what was found: `python benchmarks/fine_tunes/run.py`.
 
 Reads `runs.csv` beside it (what was published, how it was run, what had to be assumed), writes `results.csv` and the
 table of `docs/fine-tunes.md`.
@@ -64,14 +64,18 @@ def main() -> None:
             for name in QUANTITIES:
                 if run[name]:
                     error = ours[name] / float(run[name]) - 1
-                    writer.writerow(
-                        [run["source"], run["what"], run["model"], name, run[name]]
-                        + [f"{ours[name]:.4g}", f"{error:+.3f}"]
-                    )
+                    said = (run["source"], run["what"], run["model"], name, run[name])
+                    writer.writerow([*said, f"{ours[name]:.4g}", f"{error:+.3f}"])
     lines = [f"| {' | '.join(HEADERS)} |", f"| {' | '.join(['---'] * len(HEADERS))} |"]
     for run, ours in zip(runs, each, strict=True):
         on = f"{run['model']}, {run['gpus']} x {run['cluster']}, `{run['layout']}`"
-        cells = [run["source"], run["what"], on, *(cell(run, ours, name) for name in QUANTITIES), run["assumed"]]
+        cells = [
+            run["source"],
+            run["what"],
+            on,
+            *(cell(run, ours, name) for name in QUANTITIES),
+            run["assumed"],
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)

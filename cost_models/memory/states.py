@@ -8,7 +8,7 @@ d is the size of the shard group: with context parallelism d·c ranks, with hybr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +84,10 @@ def state_bytes(
     part: Part = "experts" if experts else "ends" if ends else "block"
     own = _trained_bytes(question, columns, part, held)
     if question.training.tuning is None:
-        return own
+        if question.training.reference != "resident":
+            return own
+        ranks = np.where(columns.zero == 3, columns.expert_shard if experts else columns.shard, 1)
+        return replace(own, weights=own.weights + question.training.element_bytes / ranks)
     return _beside_frozen(question, columns, own, tuned(question, columns, part), experts=experts)
 
 

@@ -5,7 +5,7 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 
     forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
     forward, output layer  2·T·h·V
-    backward               twice the forward; of what is frozen once, towards inputs alone
+    backward               twice the forward; of what is frozen once, towards inputs alone; of a reference model none
 
 - **MFU** = model FLOPs of a step / (step time × GPUs × peak). Recomputed work does not count.
 - **Causal MFU** = as MFU, of the scores that a causal mask or a window leaves only: what has to be computed. An 8B's
@@ -92,7 +92,8 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     further = model.further_tokens * (one.block + one.head + one.projection)
     spared = 0.0 if training.tuning is None else model.num_layers * one.block_matrices + one.head
     every = 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
-    return every - training.global_batch * spared
+    reference = model.num_layers * (one.block - one.adapters) + one.head
+    return every + training.global_batch * ((training.reference == "resident") * reference - spared)
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:

@@ -85,6 +85,12 @@ def time_terms(
     terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
     if whole:
         terms |= further_seconds(question, columns, pieces.device, terms)
+    if (
+        question.training.reference == "resident"
+    ):  # runs before every forward pass, with its gathers and collectives
+        passes = ("layer_forward", "embedding_forward", "head_forward", "stage_forward")
+        twice = {name: terms[name] for name in passes if name in terms}
+        terms |= {name: {part: 2 * value for part, value in term.items()} for name, term in twice.items()}
     slowdown, none = jitter(question, columns), {field.name: Term() for field in fields(TimeTerms)}
     return TimeTerms(**none | {name: with_jitter(term, slowdown) for name, term in terms.items()})
 

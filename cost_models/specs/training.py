@@ -14,6 +14,7 @@ from cost_models.specs.tuning import TuningSpec
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
+Reference = Literal["resident", "computed"]
 OptimizerName = Literal["adamw", "sgd", "lamb", "adamw-8bit", "paged-adamw-8bit", "adafactor", "muon"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
@@ -52,6 +53,10 @@ class TrainingSpec(Spec):
     tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
     """Adapters that are trained beside a frozen model; None: every parameter is trained."""
 
+    reference: Reference | None = Field(default=None, exclude_if=lambda reference: reference is None)
+    """Preferences between two sequences are trained (DPO, Rafailov et al. 2023, arXiv 2305.18290), beside the frozen
+    model that training began with: it runs forward in every step (`resident`; beside adapters it is the model without
+    them), or did once, before training (`computed`). None: no preferences."""
     lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
     """Lengths of the documents that sequences are made of; None: each is one document."""
 
@@ -76,8 +81,9 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_per_sample(self) -> float:
-        """Tokens of a sample: a document, or a sequence."""
-        return self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
+        """Tokens of a sample: a document, or a sequence; two of these where preferences are trained."""
+        one = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
+        return one if self.reference is None else 2 * one
 
     def drawn(self, lengths: LengthsSpec) -> Sequences:
         """Sequences of documents of some lengths."""

@@ -28,7 +28,7 @@ TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
 
-TUNING = ("task", "rank", "targets", "base_precision", "lengths", "packing")
+TUNING = ("task", "rank", "targets", "base_precision", "reference", "lengths", "packing")
 """Options of a job that say what is fine-tuned, and on which documents."""
 AUTO = "auto"
 """Of `--every`: as often as is best."""
@@ -70,12 +70,13 @@ class Job:
     optimizer: str | None = flag(
         "NAME", "adamw (default), adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
     )
-    task: str | None = flag("TASK", "full (default), lora or qlora.", panel="job")
+    task: str | None = flag("TASK", "full (default), lora, qlora or dpo.", panel="job")
     rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, least=1, panel="job")
     targets: str | Sequence[str] | None = flag(
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
     )
     base_precision: str | None = flag("TYPE", "Of frozen matrices: bf16, int8 or nf4.", panel="job")
+    reference: str | None = flag("HOW", "Of dpo: resident (default), or computed once.", panel="job")
     lengths: str | LengthsSpec | None = flag(
         "FILE", "Of documents: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
     )

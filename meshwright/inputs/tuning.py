@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.tuning import matrix_names, missing_targets
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import Reference, TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import USUAL_RANK, USUAL_TARGETS, Base, Group, Matrix, TuningSpec
 from meshwright.inputs.options import Job
 
-_TASKS = ("full", "lora", "qlora")
+_TASKS = ("full", "lora", "qlora", "dpo")
+_REFERENCES = get_args(Reference)
 _BASES = ("bf16", *get_args(Base))
 _TARGETS = (*get_args(Group), *get_args(Matrix))
 _USUAL_STACK = "fsdp"
@@ -36,9 +37,15 @@ def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
         *_unknown("--task", [options.task], _TASKS),
         *_unknown("--targets", targets or [], _TARGETS),
         *_unknown("--base-precision", [options.base_precision], _BASES),
+        *_unknown("--reference", [options.reference], _REFERENCES),
     ]
     given = [flag for flag, value in said.items() if value is not None]
     task = options.task or (training.tuning.task if training.tuning else None)
+    reference = training.reference if options.task is None else None
+    if options.task == "dpo":
+        reference, task = cast(Reference, options.reference or "resident"), "lora" if given else "full"
+    elif options.reference is not None:
+        problems.append(Problem("--reference", "is of preferences, and there are none; add --task dpo"))
     if given and task in (None, "full"):
         problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in given]
     if options.task == "qlora" and options.base_precision == "bf16":
@@ -46,14 +53,14 @@ def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
     if problems:
         raise InputError("what is trained cannot be read", problems=problems)
     if task in (None, "full"):
-        return training.model_copy(update={"tuning": None}) if task else training
+        return training.model_copy(update={"tuning": None, "reference": reference}) if task else training
     fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
     fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
     if options.base_precision is not None:
         fields["base"] = None if options.base_precision == "bf16" else options.base_precision
     elif options.task is not None:
         fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
-    return training.model_copy(update={"tuning": _spec(fields)})
+    return training.model_copy(update={"tuning": _spec(fields), "reference": reference})
 
 
 def _spec(fields: dict[str, Any]) -> TuningSpec:

@@ -186,6 +186,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
+        **({} if question.training.reference is None else {"reference": question.training.reference}),
         **lengths_record(question.training),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,

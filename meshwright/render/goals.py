@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -13,6 +14,7 @@ from cost_models.operators.tuning import trained_parameters
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.changes import changes_of, without
+from cost_models.specs.training import Reference
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
@@ -156,18 +158,23 @@ def changes_sentence(question: Question) -> str:
     return wrapped(f"changed: {model.name} with {named} is another model than that; losses will differ")
 
 
+_BESIDE: Mapping[Reference | None, str] = {
+    "resident": ", beside a reference model that runs forward in every step",
+    "computed": ", beside what a reference model said before training, whose pass is not counted",
+}
+
+
 def tuning_sentence(question: Question) -> str:
     """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
     training = question.training
-    tuning = training.tuning
+    tuning, beside = training.tuning, _BESIDE.get(training.reference, "")
     if tuning is None:
-        return ""
+        return wrapped(f"dpo: pairs of sequences{beside}") if beside else ""
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
     kept = tuning.base or training.precision
-    return wrapped(
-        f"{tuning.task} of rank {tuning.rank} on {on}: trains {trained} parameters beside frozen matrices in {kept}"
-    )
+    what = f"{tuning.task} of rank {tuning.rank} on {on}"
+    return wrapped(f"{what}: trains {trained} parameters beside frozen matrices in {kept}{beside}")
 
 
 def documents_sentence(question: Question) -> str:

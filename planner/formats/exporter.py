@@ -121,6 +121,7 @@ EVERYWHERE: dict[str, Translate] = {
     "training.lengths": only(
         "training.lengths", "how it makes sequences of documents is for its own data to say", None
     ),
+    "training.reference": only("training.reference", "its reference model is not written", None),
     "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,
     "model.source": nothing,
@@ -132,6 +133,9 @@ EVERYWHERE: dict[str, Translate] = {
 
 def require_all_trained(training: TrainingSpec, called: str) -> None:
     """Raise InputError for adapters: what would be written trains every parameter, so no part of it will do."""
+    if training.reference is not None:
+        hint = "plan with --task full to export it"
+        raise InputError(f"the plan trains preferences, and what is written for {called} does not", hint=hint)
     if training.tuning is not None:
         what = (
             f"the plan trains adapters ({training.tuning}), and what is written for {called} every parameter"

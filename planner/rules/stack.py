@@ -162,6 +162,11 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor trains every parameter, and the plan adapters (`{question.training.tuning.task}`)",
     ),
     refuses(
+        "one model is trained",
+        lambda q, x: (x.tp > 0) & (q.training.reference is not None),
+        "the executor trains to predict the next token, and the plan preferences between pairs (dpo)",
+    ),
+    refuses(
         "sequences are whole",
         lambda q, x: (x.tp > 0) & (q.training.lengths is not None),
         "the executor trains on whole sequences, and the plan on documents of unlike length",

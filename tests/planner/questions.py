@@ -23,7 +23,7 @@ from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHE
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.lengths import LengthsSpec, Packing
 from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import Reference, TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
 from planner.formats.trainers import rows_for
@@ -124,13 +124,16 @@ def tuned_base(seed: int) -> Everything:
 
 @cache
 def packed_base(seed: int) -> Everything:
-    """The same with documents of unlike length packed into sequences, or put in buckets."""
+    """The same with documents of unlike length packed into sequences, or put in buckets, and with preferences."""
 
     def lengths(rng: np.random.Generator) -> LengthsSpec:
         packing: Packing = "bucket" if rng.random() < 0.2 else "pack"
         return LengthsSpec(packing=packing, lognormal=(float(rng.choice([4, 16])), 1.0))
 
-    return _first(seed, lambda rng: _asked(rng, lengths=lengths(rng)))
+    def reference(rng: np.random.Generator) -> Reference | None:
+        return "resident" if rng.random() < 0.5 else None
+
+    return _first(seed, lambda rng: _asked(rng, lengths=lengths(rng), reference=reference(rng)))
 
 
 def random_tuning(rng: np.random.Generator) -> TuningSpec:
@@ -148,6 +151,7 @@ def _asked(
     cluster: Callable[[np.random.Generator], ClusterSpec] = random_cluster,
     tuning: TuningSpec | None = None,
     lengths: LengthsSpec | None = None,
+    reference: Reference | None = None,
 ) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
     training = TrainingSpec(
@@ -157,6 +161,7 @@ def _asked(
         recompute=tuple(policies),
         tuning=tuning,
         lengths=lengths,
+        reference=reference,
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack

@@ -149,13 +149,16 @@ def countable(question: Question, pp: Ints) -> Ints:
     return (question.model.num_layers - 1) // pp
 
 
-_UNPRICED = "what offloading takes is not priced where adapters are trained, nor with this optimizer"
+_UNPRICED = (
+    "what offloading takes is not priced where adapters or preferences are trained, nor with this optimizer"
+)
 
 
 def _unpriced(question: Question) -> bool:
     """Whether host memory would hold frozen weights, or moments that are not of Adam's size."""
     training = question.training
-    return training.tuning is not None or training.optimizer not in ("adamw", "sgd", "lamb")
+    of_adam = training.optimizer in ("adamw", "sgd", "lamb")
+    return not of_adam or training.tuning is not None or training.reference is not None
 
 
 def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:

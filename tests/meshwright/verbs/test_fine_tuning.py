@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from calling import told
@@ -45,6 +46,31 @@ def test_a_given_layout_has_hours_and_money_too(capsys: pytest.CaptureFixture[st
     assert "`--price` is that of training on so many tokens" in alone.err
 
 
+def test_preferences_take_a_forward_pass_more(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (*ASKED, "--stack", "fsdp", "--layout", "dp8 mbs1 zero3")
+
+    def found(*words: str) -> dict[str, Any]:
+        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, *words, "--json").out)[
+            "estimate"
+        ]
+        return priced
+
+    full, resident, computed = (
+        found(*words) for words in ((), ("--task", "dpo"), ("--task", "dpo", "--reference", "computed"))
+    )
+    assert computed["step_seconds"] == full["step_seconds"]
+    assert 1.25 < resident["step_seconds"] / full["step_seconds"] < 1.4
+    flops = [one["mfu"] * one["step_seconds"] for one in (resident, full)]
+    assert flops[0] / flops[1] == pytest.approx(4 / 3)
+    weights = 2 * 8_030_261_248 / 8  # bf16, a shard of eight
+    assert resident["peak_bytes"] - full["peak_bytes"] == pytest.approx(weights, rel=0.05)
+    beside = (*LORA, "--samples", "1K"), ("--task", "dpo", *LORA[2:], "--samples", "1K")
+    lora, paired = (told(capsys, "estimate", *asked, *words) for words in beside)
+    assert "in 16 steps" in " ".join(lora.out.split())
+    assert "in 32 steps" in " ".join(paired.out.split())
+    assert "beside a reference model that runs forward" in " ".join(paired.out.split())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -52,8 +78,9 @@ def test_a_given_layout_has_hours_and_money_too(capsys: pytest.CaptureFixture[st
         (("--task", "lora", "--targets", "atention"), "did you mean `attention`?"),
         (("--rank", "8"), "is of adapters, and there are none; add --task lora"),
         (("--task", "qlora", "--base-precision", "bf16"), "keeps frozen matrices in nf4 or int8"),
-        (("--task", "dpo"), "`dpo` is not one of full, lora, qlora"),
-        ((*LORA, "--allow", "offload"), "what offloading takes is not priced where adapters are trained"),
+        (("--task", "dop"), "`dop` is not one of full, lora, qlora, dpo"),
+        (("--reference", "computed"), "is of preferences, and there are none; add --task dpo"),
+        ((*LORA, "--allow", "offload"), "what offloading takes is not priced where adapters or"),
         (("--optimizer", "adamw-8bit", "--samples", "5K", "--tokens", "1B"), "both say how much"),
         (("--epochs", "3"), "`--epochs` says how often samples are gone through"),
     ],
