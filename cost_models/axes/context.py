@@ -61,6 +61,22 @@ def _heads_divide(question: Question, layout: Layout) -> Words:
     return Words(f"{what} ranks share {heads} key/value heads")
 
 
+@rule_when(
+    "cp divides the heads of states",
+    lambda q, x: (
+        (x.cp > 1)
+        & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
+    ),
+)
+def _states_divide(question: Question, layout: Layout) -> Words:
+    mixer = question.model.recurrence
+    assert mixer is not None
+    what = (
+        f"a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share {mixer.heads} heads"
+    )
+    return Words(f"{what} of its {mixer.called}")
+
+
 def _not_offered(question: Question, x: LayoutColumns) -> Bools:
     """The usual way is always there; a stack without any has a rule of its own."""
     stack = question.stack
@@ -81,8 +97,15 @@ CP = Axis(
     word=Number(),
     text="Ranks that share one sequence.",
     executor="executor.axes.context.attention:ContextAxis",
-    rules=(_sequence_divides,),
+    rules=(_sequence_divides, _states_divide),
     stack_rules=(
+        refuses(
+            "the stack splits scans over ranks",
+            lambda q, x: (x.cp > 1) & (q.model.recurrence is not None) & q.stack.torch_context_parallel,
+            "software stack `{question.stack.name}` splits attention alone over ranks (`cp{layout.cp}`): no state"
+            " passes from one rank's tokens to the next's",
+            "use cp1; `--stack` names another",
+        ),
         refuses(
             "the stack has context parallelism",
             lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),

@@ -61,7 +61,9 @@ def _cut_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, in
     if tuning is None or tuning.base != "nf4":
         return []
     found = [("o", model.attended_size, tp)]
-    if model.moe_share < 1:
+    if model.recurrence:
+        found.append(("out_proj", model.recurrence.value_size, tp))
+    if model.dense_share:
         found.append(("down", model.ffn_hidden_size, tp))
     if model.moe_share:
         found.append(("experts", model.moe_ffn_hidden_size, etp))
@@ -85,9 +87,18 @@ TP = Axis(
     always_written=True,
     common=True,
     rules=(
-        _divides("heads", lambda model: model.num_heads, "attention heads"),
-        _divides("key/value heads", lambda model: model.num_kv_heads, "key/value heads"),
-        _divides("MLP", lambda model: model.ffn_hidden_size * (model.moe_share < 1), "columns of the MLP"),
+        _divides("heads", lambda model: model.num_heads * (model.attention_share > 0), "attention heads"),
+        _divides(
+            "key/value heads",
+            lambda model: model.num_kv_heads * (model.attention_share > 0),
+            "key/value heads",
+        ),
+        _divides(
+            "heads of states",
+            lambda model: model.recurrence.groups if model.recurrence else 0,
+            "groups of heads with states",
+        ),
+        _divides("MLP", lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"),
         _divides(
             "shared experts",
             lambda model: model.shared_expert_ffn_hidden_size,

@@ -8,6 +8,9 @@ Each of the c ranks has the queries of b·s/c tokens and must see every key and 
                 (Llama 3, arXiv 2407.21783, section 3.3.2).
     all-to-all  tokens are traded for heads before the kernel and back after it (Jacobs et al. 2023, Ulysses).
 
+A recurrence trades tokens for heads as well, whatever attention does (Megatron Core, ssm/mamba_context_parallel.py).
+States passed on from rank to rank would be fewer bytes, but every rank waits for the one before it.
+
 A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
 same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
 all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
@@ -28,6 +31,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
+from cost_models.axes.rule import multiplied
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -92,7 +96,7 @@ def context_seconds(
         rows = (way == index) & (columns.cp > 1)
         if not rows.any():
             continue
-        one_way, back = _PASSES[name](question, columns, group)
+        one_way, back = (_of_attention(question, way) for way in _PASSES[name](question, columns, group))
         forward, backward = (
             np.where(rows, sum(seconds for seconds, _ in messages), known)
             for messages, known in ((one_way, forward), (back, backward))
@@ -104,9 +108,10 @@ def context_seconds(
                 (back, core_backward, backward_hidden),
             )
         )
+    heads = _heads_of_states(question, columns, group)
     return ContextSeconds(
-        forward=forward - forward_hidden,
-        backward=backward - backward_hidden,
+        forward=forward - forward_hidden + heads,
+        backward=backward - backward_hidden + heads,
         forward_hidden=forward_hidden,
         backward_hidden=backward_hidden,
     )
@@ -114,6 +119,27 @@ def context_seconds(
 
 _Messages = Sequence[tuple[Array, Array | float]]
 """(N,) seconds of messages, and the share of the attention kernels that they can run behind."""
+
+
+def _of_attention(question: Question, messages: _Messages) -> _Messages:
+    """For the blocks that have attention."""
+    return [(question.model.attention_share * seconds, share) for seconds, share in messages]
+
+
+def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
+    """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back behind
+    its scan, whatever attention does. Keys that heads of several ranks share go to each of these."""
+    model, mixer = question.model, question.model.recurrence
+    share = model.mixer_share("recurrence", "both")
+    if mixer is None or not share:
+        return np.zeros(len(columns))
+    keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp))
+    whole = columns.cp * _rank_bytes(question, columns)
+    there = all_to_all_seconds(
+        whole * (mixer.input_size - 2 * mixer.key_size + 2 * keys), group, question.hardware
+    )
+    back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
+    return np.where(columns.cp > 1, share * (there + back), 0.0)
 
 
 def _hidden(question: Question, messages: _Messages, kernels: Array) -> Array:

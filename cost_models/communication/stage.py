@@ -79,8 +79,11 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
     times = _mlp_share(question, sp)  # of the MLP
-    entered = times + (not question.model.forked)  # where both halves read one norm it is gathered once
-    left = times + (not joined)
+    mixes = 1.0 - question.model.mixer_share("none")
+    entered = times + mixes * (
+        not question.model.forked
+    )  # where both halves read one norm it is gathered once
+    left = times + mixes * (not joined)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     stack = question.stack
@@ -111,7 +114,7 @@ def _mlp_share(question: Question, sp: Bools) -> Array:
     """
     model = question.model
     routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
-    return np.where(sp, 1.0 - routed_only, 1.0)
+    return np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:

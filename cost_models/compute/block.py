@@ -26,6 +26,7 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     measured_block,
 )
+from cost_models.compute.scan import scan_seconds
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
 from cost_models.operators.documents import attended_keys, uneven_pieces
 from cost_models.operators.parameters import parameters
@@ -79,6 +80,8 @@ def _block_seconds(
         question, columns, device_of(question, wide=True)
     )
     others_forward, others_backward = _other_operators(question, columns, device)
+    scan_forward, scan_backward = scan_seconds(question, columns, device_of(question, wide=True))
+    others_forward, others_backward = others_forward + scan_forward, others_backward + scan_backward
     accumulation = _accumulation_seconds(question, columns, device)
     gathered_forward, gathered_backward = np.zeros((2, len(columns)))
     if data_parallel:
@@ -88,7 +91,7 @@ def _block_seconds(
         forward=forward + gathered_forward,
         backward=matrix_backward + attention_backward + (others_backward + accumulation) + gathered_backward,
         weight=matrix_weight + accumulation,
-        recomputed=_recomputed(question, columns, device, forward, attention_forward),
+        recomputed=_recomputed(question, columns, device, forward, attention_forward, scan_forward),
         core_forward=attention_forward,
         core_backward=attention_backward,
         matrices_forward=matrix_forward,
@@ -98,7 +101,7 @@ def _block_seconds(
 
 
 def _recomputed(
-    question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array
+    question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
     """(N, P): nothing, the attention core (or what else the stack's selective policy drops), the block.
 
@@ -114,6 +117,8 @@ def _recomputed(
 
     redone = [(one.share, gemm) for one, gemm in gemms if stack.drops & one.redone_by]
     selective = core if stack.drops & ATTEND_AGAIN else np.zeros(len(columns))
+    if "block-attention" in stack.drops:
+        selective = selective + scan
     selective = selective + _moved_again(question, columns, device)
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + share * forward_seconds(local(gemm), device)
@@ -143,6 +148,15 @@ def _moved_again(question: Question, columns: LayoutColumns, device: Device) -> 
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """The attention core, the mean over blocks that have one and those that do not."""
+    share = question.model.attention_share
+    if not share:
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    forward, backward = _core_seconds(question, columns, device)
+    return share * forward, share * backward
+
+
+def _core_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory."""
     if question.stack.attention in STORES_SCORES:
         return _stored_scores_seconds(question, columns, device)

@@ -23,7 +23,6 @@ from cost_models.files.parsing import validate
 from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.files.recommenders import is_foreign_recommender
 from cost_models.hugging_face.config import Dropout, dropout_of, read_config
-from cost_models.hugging_face.windows import in_turns
 from cost_models.specs.transformer import TransformerSpec
 
 M = TypeVar("M")
@@ -103,9 +102,8 @@ def _kind_in(document: Document) -> object:
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
     """The model with its assumptions and what its prices leave out."""
     remarks = []
-    if 0 < spec.windowed_share < 1:
-        turns = in_turns(spec.window_pattern)
-        remarks.append(f"every block is the mean of those with a window and without ({turns}), for prices")
-    if spec.untrained:
-        remarks.append(f"a model without {', '.join(spec.untrained)}, for prices; `run` refuses it")
+    if spec.left_out:
+        remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")
+    if spec.priced_alone:
+        remarks.append(f"`run` refuses its {', '.join(spec.priced_alone)}, which prices know")
     return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))

@@ -143,7 +143,8 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """A JSON text as a `Document` without lines. Raises InputError on NaN, repeated keys and invalid JSON."""
+    """A JSON text as a `Document` without lines; Infinity, which configs of state spaces hold, stays a word. Raises
+    InputError on NaN, repeated keys and invalid JSON."""
 
     def number(written: str) -> float:
         value = float(written)
@@ -161,7 +162,11 @@ def parse_json(text: str, *, source: str) -> Document:
 
     try:
         value = json.loads(
-            text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=unique
+            text,
+            parse_int=number,
+            parse_float=number,
+            parse_constant=lambda word: number(word) if word == "NaN" else word,
+            object_pairs_hook=unique,
         )
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"

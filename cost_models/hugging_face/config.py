@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.hugging_face import windows as config_windows
-from cost_models.hugging_face.families import Family, Noted, table, unread
+from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
 from cost_models.hugging_face.rotary import as_before_five, unscaled
 from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.model.blocks import Rotary
@@ -77,7 +77,10 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     family = _family(name, model_type, config)
     taken = {key: value for key, value in family.absent.items() if key not in config}
     later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
-    config = Noted({**later, **config, **taken, **as_before_five(config)})
+    spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
+    gone = [family.older[key] for key in spelled]
+    kept = {key: value for key, value in config.items() if key not in gone}
+    config = Noted({**later, **kept, **spelled, **taken, **as_before_five(config)})
     missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(
@@ -87,7 +90,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             f"{name} (model_type `{model_type}`) does not say {listed}",
             hint="add them, or use a catalogue model: meshwright catalog models",
         )
-    if reason := config_windows.refusal(config) or family.refuse(config):
+    hybrid = isinstance(family.refusals, str) and family.refusals in HYBRIDS
+    if reason := (None if hybrid else config_windows.refusal(config)) or family.refuse(config):
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
@@ -168,6 +172,9 @@ _PHRASES: dict[tuple[str, Any], str] = {
     ("router_bias", True): "biases of routers",
     ("shared_expert_gate", True): "a gate before the shared expert",
     ("attention_sinks", True): "attention sinks",
+    ("attention_gate", True): "gates on attention",
+    ("separate_halves", True): "blocks of one half each",
+    ("positions", "none"): "no positions",
     ("normalized_routing", True): "weights of chosen experts scaled to one",
     ("normalized_routing", False): "weights of chosen experts as they are",
 }
@@ -181,6 +188,8 @@ def _phrase(name: str, value: Any) -> str:
         return f"blocks with experts: {', '.join(str(layer) for layer in value)}"
     if name == "window_pattern":
         return f"blocks with a window and without in turns of {in_turns(value)}"
+    if name == "mixers":
+        return f"blocks of {in_turns(value)}"
     if isinstance(value, dict | list):
         return name.replace("_", " ")
     if (name, value) in _PHRASES:

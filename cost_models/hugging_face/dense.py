@@ -120,6 +120,16 @@ def _qk_norms(config: Config, *, key: str) -> Derived:
     return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
 
 
+def _multi_query(config: Config) -> Derived:
+    """One head of keys and values for all queries, unless the config says otherwise."""
+    return {"num_kv_heads": ("multi_query", 1)} if config.get("multi_query", True) else {}
+
+
+def _post_norms(config: Config, *, key: str) -> Derived:
+    """Norms behind both halves beside those before, unless the config says otherwise."""
+    return {"norm_placement": (key, "around" if config.get(key, True) else "before")}
+
+
 def _alternating(config: Config) -> Derived:
     """Command R7B: three blocks with a window and rotary positions, then one with neither."""
     found = windows(config, default=4096, full_every=4)
@@ -149,5 +159,7 @@ DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "falcon": _falcon,
     "qk_norms": _qk_norms,
     "alternating": _alternating,
+    "multi_query": _multi_query,
+    "post_norms": _post_norms,
 }
 """Name in the table → function."""

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from cost_models.documents import printable
-from cost_models.hugging_face import dense, mixtures
+from cost_models.hugging_face import dense, hybrids, mixtures
 from cost_models.hugging_face.rotary import rotary
 from cost_models.hugging_face.windows import Config, Derived, last_blocks, windows
 
@@ -36,6 +36,8 @@ class Family:
     """Activation that ours has not → the one of ours that it is priced as."""
     absent: Mapping[str, Any] = field(default_factory=dict)
     """Key → value that the family's class assumes: parts of larger configs leave out such values."""
+    older: Mapping[str, str] = field(default_factory=dict)
+    """Key → the key of the same meaning in files from before `transformers` had the family."""
     needed: tuple[str, ...] = ()
     """Required keys besides those of `sizes`."""
     redundant: tuple[str, ...] = ()
@@ -81,11 +83,16 @@ _DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "last_blocks": last_blocks,
     **dense.DERIVATIONS,
     **mixtures.DERIVATIONS,
+    **hybrids.DERIVATIONS,
 }
 _REFUSALS: dict[str, Callable[[Config], str | None]] = {
     "opt_refusal": dense.opt_refusal,
     "hunyuan_refusal": mixtures.hunyuan_refusal,
+    "hybrid_refusal": hybrids.hybrid_refusal,
+    "nemotron_refusal": hybrids.nemotron_refusal,
 }
+HYBRIDS = ("hybrid_refusal", "nemotron_refusal")
+"""Refusals of families whose lists of blocks name what mixes tokens."""
 _OMISSIONS: dict[str, Callable[[Config], Sequence[str]]] = {"scaled_residuals": dense.scaled_residuals}
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_UNREAD = 8

@@ -51,6 +51,9 @@ def after_the_first(config: Config) -> Derived:
         whole_number(config, "n_shared_experts", 0),
     )
     chosen = [index for index in range(0, layers, every) if index >= first]
+    listed = config.get("mlp_layer_types")
+    if isinstance(listed, list):
+        chosen = [index for index, kind in enumerate(listed[:layers]) if kind == "sparse"]
     found = mixtures("first_k_dense_replace", layers, chosen)
     return found | {
         "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),

@@ -21,6 +21,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
+from cost_models.memory.scan import read_once, scanned
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
@@ -124,7 +125,7 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
         return on_rank(question, columns, added(chosen))
 
-    core = [(1.0, _inside_core(question))]
+    core = [(question.model.attention_share, _inside_core(question))]
     twice = _output_kept_twice(question, columns)
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
@@ -134,9 +135,9 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
     begins: dict[SelectiveDrops, float] = {
-        "block-attention": 1.0,
+        "block-attention": 1 - question.model.mixer_share("none"),
         "experts": mixture,
-        "dense-mlp": 1 - mixture,
+        "dense-mlp": question.model.dense_share,
         "shared-experts": 0.0,
     }
     if stack.drops & {"core", "block-attention"}:
@@ -234,6 +235,9 @@ _KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
     "routing": _came_back,
     "rotary": _turned,
     "dropout": _masked,
+    "convolution": read_once,
+    "scan": scanned,
+    "gating": read_once,
 }
 """Bytes that an operator keeps for its backward pass."""
 
@@ -263,7 +267,7 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     twice = (reordered & (flash and question.stack.sequence_first)) | (
         traded & question.stack.keeps_traded_output
     )
-    width = question.training.element_bytes * question.model.attended_size
+    width = question.training.element_bytes * question.model.attended_size * question.model.attention_share
     return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
 
 

@@ -21,17 +21,19 @@ def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """From the normed stream to what is added to it; without the norms over the stream."""
     projections = _projections if model.latent_attention is None else _latents
     out = Gemm(inputs=model.attended_size, outputs=(model.hidden_size,), split="rows")
+    gated = model.attention_gate
     return (
         *projections(model),
         *_rotary(model),
         _core(model),
+        *([_gate(model)] if gated else []),
         _multiply(
             "output projection",
             out,
             reads="split",
             bias=model.attention_output_bias,
-            shares_input=True,
-            reads_core=True,
+            shares_input=not gated,
+            reads_core=not gated,
         ),
     )
 
@@ -39,12 +41,13 @@ def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
 def _projections(model: TransformerSpec) -> Iterator[Operator]:
     """Queries, keys and values in one product, and norms of queries and keys."""
     q, kv = model.query_size, model.kv_size
+    gates = q if model.attention_gate else 0
     gemm = Gemm(
         inputs=model.hidden_size,
-        outputs=(q, kv, kv),
+        outputs=(q + gates, kv, kv),
         split="columns",
         behind_norm=True,
-        kept_share=(q + kv) / (q + 2 * kv),
+        kept_share=(q + kv) / (q + 2 * kv) if not gates else 0.0,
     )
     yield _multiply("queries, keys, values", gemm, reads="entrance", bias=model.attention_bias, kept=q + kv)
     if model.qk_norm:
@@ -107,6 +110,12 @@ def _core(model: TransformerSpec) -> Operator:
 def _heads(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:
     """Makes heads out of a latent."""
     return multiply(name, gemm, half="attention", reads=reads, redone_by=_WITH_THE_HEADS, **more)
+
+
+def _gate(model: TransformerSpec) -> Operator:
+    """Multiplies what attention returns by gates, which are made beside the queries."""
+    over = Tensor(width=model.attended_size, place="split")
+    return _inside(name="attention gate", kind="gating", reads=over)
 
 
 def _multiply(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:

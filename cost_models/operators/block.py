@@ -6,12 +6,16 @@ the executor; `tests/executor/models/test_operators.py` holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from cost_models.operators.attention import attention_operators
 from cost_models.operators.feed_forward import feed_forward_operators
 from cost_models.operators.record import Half, Operator, Tensor
+from cost_models.operators.recurrence import recurrence_operators
 from cost_models.specs.choices import SelectiveDrops
+from cost_models.specs.model.kinds import kinds_of
 from cost_models.specs.transformer import TransformerSpec
 
 _CACHED = 64
@@ -21,22 +25,43 @@ _CACHED = 64
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
-    before, after = model.norm_placement != "after", model.norm_placement != "before"
-    parallel, latent = model.parallel_block, model.latent_attention is not None
-    return (
-        *([_norm(model, "attention norm", "attention", apart=latent)] if before else []),
-        *attention_operators(model),
-        *([_norm(model, "attention post-norm", "attention")] if after else []),
-        *([] if parallel else _added(model, "attention", terms=2)),
-        *(
-            [_norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)]
-            if before and not model.forked
-            else []
-        ),
-        *feed_forward_operators(model),
-        *([_norm(model, "mlp post-norm", "mlp")] if after else []),
-        *_added(model, "mlp", terms=3 if parallel else 2),
-    )
+    if len(set(model.mixers)) > 1:
+        kinds, each = kinds_of(model, 1)
+        shares = [count / model.num_layers for count in kinds.counts]
+        return tuple(
+            replace(operator, share=share * operator.share)
+            for share, one in zip(shares, each, strict=True)
+            for operator in block_operators(one)
+        )
+    mixes = () if model.mixer_of(0) == "none" else tuple(_mixing(model))
+    feeds = tuple(_feeding(model)) if model.feed_forward_share else ()
+    return (*mixes, *feeds)
+
+
+def _mixing(model: TransformerSpec) -> Iterator[Operator]:
+    """The half that mixes tokens."""
+    mixer = model.mixer_of(0)
+    if model.norm_placement != "after":
+        yield _norm(model, "attention norm", "attention", apart=model.latent_attention is not None)
+    if mixer in ("attention", "both"):
+        yield from attention_operators(model)
+    if mixer in ("recurrence", "both"):
+        yield from recurrence_operators(model, beside_attention=mixer == "both")
+    if model.norm_placement != "before":
+        yield _norm(model, "attention post-norm", "attention")
+    if not model.parallel_block:
+        yield from _added(model, "attention", terms=3 if mixer == "both" else 2)
+
+
+def _feeding(model: TransformerSpec) -> Iterator[Operator]:
+    """The half of MLP or mixture."""
+    parallel = model.parallel_block
+    if model.norm_placement != "after" and not model.forked:
+        yield _norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)
+    yield from feed_forward_operators(model)
+    if model.norm_placement != "before":
+        yield _norm(model, "mlp post-norm", "mlp")
+    yield from _added(model, "mlp", terms=3 if parallel else 2)
 
 
 def _norm(

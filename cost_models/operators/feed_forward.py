@@ -20,9 +20,9 @@ _WITH_THE_MLP: frozenset[SelectiveDrops] = frozenset({"dense-mlp"})
 
 def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """From the normed stream to what is added to it; without the norms over the stream."""
-    mixture = model.moe_share
+    mixture, dense = model.moe_share, model.dense_share
     return (
-        *(_mlp(model, "mlp", model.ffn_hidden_size, 1 - mixture) if mixture < 1 else ()),
+        *(_mlp(model, "mlp", model.ffn_hidden_size, dense) if dense else ()),
         *(_mixture(model, mixture) if mixture else ()),
     )
 

@@ -42,7 +42,7 @@ class ForwardFlops:
     """Forward FLOPs of one sequence over the whole (unsplit) width."""
 
     block_matrices: float
-    """Projections and MLP of one block (in a mixture the average over blocks with experts and without)."""
+    """Projections, states and MLP of one block (of blocks that differ the average)."""
     block_attention: float
     """Scores and weighted values of one block."""
     head: float
@@ -64,9 +64,10 @@ def forward_flops(
     """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
     adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
+    widths = model.attention_share * (model.query_size + model.attended_size)
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
-        block_attention=2.0 * sequence_length * attended * (model.query_size + model.attended_size),
+        block_attention=2.0 * sequence_length * attended * widths,
         adapters=sequence_length * sum(one.share * one.flops for one in adapters),
         head=2.0 * sequence_length * model.hidden_size * float(padded_vocabulary(model, tp)),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,

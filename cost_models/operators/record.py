@@ -13,8 +13,19 @@ from typing import Any, Literal
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.model.transformer_shape import Norm
 
+StateKind = Literal["convolution", "scan", "gating"]
 Kind = Literal[
-    "gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout", "adapter"
+    "gemm",
+    "norm",
+    "rotary",
+    "core",
+    "activation",
+    "gate",
+    "routing",
+    "residual",
+    "dropout",
+    "adapter",
+    StateKind,
 ]
 """What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""
 

@@ -141,6 +141,20 @@ def _adapter(question: Question, adapter: Operator) -> _Moved:
     return _Moved(5 * element, 2 * element, 2) if adapter.inputs else _Moved(0.0, 3 * element, 0.5)
 
 
+def _convolution(question: Question, convolution: Operator) -> _Moved:
+    """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone."""
+    element = question.training.element_bytes
+    return _Moved(2 * element, 3 * element, 1)
+
+
+def _gating(question: Question, gate: Operator) -> _Moved:
+    """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation."""
+    element = question.training.element_bytes
+    if gate.name == "gated norm" or question.stack.fused_elementwise:
+        return _Moved(3 * element, 5 * element, 1)
+    return _Moved(5 * element, 9 * element, 2)
+
+
 _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
     "gemm": _bias,
     "core": _around_core,
@@ -150,6 +164,8 @@ _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
     "residual": _residual,
     "dropout": _dropout,
     "adapter": _adapter,
+    "convolution": _convolution,
+    "gating": _gating,
 }
 
 

@@ -13,7 +13,7 @@ from cost_models.specs.model.transformer_shape import TransformerShape
 
 def contradiction(model: TransformerShape) -> str:
     """The first contradiction between a model's fields; empty where there is none."""
-    checks = (_heads, _rotary, _latents, _norms, _windows, _mixture)
+    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture)
     return next((what for check in checks for what in check(model)), "")
 
 
@@ -67,6 +67,24 @@ def _windows(model: TransformerShape) -> Iterator[str]:
         yield f"{given} is for windows, and attention_window says none"
     if len(model.window_pattern) > model.num_layers:
         yield f"window_pattern names {len(model.window_pattern)} blocks, and num_layers is {model.num_layers}"
+
+
+def _mixers(model: TransformerShape) -> Iterator[str]:
+    named = set(model.mixers)
+    if len(model.mixers) > model.num_layers:
+        yield f"mixers names {len(model.mixers)} blocks, and num_layers is {model.num_layers}"
+    if named & {"recurrence", "both"} and model.recurrence is None:
+        yield "mixers names a recurrence, and recurrence says none"
+    if model.recurrence and not named & {"recurrence", "both"}:
+        yield "recurrence is for blocks that mixers names, and it names none"
+    if "none" in named and not model.separate_halves:
+        yield "a block whose mixer is none needs separate_halves"
+    if model.parallel_block and model.mixers:
+        yield "a parallel_block has attention, and mixers names others"
+    if model.window_pattern and model.mixers:
+        yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
+    if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
+        yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
 
 
 def _mixture(model: TransformerShape) -> Iterator[str]:

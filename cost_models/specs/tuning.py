@@ -20,7 +20,8 @@ Base = Literal["int8", "nf4"]
     nf4    half a byte; for each block of 64 a scale of a byte, and for 256 of these one in fp32 (QLoRA, section 3)
 """
 Group = Literal["attention", "mlp", "experts", "all-linear"]
-Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b"]
+StateMatrix = Literal["in_proj", "out_proj"]
+Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b", StateMatrix]
 Target = Literal[Group, Matrix]
 """A matrix of a block by its usual name, or several: `all-linear` are all but router and output matrix."""
 NF4_BLOCK = 64

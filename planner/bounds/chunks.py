@@ -18,7 +18,8 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
-from planner.bounds.kinds import first_and_last
+from cost_models.specs.model.kinds import Kinds
+from planner.bounds.kinds import first_and_last, paid_seconds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.placement.leaf import TOLERANCE
@@ -90,9 +91,9 @@ def _wait(rows: ChunkRows) -> Array:
 
 
 def chunk_bounds(group: Group) -> Array:
-    """(N,) seconds; infinite where no pattern fits. Of several kinds of blocks the quick bound."""
+    """(N,) seconds; infinite where no pattern fits."""
     if group.kinds is not None:
-        return quick_chunk_bounds(ChunkRows.of(group))
+        return _bounds_of_kinds(group, group.kinds)
     least_N = np.full(len(group.costs), np.inf)
     stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
@@ -107,6 +108,26 @@ def chunk_bounds(group: Group) -> Array:
             bound = _chunk_bounds(group.rows(some), sizes_CR, ends_TP)
             least_N[some] = np.minimum(least_N[some], bound)
     return least_N
+
+
+def _bounds_of_kinds(group: Group, kinds: Kinds) -> Array:
+    """(N,): for each choice of sizes, which blocks lie on which rank is known. On the first rank and on that which has
+    most work, what does not fit is paid for at a price of a byte, at which every block follows the policy that is
+    cheapest for it (Lagrange; `planner.bounds.kinds`)."""
+    rows = ChunkRows.of(group)
+    stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
+    least_KN = np.stack([one.least_block_seconds for one in group.of_kinds])
+    least_N = np.full(len(rows), np.inf)
+    for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
+        blocks_RCK = kinds.in_sorts(sizes_S[:, None])[stage_of_RC]
+        work_RN = blocks_RCK.sum(axis=1) @ least_KN + group.fixed_seconds.T
+        longest_N = work_RN.max(axis=0)
+        for rank in sorted({0, int(work_RN.mean(axis=1).argmax())}):
+            paid_N = paid_seconds(group, blocks_RCK[rank], rank)
+            longest_N = np.maximum(longest_N, group.fixed_seconds[:, rank] + paid_N)
+        least_N = np.minimum(least_N, longest_N)
+    longest: Array = np.maximum(quick_chunk_bounds(rows), group.microbatches * least_N + rows.tail)
+    return longest
 
 
 def _may_fit(group: Group, sizes_CR: Ints) -> Bools:

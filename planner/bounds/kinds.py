@@ -111,6 +111,33 @@ def first_and_last(rows: ChunkRows, kinds: Kinds) -> tuple[Array, Array]:
     return np.where(fits_N, longest_N, np.inf), least(rows.blocks, fastest)
 
 
+def paid_seconds(group: Group, blocks_CK: Ints, rank: int) -> Array:
+    """(N,): least seconds of a microbatch in a rank's chunks of so many blocks of each kind; infinite where they do not
+    fit. A chunk's blocks are live as often as the chunk is."""
+    each = group.of_kinds
+    live_NC = group.live[:, rank].reshape(len(group.costs), -1)
+    kept = [np.where(group.allowed, one.costs.layer_activation, np.inf) for one in each]
+    static = sum(
+        (count * one.costs.layer_static for count, one in zip(blocks_CK.sum(axis=0), each, strict=True))
+    )
+    working_N = np.where(group.allowed, group.working[:, rank], np.inf).min(axis=-1)
+    room_N = group.free_bytes[:, rank] - working_N - static + TOLERANCE * group.costs.memory_limit
+    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
+    counted = [(chunk, kind) for chunk, kind in zip(*np.nonzero(blocks_CK), strict=True)]
+    longest_N, needed_N = np.zeros((2, len(group.costs)))
+    for chunk, kind in counted:
+        needed_N = needed_N + blocks_CK[chunk, kind] * live_NC[:, chunk] * kept[kind].min(axis=1)
+    for price_N in _prices(kept, [one.block_seconds for one in each]):
+        paid_N = -price_N * room_N
+        for chunk, kind in counted:
+            dear_NP = (price_N * live_NC[:, chunk])[:, None] * each[kind].costs.layer_activation
+            cheapest_N = np.where(group.allowed, each[kind].block_seconds + dear_NP, np.inf).min(axis=1)
+            paid_N = paid_N + blocks_CK[chunk, kind] * cheapest_N
+        longest_N = np.maximum(longest_N, paid_N)
+    found: Array = np.where(needed_N <= room_N, longest_N, np.inf)
+    return found
+
+
 def _lightest(blocks_N: Array | Ints, each_KN: Array, kinds: Kinds) -> Array:
     """(N,): what so many blocks have at least: those that have least, as many as there are of each kind."""
     order_KN = np.argsort(each_KN, axis=0, kind="stable")

@@ -76,8 +76,13 @@ class PricedRows:
         return tuple(replace(self, costs=own, num_layers=count, kinds=None) for own, count in each)
 
     def of_fullest(self, pp: Ints | int, value_of: Callable[[Self], Array]) -> Array:
-        """(N,): what the blocks of some rank have at least: of one kind its share, of several that of any kind."""
-        most: Array = np.max([-(-one.num_layers // pp) * value_of(one) for one in self.of_kinds], axis=0)
+        """(N,): what the blocks of some rank have at least: of one kind its share, of several that of any kind, or a
+        rank's share of all."""
+        each = [(one.num_layers, value_of(one)) for one in self.of_kinds]
+        shares = [-(-blocks // pp) * value for blocks, value in each]
+        if len(each) > 1:
+            shares.append(np.sum([blocks / pp * value for blocks, value in each], axis=0))
+        most: Array = np.max(shares, axis=0)
         return most
 
     @cached_property

@@ -87,10 +87,8 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
-    return Words(
-        f"{what} `{model.name}`",
-        "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it",
-    )
+    rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
+    return Words(f"{what} `{model.name}`", "" if model.recurrence else rest)
 
 
 @rule_when(

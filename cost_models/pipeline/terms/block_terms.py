@@ -129,7 +129,9 @@ def launch_seconds(pieces: Pieces) -> Array:
     split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
     sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
     split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
-    seconds: Array = profile.host_layer_seconds + split
+    model = pieces.question.model
+    halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
+    seconds: Array = halves * (profile.host_layer_seconds + split)
     return seconds + _expert_launch_seconds(pieces, seconds)
 
 

@@ -8,6 +8,7 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
+from cost_models.compute.scan import state_elements
 from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
@@ -16,6 +17,7 @@ from cost_models.operators.tuning import job_operators
 from cost_models.pipeline.terms.sizes import Sizes
 from cost_models.question import Question
 from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
+from cost_models.specs.transformer import TransformerSpec
 
 
 def working_bytes(sizes: Sizes) -> Array:
@@ -34,8 +36,9 @@ def working_bytes(sizes: Sizes) -> Array:
     states, experts, counts = sizes.states, sizes.experts, sizes.counts
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
-    inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))
-    matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
+    width, scanned = _inner_widths(model)
+    inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
+    matrix = model.hidden_size * width / columns.tp
     if model.moe_share:
         copies = tokens_on_rank(question, columns, "copies") * model.hidden_size
         routed = tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size
@@ -68,6 +71,16 @@ def working_bytes(sizes: Sizes) -> Array:
     return np.maximum(during, after)
 
 
+def _inner_widths(model: TransformerSpec) -> tuple[float, float]:
+    """Numbers of a token inside a block without experts: at most those that a product returns, and those of a scan's
+    states and their gradients in fp32 with what it returns."""
+    mixer = model.recurrence
+    dense = model.ffn_hidden_size if model.feed_forward_share else model.query_size
+    if mixer is None or not model.mixer_share("recurrence", "both"):
+        return dense, 0.0
+    return max(dense, mixer.input_size), mixer.mixed_size + 4 * state_elements(mixer)
+
+
 def _widened(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the largest matrix that is made wide for a product, those of a rank's experts in one kernel
     together; nothing where frozen matrices are kept as wide. Gradients of adapters are too small to tell."""
@@ -93,7 +106,7 @@ def _around_scores(sizes: Sizes) -> Array:
     question, columns = sizes.question, sizes.columns
     model, training = question.model, question.training
     tensors = _SCORES_IN_FLIGHT.get(question.stack.attention, 0.0)
-    if not tensors:
+    if not (tensors and model.attention_share):
         return np.zeros((len(columns), 1))
     each = training.element_bytes * model.num_heads * training.sequence_length
     scores = tensors * each * tokens_on_rank(question, columns, "split")

@@ -1,8 +1,9 @@
-"""Parts of a transformer's blocks that are not plain: latent attention, rotary positions, groups of experts."""
+"""Parts of a transformer's blocks that are not plain: latent attention, recurrences, rotary positions, groups."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -26,6 +27,92 @@ class LatentAttention(Spec):
     """Part of `head_dim` that carries rotary positions; all heads share one such key."""
     value_dim: PositiveInt
     """Width of a value head."""
+
+
+RecurrenceKind = Literal["mamba2", "gated-delta", "kimi-delta", "lightning"]
+
+
+class Recurrence(Spec):
+    """A mixer of tokens whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token, where
+    attention keeps the keys and values of all of them."""
+
+    kind: RecurrenceKind
+    """How a token changes the state: it decays and a product of key and value is added (mamba2: Dao and Gu 2024, arXiv
+    2405.21060; lightning, by fixed decays: Qin et al. 2024, arXiv 2401.04658), or what the state says of the key is
+    replaced (gated-delta: Yang et al. 2024, arXiv 2412.06464; kimi-delta, where each number of a key decays by its own
+    rate: Kimi team 2025, arXiv 2510.26692)."""
+    heads: PositiveInt
+    """Heads with a state each."""
+    head_dim: PositiveInt
+    """Width of a head's values."""
+    groups: PositiveInt
+    """Heads of keys and queries (mamba2: of B and C), each shared by as many heads. Default: `heads`."""
+    state_dim: PositiveInt
+    """Width of a key and of a query."""
+    conv_width: Annotated[int, Field(ge=0, le=1024)] = 4
+    """Tokens that the short convolution over queries, keys and values reaches; 0: there is none."""
+    conv_bias: bool = False
+    """Whether that convolution has biases."""
+    bias: bool = False
+    """Whether the projections into and out of the mixer have biases."""
+    output_norm: bool = True
+    """Whether what the heads return is normed before it is gated."""
+    gate_rank: PositiveInt | None = None
+    """Width of the latents that the output's gates, and the decays of keys, are made from; None: made without."""
+    chunk: PositiveInt = 64
+    """Tokens that kernels work on at once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, data: Any) -> Any:
+        return {"groups": data["heads"], **data} if isinstance(data, dict) and "heads" in data else data
+
+    @model_validator(mode="after")
+    def _shared_evenly(self) -> Recurrence:
+        if self.heads % self.groups:
+            raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
+        return self
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return {
+            "mamba2": "state spaces (Mamba-2)",
+            "gated-delta": "gated delta nets",
+            "kimi-delta": "Kimi delta attention",
+            "lightning": "lightning attention",
+        }[self.kind]
+
+    @property
+    def delta(self) -> bool:
+        """Whether what the state says of a key is replaced."""
+        return self.kind in ("gated-delta", "kimi-delta")
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys together."""
+        return self.groups * self.state_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all values together, and of what the heads return."""
+        return self.heads * self.head_dim
+
+    @property
+    def mixed_size(self) -> int:
+        """Width of queries, keys and values together."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def head_numbers(self) -> int:
+        """Numbers that a head has of each token besides: a step size, or a decay and a strength."""
+        return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1, "lightning": 0}[self.kind]
+
+    @property
+    def input_size(self) -> int:
+        """Width of what the mixer makes of the residual stream: that, the output's gate, and those numbers."""
+        gate = 0 if self.gate_rank else self.value_size
+        return self.mixed_size + gate + self.heads * self.head_numbers
 
 
 class RotaryScaling(Spec):
@@ -73,3 +160,11 @@ class ExpertGroups(Spec):
     """Groups that a token's experts may come from."""
     scored_by: Literal["best", "two best"] = "best"
     """Score of a group: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+
+
+def share_of(pattern: Sequence[bool], layers: int) -> float:
+    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: 1."""
+    if not pattern:
+        return 1.0
+    rounds, rest = divmod(layers, len(pattern))
+    return (rounds * sum(pattern) + sum(pattern[:rest])) / layers

@@ -1,7 +1,8 @@
 """Kinds of blocks: which blocks of a model are alike, and the model as if every block were of one kind.
 
-Blocks differ in their feed-forward (dense or a mixture of experts), in their window of attention and in whether they
-turn positions. Costs are computed for a model whose blocks are all of one kind, and summed over the blocks of a stage.
+Blocks differ in what mixes their tokens, in their feed-forward (dense, a mixture of experts or none), in their window
+of attention and in whether they turn positions. Costs are computed for a model whose blocks are all of one kind, and
+summed over the blocks of a stage.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from cost_models.arrays import Array, Ints
+from cost_models.specs.model.transformer_shape import Mixer
 from cost_models.specs.transformer import TransformerSpec
 
+_Kind = tuple[Mixer, bool, bool, bool]
+"""What mixes tokens, whether there are experts, a window, and rotary positions."""
 _CACHED = 64
 """Models whose kinds are kept."""
 
@@ -90,13 +94,14 @@ class Kinds:
         return total
 
     def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
-        """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share;
-        no more than so many mean blocks, as which some layouts price them."""
-        even: Array = -(-len(self.of_block) // ranks) * self.mean(each)
+        """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share,
+        or a rank's share of all; no more than so many mean blocks, as which some layouts price them."""
+        mean, blocks = self.mean(each), len(self.of_block)
+        even: Array = -(-blocks // ranks) * mean
         if len(each) == 1:
             return even
         most = [-(-count // ranks) * value for count, value in zip(self.counts, each, strict=True)]
-        least: Array = np.minimum(even, np.max(most, axis=0))
+        least: Array = np.minimum(even, np.max([*most, blocks / ranks * mean], axis=0))
         return least
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
@@ -123,25 +128,30 @@ def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple
     """Which block is of which kind for sequences of a length, and the model as if all blocks were of each kind."""
     turned = model.rotary.pattern if model.rotary else ()
 
-    def alike(layer: int) -> tuple[bool, bool, bool]:
-        window = model.window_of(layer)
-        windowed = window is not None and window < sequence_length
-        return model.is_mixture(layer), windowed, not turned or turned[layer % len(turned)]
+    def alike(layer: int) -> _Kind:
+        window, mixer = model.window_of(layer), model.mixer_of(layer)
+        attends = mixer in ("attention", "both")
+        windowed = attends and window is not None and window < sequence_length
+        turns = not (attends and turned) or turned[layer % len(turned)]
+        return mixer, model.is_mixture(layer), windowed, turns
 
-    numbers: dict[tuple[bool, bool, bool], int] = {}
+    numbers: dict[_Kind, int] = {}
     of_block = tuple(numbers.setdefault(alike(layer), len(numbers)) for layer in range(model.num_layers))
     if len(numbers) == 1:
         return Kinds(of_block), (model,)
     return Kinds(of_block), tuple(_only(model, *kind) for kind in numbers)
 
 
-def _only(model: TransformerSpec, mixture: bool, windowed: bool, turned: bool) -> TransformerSpec:
+def _only(
+    model: TransformerSpec, mixer: Mixer, mixture: bool, windowed: bool, turned: bool
+) -> TransformerSpec:
     """The model with blocks of one kind; of a mixture the MLP that every token passes through is the shared one."""
     changed: dict[str, Any] = {
         "num_moe_layers": model.num_layers if mixture else 0,
         "moe_layers": (),
         "attention_window": model.attention_window if windowed else None,
         "window_pattern": (),
+        "mixers": (mixer,) if model.mixers else (),
     }
     if mixture and model.num_moe_layers < model.num_layers:
         changed["ffn_hidden_size"] = model.shared_expert_ffn_hidden_size

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
-from cost_models.specs.model.blocks import LISTED, ExpertGroups, LatentAttention, Rotary, Scale
+from cost_models.specs.model import blocks
+from cost_models.specs.model.blocks import LISTED, ExpertGroups, LatentAttention, Recurrence, Rotary, Scale
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -16,6 +16,7 @@ NormPlacement = Literal["before", "after", "around"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
 RouterScores = Literal["softmax", "sigmoid"]
 WindowKind = Literal["sliding", "chunked"]
+Mixer = Literal["attention", "recurrence", "both", "none"]
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
@@ -98,6 +99,15 @@ class TransformerShape(Spec):
     """Which tokens a window has: the last ones (sliding), or those of the query's own chunk (chunked; Llama 4)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
+    attention_gate: bool = False
+    """Whether each number that attention returns is multiplied by a gate of its own (Qwen3-Next)."""
+    recurrence: Recurrence | None = None
+    """The mixer of blocks that `mixers` names; None: all have attention."""
+    mixers: Annotated[tuple[Mixer, ...], LISTED] = ()
+    """What mixes tokens in which blocks, from the first on and repeated, as [recurrence, attention]; both: side by
+    side on one input (Falcon-H1). Default: the recurrence where there is one, else attention."""
+    separate_halves: bool = False
+    """Whether a block is one half alone: its mixer, or where that is none its MLP or mixture (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
@@ -159,6 +169,8 @@ class TransformerShape(Spec):
         else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
             for name in DERIVED_FIELDS:
                 filled.setdefault(name, 1)
+        if filled.get("recurrence") is not None:
+            filled["mixers"] = filled.get("mixers") or ("recurrence",)
         if "attention_bias" in filled:
             filled.setdefault("attention_output_bias", filled["attention_bias"])
         return filled
@@ -166,9 +178,16 @@ class TransformerShape(Spec):
     @property
     def untrained(self) -> tuple[str, ...]:
         """What the model computes that the executor's blocks do not, a few words each."""
+        return self.left_out + self.priced_alone
+
+    @property
+    def priced_alone(self) -> tuple[str, ...]:
+        """The part of that which prices count."""
         sinks = ("attention sinks",) if self.attention_sinks else ()
         further = ("prediction of further tokens",) if self.further_tokens else ()
-        return (*self.left_out, *sinks, *further)
+        states = (self.recurrence.called,) if self.recurrence else ()
+        gates = ("gates on attention",) * self.attention_gate + ("blocks of one half",) * self.separate_halves
+        return (*sinks, *further, *states, *gates)
 
     @property
     def query_size(self) -> int:
@@ -191,7 +210,9 @@ class TransformerShape(Spec):
         if self.positions != "rotary":
             return 0.0
         rotary = self.rotary or Rotary()
-        return (rotary.dim or self.head_dim) / self.head_dim * _share(rotary.pattern, self.num_layers)
+        return (
+            (rotary.dim or self.head_dim) / self.head_dim * blocks.share_of(rotary.pattern, self.num_layers)
+        )
 
     def window_of(self, layer: int) -> int | None:
         """The window of a block, counted from 0; None: it attends to all tokens."""
@@ -221,7 +242,30 @@ class TransformerShape(Spec):
         """Share of the blocks that have a window."""
         if self.attention_window is None:
             return 0.0
-        return _share([kind == "window" for kind in self.window_pattern], self.num_layers)
+        return blocks.share_of([kind == "window" for kind in self.window_pattern], self.num_layers)
+
+    def mixer_of(self, layer: int) -> Mixer:
+        """What mixes tokens in a block, counted from 0."""
+        return self.mixers[layer % len(self.mixers)] if self.mixers else "attention"
+
+    def mixer_share(self, *mixers: Mixer) -> float:
+        """Share of the blocks that mix tokens in one of these ways."""
+        return blocks.share_of([one in mixers for one in self.mixers or ("attention",)], self.num_layers)
+
+    @property
+    def attention_share(self) -> float:
+        """Share of the blocks that have attention."""
+        return self.mixer_share("attention", "both")
+
+    @property
+    def feed_forward_share(self) -> float:
+        """Share of the blocks that have an MLP or a mixture."""
+        return self.mixer_share("none") if self.separate_halves else 1.0
+
+    @property
+    def dense_share(self) -> float:
+        """Share of the blocks that have an MLP and no experts."""
+        return max(0.0, self.feed_forward_share - self.moe_share)
 
     @property
     def value_size(self) -> int:
@@ -246,17 +290,11 @@ class TransformerShape(Spec):
         """Whether a block, counted from 0, is MoE."""
         if self.moe_layers:
             return layer in self.moe_layers
+        if self.separate_halves and self.mixer_of(layer) != "none":
+            return False
         return layer >= self.num_layers - self.num_moe_layers and self.has_experts
 
     @property
     def has_experts(self) -> bool:
         """Whether the model is MoE."""
         return self.num_experts > 0
-
-
-def _share(pattern: Sequence[bool], layers: int) -> float:
-    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: 1."""
-    if not pattern:
-        return 1.0
-    rounds, rest = divmod(layers, len(pattern))
-    return (rounds * sum(pattern) + sum(pattern[:rest])) / layers

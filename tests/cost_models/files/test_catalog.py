@@ -19,7 +19,7 @@ def test_every_model_loads_and_says_where_its_shape_was_read(name: str) -> None:
     model = catalog.load_model(name)
     assert model.name == name
     assert model.source
-    assert model.norm == ("rmsnorm" if model.gated_mlp else "layernorm")
+    assert model.norm == ("rmsnorm" if model.gated_mlp or model.recurrence else "layernorm")
 
 
 @pytest.mark.parametrize("name", catalog.names("gpus"))
@@ -137,6 +137,9 @@ MIXTURES = {
     "glm-4.5": (352_797_814_784, 32.0 + 0.776, 0.9),
     "glm-4.5-air": (106_852_245_504, 12.0 + 0.621, 0.9),
     "kimi-k2": (1_026_408_209_408, 32.6, 0.3),
+    # as `transformers` builds them
+    "qwen3-next-80b": (79_674_391_296, 3.9, 0.1),
+    "nemotron3-nano": (31_577_937_344, 3.6, 0.05),
 }
 
 

@@ -140,8 +140,11 @@ def test_what_blocks_here_do_not_compute_is_left_out_and_said(
     loaded = load(tmp_path, config)
     assert loaded.spec.left_out == left_out
     said = [one for one in loaded.assumptions if "`run` refuses" in one]
-    every = ", ".join(loaded.spec.untrained)
-    assert said == ([f"a model without {every}, for prices; `run` refuses it"] if left_out else [])
+    without, priced = (", ".join(one) for one in (left_out, loaded.spec.priced_alone))
+    assert said == [
+        *([f"a model without {without}, for prices; `run` refuses it"] if without else []),
+        *([f"`run` refuses its {priced}, which prices know"] if priced else []),
+    ]
 
 
 @pytest.mark.parametrize(

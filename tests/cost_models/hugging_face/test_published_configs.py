@@ -15,6 +15,12 @@ from cost_models.operators.parameters import total_parameters
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((FOLDER / "published.json").read_text("utf-8"))
+DELTA = {
+    "num_experts": 8,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "num_experts_per_tok": 2,
+}
 with (FOLDER / "published.csv").open(encoding="utf-8") as _file:
     COUNTED = {row["model"]: int(row["parameters"]) for row in csv.DictReader(_file)}
 
@@ -70,7 +76,10 @@ def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
         ({"model_type": "jamba"}, "state spaces in seven of eight blocks, which has no price here"),
         ({"model_type": "lfm2"}, "short convolutions in most of its blocks"),
         ({"model_type": "gemma3n"}, "embeddings of their own in every block"),
-        ({"model_type": "minimax"}, "linear attention"),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["ring_attention"] * 36} | DELTA,
+            "blocks of `ring_attention`",
+        ),
     ],
 )
 def test_blocks_without_a_price_are_refused_with_what_they_are(

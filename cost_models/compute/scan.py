@@ -1,0 +1,99 @@
+"""Seconds of the kernels that update and read the states of a recurrence, chunk by chunk.
+
+A sequence is cut into chunks of C tokens. Inside a chunk tokens meet as in attention, between chunks states are handed
+on, all in matrix products (Dao and Gu 2024, arXiv 2405.21060, section 6; Yang et al. 2024, arXiv 2412.06464, section
+3.3). Products forward of a token, for G groups of keys of N numbers and H heads of P values:
+
+    decays  2·H·N·P with the states, C·(G·N + H·P) inside a chunk
+    delta   3·H·N·P with the states, C·H·(3·N + 2·P) inside a chunk
+
+Backward each runs twice, and those forward once more, as states are not kept. Seconds are the larger of FLOPs at the
+share of peak that the attention kernel reaches, which has as short products, and of bytes, pass by pass as kernels read
+and write (`_PASSES`); each kernel takes its start-up at least. Left out: the inverse of a chunk's triangle (C²/3 a head
+and token), and that one kernel's bytes do not hide behind another's products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.columns import LayoutColumns
+from cost_models.compute.device import Device
+from cost_models.operators.on_rank import tokens_on_rank
+from cost_models.operators.recurrence import state_products
+from cost_models.question import Question
+from cost_models.specs.model.blocks import Recurrence
+
+_BACKWARD_PRODUCTS = 3.0
+_FP32 = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Of one pass over a block: how often kernels read or write tensors of each size, and how many there are."""
+
+    values: float
+    """H·P numbers of a token."""
+    keys: float
+    """G·N numbers."""
+    head_keys: float
+    """H·N numbers."""
+    states: float
+    """H·N·P numbers of a chunk."""
+    squares: float
+    """A row of C numbers in fp32 a head, or a group where states decay."""
+    kernels: float
+
+
+_PASSES = {
+    "decays": (_Passes(3, 4, 0, 4, 2, 5), _Passes(9, 13, 0, 10, 6, 12)),
+    "delta": (_Passes(6, 9, 2, 2, 4, 8), _Passes(15, 18, 5, 4, 2, 12)),
+}
+"""Forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
+ops/triton/ssd_combined.py, whose states are in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the norms of
+queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, whose states are in 16 bits)."""
+
+
+def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """(N,) seconds forward and backward of one block and microbatch, the mean over blocks with states and without."""
+    mixer, none = question.model.recurrence, np.zeros(len(columns))
+    share = question.model.mixer_share("recurrence", "both")
+    if mixer is None or not share:
+        return none, none
+    tokens = tokens_on_rank(question, columns, "split")
+    flops = tokens * scan_flops(mixer)
+    seconds = []
+    rates = (device.attention.forward, device.attention.backward / _BACKWARD_PRODUCTS)
+    for passes, rate in zip(_PASSES["delta" if mixer.delta else "decays"], rates, strict=True):
+        moved = tokens * _bytes(mixer, passes, question.training.element_bytes)
+        roof = np.maximum(flops / (device.peak * rate), moved / device.memory_rate)
+        seconds.append(share * np.maximum(roof, passes.kernels * device.profile.kernel_seconds))
+    return seconds[0], seconds[1]
+
+
+def scan_flops(mixer: Recurrence) -> float:
+    """FLOPs of a token forward that kernels execute, over all heads."""
+    states = state_products(mixer) * mixer.value_size * mixer.state_dim
+    inside = mixer.key_size + mixer.value_size
+    if mixer.delta:
+        inside = mixer.heads * (3 * mixer.state_dim + 2 * mixer.head_dim)
+    return 2.0 * (states + mixer.chunk * inside)
+
+
+def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
+    """That a token's part of a block moves."""
+    rows = passes.values * mixer.value_size + passes.keys * mixer.key_size
+    rows += passes.head_keys * mixer.heads * mixer.state_dim
+    return (
+        element * rows
+        + (element if mixer.delta else _FP32) * passes.states * state_elements(mixer)
+        + _FP32 * passes.squares * mixer.chunk * (mixer.heads if mixer.delta else mixer.groups)
+    )
+
+
+def state_elements(mixer: Recurrence) -> float:
+    """Numbers of all heads' states that a token of a chunk stands for, where each chunk's are written."""
+    return mixer.value_size * mixer.state_dim / mixer.chunk

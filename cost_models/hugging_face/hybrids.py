@@ -1,0 +1,154 @@
+"""What hybrids say in terms of their own: which block mixes tokens by attention, by a recurrence or not at all.
+
+Read from the configuration and modelling files of `transformers` 5.24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cost_models.base import MAX_LAYERS
+from cost_models.hugging_face.mixtures import after_the_first, blocks, mixtures, routing
+from cost_models.hugging_face.windows import Config, Derived, shortest_round, whole_number
+
+_MIXERS = {
+    "linear_attention": "recurrence",
+    "mamba": "recurrence",
+    "M": "recurrence",
+    "full_attention": "attention",
+    "attention": "attention",
+    "*": "attention",
+    "mlp": "none",
+    "-": "none",
+    "moe": "none",
+    "E": "none",
+}
+"""Word of a config, or letter of a `hybrid_override_pattern`, for a block → what mixes its tokens."""
+_EXPERTS = ("moe", "E")
+_LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+
+
+def listed(config: Config) -> tuple[str, list[str]]:
+    """The key that names blocks one by one, and its words; none where there is no such key."""
+    for key in _LISTS:
+        value = config.get(key)
+        if isinstance(value, str | list) and value:
+            return key, [str(word) for word in value][: MAX_LAYERS + 1]
+    return _LISTS[0], []
+
+
+def hybrid_refusal(config: Config) -> str | None:
+    """The reason why a config's list of blocks cannot be represented; None where it can."""
+    key, words = listed(config)
+    unknown = next((word for word in words if word not in _MIXERS), None)
+    return None if unknown is None else f"it has blocks of `{unknown[:60]}` (`{key}`)"
+
+
+def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
+    """The field `mixers`: of a list of blocks, else every so many-th block attends (`full_attention_interval`), or
+    those that the key `attention_at` numbers."""
+    key, words = listed(config)
+    kinds = [_MIXERS[word] for word in words]
+    if not kinds and attention_at:
+        key, found = attention_at, config.get(attention_at) or []
+        kinds = ["attention" if layer in found else "recurrence" for layer in range(blocks(config))]
+    if not kinds:
+        key = "full_attention_interval"
+        every = min(max(1, whole_number(config, key, full_every)), MAX_LAYERS)
+        kinds = ["recurrence"] * (every - 1) + ["attention"]
+    return {"mixers": (key, shortest_round(kinds))}
+
+
+def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[Any]) -> Derived:
+    """The field `recurrence`: each of its fields by the config's key and its value where that is absent.
+
+    A width of heads that is not said is that of all of them, `width` or `mamba_expand` times the model's, shared out.
+    """
+    found = {name: _or(config.get(key), default) for name, (key, default) in keys.items()}
+    heads = found["heads"]
+    if found.get("head_dim") in (None, "auto") and isinstance(heads, int) and heads > 0:
+        whole = whole_number(config, width, 0) if width else 0
+        if not whole:
+            whole = whole_number(config, "mamba_expand", 2) * whole_number(config, "hidden_size", 0)
+        found["head_dim"] = whole // heads
+    if kind == "lightning":
+        found |= {"state_dim": found["head_dim"], "conv_width": 0}
+    return {"recurrence": (str(keys["heads"][0]), {"kind": kind, **found})}
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _nemotron_h(config: Config) -> Derived:
+    """Nemotron-H: every block is one half; experts have no gates."""
+    key, words = listed(config)
+    found: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
+    experts = [layer for layer, word in enumerate(words) if word in _EXPERTS]
+    if not experts:
+        return found
+    width = "moe_shared_expert_intermediate_size"
+    shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
+    named = after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
+    named |= {field: (of, config.get(of)) for field, of in _EXPERT_SIZES.items()}
+    named["moe_layers"] = (key, experts)
+    return {**found, **named, "shared_expert_ffn_hidden_size": (width, shared)}
+
+
+_EXPERT_SIZES = {
+    "num_experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "moe_ffn_hidden_size": "moe_intermediate_size",
+}
+
+
+def nemotron_refusal(config: Config) -> str | None:
+    if config.get("moe_latent_size"):
+        return "its experts work on latents (`moe_latent_size`)"
+    if config.get("num_nextn_predict_layers"):
+        return "blocks of its own predict further tokens (`num_nextn_predict_layers`)"
+    return hybrid_refusal(config)
+
+
+def _kimi(config: Config) -> Derived:
+    """Kimi Linear: its checkpoints number attention's blocks from 1 in `linear_attn_config`."""
+    inside = config.get("linear_attn_config")
+    inside = inside if isinstance(inside, dict) else {}
+    rank = inside.get("head_dim", config.get("linear_head_dim", 128))
+    heads = inside.get("num_heads", config.get("linear_num_heads", 32))
+    width = inside.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
+    shape = {"heads": heads, "head_dim": rank, "state_dim": rank, "conv_width": width, "gate_rank": rank}
+    full = inside.get("full_attn_layers")
+    found = mixers(config, full_every=4)
+    if isinstance(full, list):
+        kinds = ["attention" if layer + 1 in full else "recurrence" for layer in range(blocks(config))]
+        found = {"mixers": ("linear_attn_config", shortest_round(kinds))}
+    return {**found, "recurrence": ("linear_attn_config", {"kind": "kimi-delta", **shape})}
+
+
+def _granite_hybrid(config: Config) -> Derived:
+    """Granite 4: without routed experts the shared ones are the MLP."""
+    width = "shared_intermediate_size"
+    shared, experts = config.get(width, 1024), config.get("num_local_experts", 8)
+    turns = config.get("position_embedding_type") == "rope"
+    found: Derived = {"positions": ("position_embedding_type", "rotary" if turns else "none")}
+    if not experts:
+        return found | {"ffn_hidden_size": (width, shared)}
+    return {
+        **found,
+        **routing(config, normalized=True),
+        "num_experts": ("num_local_experts", experts),
+        "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2)),
+        "shared_expert_ffn_hidden_size": (width, shared),
+    }
+
+
+DERIVATIONS: Mapping[str, Callable[..., Derived]] = {
+    "mixers": mixers,
+    "recurrence": recurrence,
+    "nemotron_h": _nemotron_h,
+    "kimi": _kimi,
+    "granite_hybrid": _granite_hybrid,
+}
+"""Name in the table → function."""

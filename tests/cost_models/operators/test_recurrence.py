@@ -1,0 +1,179 @@
+"""Blocks whose heads carry states: parameters by hand, FLOPs as torch counts them, shares of ranks, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
+from cost_models.compute.device import device_of
+from cost_models.compute.scan import scan_flops, scan_seconds
+from cost_models.defaults import complete_question
+from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.operators.block import block_operators
+from cost_models.operators.flops import causal_flops, forward_flops, model_flops
+from cost_models.operators.parameters import parameters, total_parameters
+from cost_models.question import Question
+from cost_models.specs.model.blocks import Recurrence
+from cost_models.specs.model.kinds import kinds_of
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.rules.legality import check
+from planner.space.gpu_counts import resized
+
+LENGTH = 64
+MAMBA = Recurrence(kind="mamba2", heads=8, head_dim=16, groups=2, state_dim=32, chunk=16)
+DELTA = Recurrence(kind="gated-delta", heads=4, head_dim=16, groups=2, state_dim=32, chunk=16)
+
+
+def asked(name: str, *, stack: str = "megatron-core", gpus: int = 64, sequence: int = 4096) -> Question:
+    training = TrainingSpec(global_batch=512, sequence_length=sequence)
+    cluster = catalog.load_cluster("dgx-h100")
+    return resized(complete_question(catalog.load_model(name), cluster, training, stack=stack), gpus)
+
+
+def test_a_block_of_nemotron_h_by_hand() -> None:
+    """h = 4096, 128 heads of 64, 8 groups of 128: inputs 2 x 8192 + 2 x 1024 + 128 = 18,560 wide, convolution of 4 taps
+    and a bias over 10,240, three numbers a head, 8,192 gains, outputs 8192 x 4096; one norm."""
+    mamba, mlp, attention = kinds_of(catalog.load_model("nemotron-h-8b"), 8192)[1]
+    ends = 2 * 131072 * 4096 + 4096
+    counts = [(total_parameters(one) - ends) // 52 for one in (mamba, mlp, attention)]
+    assert counts[0] == 4096 * 18560 + 5 * 10240 + 3 * 128 + 8192 + 8192 * 4096 + 4096
+    assert counts[1:] == [2 * 4096 * 21504 + 4096, 4096 * (2 * 4096 + 2 * 1024) + 4096]
+
+
+def test_a_gated_delta_net_by_hand() -> None:
+    """h = 2048, 32 value heads and 16 key heads of 128; the attention beside it makes a gate for every query."""
+    operators = {
+        one.name: sum(one.weights.values()) for one in block_operators(catalog.load_model("qwen3-next-80b"))
+    }
+    assert operators["state inputs"] == 2048 * (2 * 2048 + 2 * 4096 + 2 * 32)
+    assert operators["short convolution"] == 4 * (2 * 2048 + 4096)
+    assert (operators["state scan"], operators["gated norm"]) == (2 * 32, 128)
+    assert operators["queries, keys, values"] == 2048 * (2 * 4096 + 2 * 512)
+
+
+@pytest.mark.parametrize("mixer", [MAMBA, DELTA])
+def test_states_token_by_token_take_the_flops_that_mfu_counts(mixer: Recurrence) -> None:
+    state = torch.zeros(mixer.heads, mixer.state_dim, mixer.head_dim, device="meta")
+    key, value = (
+        torch.zeros(mixer.heads, 1, width, device="meta") for width in (mixer.state_dim, mixer.head_dim)
+    )
+    with FlopCounterMode(display=False) as counted:
+        if mixer.delta:
+            value = value - torch.bmm(key, state)
+        state = state + torch.bmm(key.transpose(1, 2), value)
+        torch.bmm(key, state)
+    (scan,) = [one for one in block_operators(model_with(mixer)) if one.kind == "scan"]
+    assert scan.flops == counted.get_total_flops()
+
+
+def model_with(mixer: Recurrence, **more: Any) -> TransformerSpec:
+    fields = {"num_layers": 4, "hidden_size": 128, "num_heads": 4, "vocab_size": 1000}
+    return TransformerSpec(**fields, recurrence=mixer, **more)
+
+
+@pytest.mark.parametrize("mixer", [MAMBA, DELTA])
+def test_a_scan_chunk_by_chunk_executes_what_is_priced(mixer: Recurrence) -> None:
+    """Products of every chunk, all of it: kernels may leave out what the causal mask hides."""
+    chunks, c = LENGTH // mixer.chunk, mixer.chunk
+    delta = mixer.delta
+    shared = mixer.heads if delta else mixer.groups
+
+    def rows(heads: int, width: int) -> torch.Tensor:
+        return torch.zeros(heads * chunks, c, width, device="meta")
+
+    keys, values = rows(mixer.heads, mixer.state_dim), rows(mixer.heads, mixer.head_dim)
+    with FlopCounterMode(display=False) as counted:
+        scores = torch.bmm(rows(shared, mixer.state_dim), rows(shared, mixer.state_dim).transpose(1, 2))
+        mixed = rows(mixer.heads, c) if scores.shape[0] != keys.shape[0] else scores
+        states = torch.bmm(keys.transpose(1, 2), values)
+        if delta:
+            inverse = torch.bmm(keys, keys.transpose(1, 2))
+            values, decayed = torch.bmm(inverse, values), torch.bmm(inverse, keys)
+            values = values - torch.bmm(decayed, states)
+        torch.bmm(mixed, values) + torch.bmm(keys, states)
+    assert scan_flops(mixer) * LENGTH == counted.get_total_flops()
+
+
+def test_flops_and_parameters_are_sums_over_kinds() -> None:
+    for name in ("qwen3-next-80b", "nemotron3-nano"):
+        model = catalog.load_model(name)
+        kinds, each = kinds_of(model, 4096)
+        blocks = [forward_flops(one, 4096).block for one in each]
+        assert forward_flops(model, 4096).block * model.num_layers == pytest.approx(
+            sum(count * value for count, value in zip(kinds.counts, blocks, strict=True))
+        )
+        weights = [parameters(one, np.array([2])) for one in each]
+        assert parameters(model, np.array([2])).block[0] * model.num_layers == pytest.approx(
+            sum(count * one.block[0] for count, one in zip(kinds.counts, weights, strict=True))
+        )
+        training = TrainingSpec(global_batch=8, sequence_length=4096)
+        assert causal_flops(model, training) < model_flops(model, training)
+
+
+def test_a_token_passes_through_three_billion_of_nemotron_nano() -> None:
+    """3.2 billion active, 3.6 with embeddings, of 31.6 (NVIDIA Nemotron 3 Nano technical report, table 1)."""
+    model = catalog.load_model("nemotron3-nano")
+    experts = 23 * 128 * 2 * 2688 * 1856
+    assert total_parameters(model) / 1e9 == pytest.approx(31.6, abs=0.05)
+    active = total_parameters(model) - experts * (1 - 6 / 128)
+    assert active / 1e9 == pytest.approx(3.6, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [
+        ("tp16 dp4 mbs1", "`tp16` splits 8 groups of heads with states"),
+        ("tp8 cp32 mbs1", "tp8 x cp32 ranks share 128 heads of its state spaces"),
+    ],
+)
+def test_degrees_that_split_no_heads_are_refused(layout: str, told: str) -> None:
+    question = asked("nemotron-h-8b", gpus=256 if "cp" in layout else 64, sequence=8192)
+    assert any(told in words.what for words in check(question, parse_layout(layout)))
+
+
+def test_torch_splits_no_scan_over_context_ranks() -> None:
+    question = asked("nemotron-h-8b", stack="torchtitan", sequence=8192)
+    told = [words.what for words in check(question, parse_layout("cp2 dp32 mbs1"))]
+    assert any("splits attention alone over ranks" in one for one in told)
+    assert not check(asked("nemotron-h-8b", sequence=8192), parse_layout("tp2 cp2 dp16 mbs1 sp"))
+
+
+def test_a_scan_costs_as_much_a_token_at_any_length_and_its_heads_are_shared() -> None:
+    def seconds(layout: str, length: int) -> float:
+        question = asked("nemotron-h-8b", sequence=length)
+        columns = LayoutColumns.of([parse_layout(layout)])
+        return float(np.sum(scan_seconds(question, columns, device_of(question))))
+
+    once = seconds("tp1 dp64 mbs1", 8192)
+    assert seconds("tp1 dp64 mbs1", 32768) == pytest.approx(4 * once)
+    assert [seconds("tp4 dp16 mbs1", 8192), seconds("tp1 cp4 dp16 mbs1", 8192)] == pytest.approx(
+        [once / 4] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"mixers": ("recurrence",)}, "mixers names a recurrence, and recurrence says none"),
+        ({"recurrence": MAMBA, "mixers": ("attention",)}, "recurrence is for blocks that mixers names"),
+        ({"recurrence": MAMBA, "mixers": ("recurrence", "none")}, "needs separate_halves"),
+        ({"recurrence": MAMBA, "parallel_block": True}, "a parallel_block has attention"),
+        ({"recurrence": MAMBA, "mixers": ("recurrence",) * 5}, "mixers names 5 blocks, and num_layers is 4"),
+    ],
+)
+def test_contradictions_are_named(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        TransformerSpec(num_layers=4, hidden_size=128, num_heads=4, vocab_size=1000, **fields)
+
+
+def test_heads_share_groups_evenly() -> None:
+    with pytest.raises(InputError, match="heads 8 is not a multiple of groups 3"):
+        Recurrence(kind="mamba2", heads=8, head_dim=16, groups=3, state_dim=32)
