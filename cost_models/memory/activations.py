@@ -217,9 +217,9 @@ def _came_back(question: Question, routing: Operator) -> Amount:
 
 
 def _turned(question: Question, rotary: Operator) -> Amount:
-    """Cosines and sines, where they were gathered for every head."""
-    tables = 2 * question.stack.keeps_rotary_tables
-    return {rotary.reads.place: question.training.element_bytes * tables * rotary.reads.width}
+    """Cosines and sines of every token, where they were gathered; all heads read the same."""
+    model, tables = question.model, 2 * question.stack.keeps_rotary_tables
+    return {"whole": question.training.element_bytes * tables * model.turned_share * model.head_dim}
 
 
 def _masked(question: Question, dropout: Operator) -> Amount:

@@ -100,12 +100,13 @@ def nanotron(
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Written out, in 16 bits."""
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * weight
+    """Written out as LLaMA's, in fp32 and back."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * weight
 
 
 def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary positions with a rotated copy; `cosines` and `sines` are as large as `x`."""
+    """Rotary positions with a rotated copy; all heads of `x` read the same `cosines` and `sines`."""
     first, second = x.chunk(2, dim=-1)
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
@@ -113,15 +114,17 @@ def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 def aleph_alpha(
     x: Tensor, into: Tensor, out: Tensor, up: Tensor, down: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """(s, b, h) tensors, norms, positions and gate in eager PyTorch, a kernel that wants (b·s, n, d)."""
-    s, b, _ = x.shape
-    q, k, v = functional.linear(rms_norm(x, first), into).view(s, b, N, 3 * HEAD).chunk(3, dim=-1)
-    tables = [
-        torch.ones(s, b, N, HEAD, dtype=x.dtype) for _ in range(4)
-    ]  # gathered by position, for each head
+    """(b, s, h) tensors, norms, positions and gate in eager PyTorch, a kernel that wants (b·s, n, d) and whose values
+    are a view of the joint product."""
+    x = x.transpose(0, 1).contiguous()
+    b, s, _ = x.shape
+    joint = functional.linear(rms_norm(x, first), into).view(b, s, N, 3 * HEAD).transpose(0, 1)
+    q, k, v = joint.chunk(3, dim=-1)
+    tables = [torch.ones(s, b, 1, HEAD, dtype=x.dtype) for _ in range(4)]  # gathered by position
     q, k = turned(q, *tables[:2]), turned(k, *tables[2:])
     attended = Flash.apply(*(one.transpose(0, 1).reshape(b * s, N, HEAD) for one in (q, k, v)))
-    x = functional.linear(attended.view(b, s, H).transpose(0, 1).contiguous(), out) + x
+    by_head = attended.view(b, s, N, HEAD).transpose(1, 2).reshape(b * N, s, HEAD)
+    x = functional.linear(by_head.view(b, N, s, HEAD).transpose(1, 2).reshape(b, s, H), out) + x
     normed = rms_norm(x, second)
     gate, more = functional.linear(normed, up[:INNER]), functional.linear(normed, up[INNER:])
     return functional.linear(functional.silu(gate) * more, down) + x
@@ -147,7 +150,6 @@ def test_a_block_keeps_what_autograd_counts(stack: str, block: Any) -> None:
     training = TrainingSpec(global_batch=B, sequence_length=S)
     question = complete_question(model, resolve_cluster("dgx-h100", 1), training, stack=stack)
     columns = LayoutColumns.of([Layout(mbs=B)])
-    roots = (
-        2 * 2 * S * B * (not question.stack.fused_norms)
-    )  # one for each token and norm, which the model leaves out
+    # in fp32, one for each token and norm, which the model leaves out
+    roots = 0 if question.stack.fused_norms else 2 * 4 * S * B
     assert kept_by(block, x, weights) - roots == activation_bytes(question, columns).block[0, 0]
