@@ -216,7 +216,7 @@ class StackSpec(StackKernels):
     """Whether, without grouped queries, attention keeps the joint tensor of queries, keys and values whole, as it reads
     views of it, beside new tensors for two of them: those turned, or the two that were not turned in place."""
     keeps_rotary_tables: bool = False
-    """Whether a block keeps the cosines and the sines of every token, which all heads share, for queries and for keys."""
+    """Whether a block keeps cosines and sines of every token, which all heads share, for queries and for keys."""
     keeps_traded_output: bool = False
     """Whether Ulysses all-to-alls keep the core's output both as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False

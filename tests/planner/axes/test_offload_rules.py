@@ -16,6 +16,7 @@ from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
 from cost_models.memory.device import USABLE
 from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
+from cost_models.operators.parameters import parameters
 from cost_models.question import Question, mixed_question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.pools import MixedCluster
@@ -43,6 +44,12 @@ def test_a_layout_needs_hosts_that_hold_what_it_offloads() -> None:
     assert "to the memory of each host" in problem.what
     assert not check(offloading(0.99 * needed), SHARED)  # which shares what the others repeat
     assert not check(offloading(0.0), Layout(dp=4))
+
+
+def test_gradients_of_megatrons_states_on_the_host_lie_there_too() -> None:
+    question, row = offloading(1e15, "megatron-core"), LayoutColumns.of([WHOLE])
+    blocks = question.model.num_layers * parameters(question.model, row.tp, ep=row.ep, etp=row.etp).block[0]
+    assert host_bytes(question, row)[0] == pytest.approx(4 * 16 * blocks, rel=0.01)
 
 
 def test_a_host_of_unknown_memory_is_asked_about() -> None:
