@@ -17,9 +17,10 @@ Hugging Face's sampler deals them (transformers: `LengthGroupedSampler`), and wa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,8 +41,7 @@ _IN_PIECES = 256
 """Sequences whose pieces are compared over context ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attended:
+class Attended(NamedTuple):
     """Keys of a query, the mean over blocks, and over tokens of whole sequences of a job."""
 
     computed: float
@@ -52,21 +52,18 @@ class Attended:
     """The same below the causal mask."""
 
 
+@lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
     """Keys of a query in the job's sequences; without documents in a whole sequence."""
-    lengths, length = training.lengths, training.sequence_length
+    lengths, whole = training.lengths, training.sequence_length
     if lengths is None:
-        return Attended(model.unmasked(length), model.attended(length), model.unmasked(length))
-    return _attended(model, lengths, length)
-
-
-@lru_cache(maxsize=64)
-def _attended(model: TransformerSpec, lengths: LengthsSpec, length: int) -> Attended:
-    drawn = sequences_of(lengths, length)
-    tokens = drawn.number * length
-    masked = float(_scores(model, drawn.documents).sum()) / tokens
-    useful = float(_of_each(model.attended, drawn.documents).sum()) / tokens
-    return Attended(model.unmasked(length) if lengths.packing == "pad" else masked, useful, masked)
+        return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
+    drawn = sequences_of(lengths, whole)
+    masked, useful = (
+        float(_scores(keys, drawn.documents).sum()) / (drawn.number * whole)
+        for keys in (model.unmasked, model.attended)
+    )
+    return Attended(model.unmasked(whole) if lengths.packing == "pad" else masked, useful, masked)
 
 
 def timed(question: Question) -> Question:
@@ -123,13 +120,8 @@ def _each(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> 
     return each[which.ravel()]
 
 
-def _scores(model: TransformerSpec, length: Ints) -> Array:
-    """Scores below the causal mask of documents, or of so many first tokens of one."""
-    return _of_each(model.unmasked, length)
-
-
-def _of_each(keys: Callable[[int], float], length: Ints) -> Array:
-    """Tokens times their keys, of documents of some lengths."""
+def _scores(keys: Callable[[int], float], length: Ints) -> Array:
+    """Tokens times their keys, of documents of some lengths, or of so many first tokens of one."""
     some, which = np.unique(length, return_inverse=True)
     each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
     return each[which].reshape(length.shape)
@@ -141,12 +133,12 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
     some = min(drawn.number, max(1, _IN_PIECES // mbs) * mbs)
     start_D = np.cumsum(drawn.documents) - drawn.documents
     start_D = start_D - start_D[np.searchsorted(drawn.places, drawn.places)] + drawn.places * longest
-    before_D = np.cumsum(scores_D := _scores(model, drawn.documents)) - scores_D
+    before_D = np.cumsum(scores_D := _scores(model.unmasked, drawn.documents)) - scores_D
     cuts = np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(np.int64)
     ends = np.arange(some)[:, None] * longest + cuts
     last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # the document that began before
     offset = np.minimum(ends - start_D[last], drawn.documents[last])
-    piece = np.diff(before_D[last] + _scores(model, offset), axis=1)
+    piece = np.diff(before_D[last] + _scores(model.unmasked, offset), axis=1)
     of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
     together = of_rank[: max(1, some // mbs) * mbs].reshape(-1, min(mbs, some), cp).sum(axis=1)
     return max(0.0, float(together.max(axis=1).sum() / together.mean(axis=1).sum()) - 1.0)
@@ -156,7 +148,7 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
 def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
     """Chances of a sequence's scores, in steps above the fewest that one has, and a step as a share of the mean."""
     drawn = sequences_of(lengths, longest)
-    work_S = np.bincount(drawn.places, weights=_scores(model, drawn.documents))
+    work_S = np.bincount(drawn.places, weights=_scores(model.unmasked, drawn.documents))
     work_S = work_S / work_S.mean()
     step = float(work_S.max() - work_S.min()) / (_BINS - 1)
     place = np.rint((work_S - work_S.min()) / step) if step else np.zeros(len(work_S))

@@ -14,7 +14,6 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.changes import changes_of
-from cost_models.specs.training import TrainingSpec
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
 from planner.explaining.completing import Meant
@@ -165,7 +164,12 @@ def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
 
 def question_record(question: Question) -> dict[str, Any]:
     """What was asked, by name; `pools` where the cluster has several."""
-    mixed, tuning = isinstance(question, MixedQuestion), question.training.tuning
+    mixed, training = isinstance(question, MixedQuestion), question.training
+    tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
+    if lengths is not None:
+        documents = lengths.model_dump(mode="json", exclude={"documents"})
+        documents["mean_tokens"] = training.drawn(lengths).mean
+        documents["counted_share"] = training.tokens_counted / training.sequence_length
     pools = [
         {
             "name": p.cluster.name,
@@ -186,25 +190,14 @@ def question_record(question: Question) -> dict[str, Any]:
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
-        **({} if question.training.reference is None else {"reference": question.training.reference}),
-        **lengths_record(question.training),
+        **({} if training.reference is None else {"reference": training.reference}),
+        **({"lengths": documents} if documents else {}),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
         "confidence": question.confidence,
         "profile": None if mixed else question.hardware.name,
         **({"pools": pools} if mixed else {}),
     }
-
-
-def lengths_record(training: TrainingSpec) -> dict[str, Any]:
-    """Documents of a job under `lengths`; nothing where sequences are whole."""
-    if training.lengths is None:
-        return {}
-    counted = {
-        "mean_tokens": training.tokens_per_sample,
-        "counted_share": training.tokens_counted / training.sequence_length,
-    }
-    return {"lengths": training.lengths.model_dump(mode="json", exclude={"documents"}) | counted}
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:

@@ -118,8 +118,8 @@ EVERYWHERE: dict[str, Translate] = {
     "layout.replicas": only("layout.replicas", "replicas take equal shares", ()),
     "training.kind": nothing,
     "training.recompute": nothing,  # what the search may use
-    "training.lengths": only(
-        "training.lengths", "how it makes sequences of documents is for its own data to say", None
+    "training.lengths": lambda job: (
+        NOTHING if job.training.lengths is None else otherwise("its own data makes sequences of documents")
     ),
     "training.reference": only("training.reference", "its reference model is not written", None),
     "training.tuning": only("training.tuning", "its adapters are not written", None),

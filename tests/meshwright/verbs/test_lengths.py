@@ -36,6 +36,9 @@ def test_documents_are_packed_or_padded(capsys: pytest.CaptureFixture[str], tmp_
         "counted_share": pytest.approx(1.0, abs=0.01),
     }
     assert padded["question"]["lengths"]["counted_share"] == pytest.approx(640 / 2048)
+    pairs = told(capsys, "estimate", *words, "--task", "dpo", "--samples", "1K")
+    assert "documents of 640 tokens on average" in pairs.out
+    assert "a pair of sequences of together 1,280 tokens" in pairs.err
     assert packed["estimate"]["tokens_per_second"] > 3 * padded["estimate"]["tokens_per_second"]
     assert "% of tokens count, all are computed" in " ".join(
         told(capsys, "estimate", *words, "--packing", "pad").out.split()
@@ -49,6 +52,9 @@ def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert answer.code == 0
     assert "% of documents are longer than a sequence, and cut to it" in answer.err
     assert "packed into sequences of 2,048" in " ".join(told(capsys, "explain", str(plan)).out.split())
+    written = told(capsys, "export", str(plan), "--to", "accelerate")
+    assert written.code == 0
+    assert "its own data makes sequences of documents" in " ".join(written.err.split())
     ran = told(capsys, "run", str(plan), "--dry-run")
     assert ran.code == 2
     assert "on documents of unlike length" in " ".join(ran.err.split())
