@@ -10,7 +10,6 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ KERNELS = 4
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong: `strength` is how much longer it makes what it touches; `axis` is of a slow link."""
+    """What is wrong: `strength` is how much longer it makes what it touches; of a slow link, of an `axis`, and of waits
+    for data the share of passes or the step that these take longer."""
 
     kind: str = ""
     strength: float = 0.0
@@ -72,7 +72,6 @@ class _Rank:
     sends: list[tuple[dict[str, Any], tuple[Any, ...]]] = field(default_factory=list)
 
 
-@cache
 def plan_of(layout: str, profile: HardwareProfile | None = None) -> Plan:
     """A plan of Llama 3 8B on GPUs of one node, or several."""
     parsed = parse_layout(layout)
@@ -193,23 +192,22 @@ def _program(
             length = pipeline.expected[action.kind, action.stage] * (1 + jitter * draw.uniform(-1, 1))
             if pipeline.receives(action):
                 other = action.stage + (-1 if action.kind == "F" else 1)
-                yield _message(layout, rank, "recv", step, action, other, fault)
+                yield _message(layout, rank, "recv", step, action, other)
             for part in range(KERNELS):
                 work = (share["compute"] + share["recompute"]) * length * hurt / KERNELS
                 yield "run", GEMM, work, "kernel"
                 host = share["host"] * length + fault.strength * work * KERNELS * (fault.kind == "host-bound")
                 yield "idle", host / KERNELS
                 if layout.tp > 1:
-                    slower = fault.times("slow link") if fault.axis == "tp" else 1.0
-                    seconds = share["tp_comm"] * length / KERNELS * slower
+                    more = fault.strength if (fault.kind, fault.axis) == ("slow link", "tp") else 0.0
+                    seconds = (share["tp_comm"] + more) * length / KERNELS
                     yield _meeting(layout, rank, "tp", (step, number, part), seconds, "allreduce")
             if pipeline.sends(action):
-                yield _message(layout, rank, "send", step, action, action.stage, fault)
+                yield _message(layout, rank, "send", step, action, action.stage)
         if layout.dp > 1:
-            slower = fault.times("slow link") if fault.axis == "dp" else 1.0
-            yield _meeting(
-                layout, rank, "dp", (step, "sync"), time["dp_comm"] * slower, "_reduce_scatter_base"
-            )
+            more = fault.strength * step_seconds if (fault.kind, fault.axis) == ("slow link", "dp") else 0.0
+            seconds = time["dp_comm"] + more
+            yield _meeting(layout, rank, "dp", (step, "sync"), seconds, "_reduce_scatter_base")
         everyone = range(layout.num_gpus)
         yield "meet", "world", everyone, ("world", step), 1e-5, "allreduce"
         yield "run", ADAM, time["optimizer"], "kernel"
@@ -225,16 +223,13 @@ def _meeting(
     return "meet", axis, group, (axis, first, *which), seconds, operation
 
 
-def _message(
-    layout: Layout, rank: int, word: str, step: int, action: Any, sender: int, fault: Fault
-) -> tuple[Any, ...]:
+def _message(layout: Layout, rank: int, word: str, step: int, action: Any, sender: int) -> tuple[Any, ...]:
     """A message of a replica: what the pass on stage `sender` made of a microbatch."""
     stride = stride_of("pp", layout)
     first = rank - place_along("pp", layout, rank) * stride
     group = [first + stride * place for place in range(layout.pp)]
     key = ("pp", first, step, action.kind == "F", sender, action.microbatch)
-    seconds = 2e-4 * (fault.times("slow link") if fault.axis == "pp" else 1.0)
-    return word, "pp", group, key, seconds, word
+    return word, "pp", group, key, 2e-4, word
 
 
 def _event(

@@ -77,6 +77,11 @@ class HostSpans:
         self.name.append(self._names.setdefault(event.name, len(self._names)))
         self.thread.append(self._threads.setdefault(event.thread, len(self._threads)))
 
+    def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
+        """Those of a step, in seconds since it began."""
+        moved = [one._replace(start=one.start - begin, end=one.end - begin) for one in self.passes]
+        return tuple(sorted((one for one in moved if 0 <= one.start <= seconds), key=lambda one: one.start))
+
     def fill(self, spans: Spans) -> None:
         """Add what the training thread did to the spans of its rank."""
         for axis, begin, seconds in self.waits:

@@ -69,10 +69,13 @@ def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -
         if len(replica) < layout.pp or not all(raw[one.rank] for one in replica.values()):
             continue
         own = {place: raw[one.rank] for place, one in replica.items()}
-        clock = _since_begin(own, replica) if annotated else aligned(own, pipeline)
+        clock = own if annotated else aligned(own, pipeline)
         if len(clock) < layout.pp:  # no message tells how far apart two clocks are
             continue
-        begins = {place: own[place][0].start - clock[place][0].start for place in clock}
+        begins = {
+            place: replica[place].step.begin if annotated else own[place][0].start - clock[place][0].start
+            for place in clock
+        }
         all_there = max(
             updating_of(replica[place].step, clock[place], begin) for place, begin in begins.items()
         )
@@ -116,19 +119,6 @@ def _replicas(ranks: Sequence[Traced], layout: Layout) -> list[dict[int, Traced]
         place = place_along("pp", layout, one.rank)
         replicas[one.rank - place * stride_of("pp", layout)][place] = one
     return list(replicas.values())
-
-
-def _since_begin(
-    own: Mapping[int, Sequence[Pass]], replica: Mapping[int, Traced]
-) -> dict[int, tuple[Pass, ...]]:
-    """Passes in seconds since the step of their rank began."""
-    return {
-        place: tuple(
-            one._replace(start=one.start - replica[place].step.begin, end=one.end - replica[place].step.begin)
-            for one in each
-        )
-        for place, each in own.items()
-    }
 
 
 def _in_slices(ranks: Sequence[Traced], matched: Sequence[Sequence[Arrival]]) -> dict[int, tuple[float, ...]]:

@@ -89,7 +89,7 @@ class Parts:
             return "offload" if any(word in name for word in told.to_host) else "compute"
         if any(word in name for word in told.communication):
             return "communication"
-        if any(word in name for word in told.optimizer):
+        if any(re.search(one, name) for one in told.optimizer):
             return "optimizer"
         return "compute" if any(re.search(one, name) for one in told.compute) else OTHER
 
@@ -117,6 +117,8 @@ class Parts:
                 return axis
         if layout.cp > 1 and shape[0] == layout.data_ranks:
             return "dp"
+        if layout.pp > 1 and shape[0] in (layout.num_gpus, layout.tp * layout.cp * layout.pp):
+            return "pp"  # the norm of gradients, of all stages: they wait for the last
         if "alltoall" in kind.replace("_", ""):
             return "ep" if "ep" in there else "cp" if "cp" in there else ""
         if any(word in kind for word in ("send", "recv")):

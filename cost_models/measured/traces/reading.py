@@ -33,7 +33,7 @@ class Traced:
     exchanges: dict[Exchange, list[tuple[float, float]]]
     """Begin and seconds of each of its exchanges."""
     passes: tuple[Pass, ...] = ()
-    """Those of the step that the trainer annotates."""
+    """Those of the step that the trainer annotates, in seconds since it began."""
     products: dict[Product, list[float]] = field(default_factory=dict)
     """Matrix products of the whole trace whose shapes it tells → seconds of each."""
     unknown: dict[str, float] = field(default_factory=dict)
@@ -113,12 +113,7 @@ def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_
         step=step,
         parts=step.parts,
         exchanges=exchanges.within(step),
-        passes=tuple(
-            sorted(
-                (one for one in host.passes if 0 <= one.start - step.begin <= step.seconds),
-                key=lambda one: one.start,
-            )
-        ),
+        passes=host.passes_of(step.begin, step.seconds),
         products=products.found(),
         unknown=dict(sorted(parts.unknown.items(), key=lambda one: -one[1])),
         covered=1 - (seconds[OTHER] + seconds[UNNAMED]) / everything if everything else 1.0,

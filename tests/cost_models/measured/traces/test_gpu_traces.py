@@ -120,6 +120,18 @@ def test_what_is_no_trace_of_the_job_is_refused_in_words(tmp_path: Path) -> None
     assert "it has no `traceEvents`" in _refused(nothing)
 
 
+def test_a_kernel_of_a_lambda_is_no_optimizer(tmp_path: Path) -> None:
+    """Names of element-wise kernels hold the word; LAMB's do not go on like that."""
+    path = tmp_path / "trace.json"
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous)::{lambda(float)#1}>"
+    kernel = {"ph": "X", "cat": "kernel", "ts": 1, "dur": 2}
+    events = [kernel | {"name": name}, kernel | {"name": "lamb_stage_1", "ts": 3}]
+    path.write_text(json.dumps({"traceEvents": events}))
+    (one,) = read_traces([path], parse_layout("dp1"))
+    assert one.parts["compute"] == pytest.approx(2e-6)
+    assert one.parts["optimizer"] == pytest.approx(2e-6)
+
+
 def test_odd_details_are_read_as_none(tmp_path: Path) -> None:
     """Names with escapes, numbers where words are expected, dimensions that are none: no exception, and no escape in
     what is shown."""
