@@ -69,7 +69,7 @@ def _table(kind: str | None) -> str | None:
     from meshwright.render.achieved import TABLES
 
     if kind is not None and kind not in TABLES:
-        raise UnknownNameError("table", printable(kind), TABLES)
+        raise UnknownNameError("table", printable(kind), TABLES, hint=f"there are {' and '.join(TABLES)}")
     return kind
 
 

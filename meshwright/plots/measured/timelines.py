@@ -56,8 +56,9 @@ def _finding(measured: Frame, planned: Frame, ranks: int) -> str:
         busy.append((lengths, float(passes["end_seconds"].max() - passes["start_seconds"].min())))
     (took, whole), (meant, expected) = busy
     words = f"Passes take {format_seconds(whole)}, {format_seconds(expected)} were planned"
-    longer = took / meant - 1
+    longer = took / meant
     worst = longer.idxmax()
-    if ranks > 1 and longer[worst] > longer.median() + _MOST_TOLD:
-        words += f"; pipeline rank {worst} computes {percent(float(longer[worst]))} longer than planned"
+    beside = float(longer[worst] / longer.drop(worst).median() - 1) if ranks > 1 else 0.0
+    if beside > _MOST_TOLD:
+        words += f"; beside the others pipeline rank {worst} computes {percent(beside)} longer than planned"
     return words

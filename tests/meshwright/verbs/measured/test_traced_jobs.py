@@ -59,7 +59,7 @@ def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path: Path) -> None:
     answer.save(report)
     save_plan(plan, file)
     for kind, files, said in (
-        ("timeline", [file, report], "pipeline rank 3 computes"),
+        ("timeline", [file, report], "beside the others pipeline rank 3 computes"),
         ("ranks", [report], "Others wait longest for rank"),
     ):
         drawn = meshwright("plot", kind, *map(str, files), "-o", str(tmp_path / f"{kind}.png"), "--json")
@@ -70,3 +70,24 @@ def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path: Path) -> None:
     refused = meshwright("plot", "timeline", str(other), str(report))
     assert refused.code == 2
     assert "is of another layout than" in refused.err
+
+
+def test_collectives_stand_beside_the_profile(meshwright, tmp_path: Path) -> None:
+    plan, file = plan_of("tp2 pp2 dp2 mbs1 zero1"), tmp_path / "plan.yaml"
+    save_plan(plan, file)
+    words = ("measure", str(file), "--trace", *map(str, play(tmp_path, plan)), "--table")
+    rows = json.loads(meshwright(*words, "collectives", "--json").out)["collectives"]
+    assert {(row["axis"], row["what"]) for row in rows} >= {("tp", "all_reduce"), ("dp", "reduce_scatter")}
+    for row in rows:
+        if row["predicted"]:
+            assert row["excess_seconds"] == pytest.approx(
+                row["kernels"] * (row["seconds"] - row["predicted"])
+            )
+            assert row["rate"] == pytest.approx(row["message_bytes"] / row["seconds"])
+    shown = meshwright(*words, "collectives").out
+    assert "tp all-reduce" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "record_shapes=True" in meshwright(*words, "products").out
+    refused = meshwright(*words, "gemms")
+    assert refused.code == 2
+    assert "there are products and collectives" in refused.err
