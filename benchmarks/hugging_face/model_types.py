@@ -61,8 +61,10 @@ def row(model_type: str) -> list[Any]:
     try:
         loaded = read(config)
     except InputError as error:
-        told = " ".join([str(error).split(" (model_type", 1)[-1], *(str(one.what) for one in error.problems)])
-        return [model_type, "refused", there, "", told.split("`) ", 1)[-1].splitlines()[0][:160]]
+        told = str(error).split("`) ", 1)[-1].splitlines()[0]
+        if error.problems:
+            told = "; ".join(f"{one.where.split('  ')[-1]}: {one.what}" for one in error.problems)
+        return [model_type, "refused", there, "", told if "config.json" not in told else "no family here"]
     here = total_parameters(loaded.spec)
     verdict = "same" if here == there else "differs"
     return [model_type, verdict, there, here, ", ".join(loaded.spec.left_out)]

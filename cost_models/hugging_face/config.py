@@ -80,7 +80,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
     gone = [family.older[key] for key in spelled]
     kept = {key: value for key, value in config.items() if key not in gone}
-    config = Noted({**later, **kept, **spelled, **taken, **as_before_five(config)})
+    before = as_before_five(config)
+    config = Noted({**later, **kept, **spelled, **taken, **before})
+    config.read |= {*before, *(_LATER[key] for key in later)}  # what says the same is read once
     missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(

@@ -110,6 +110,13 @@ def _llama4(config: Config) -> Derived:
     }
 
 
+def _mellum(config: Config) -> Derived:
+    """Mellum: blocks with a window have another base of rotary positions."""
+    found = windows(config, default=1024)
+    windowed = ("rope_local_base_freq", 10_000.0) if found else None
+    return found | rotary(config, base=500_000.0, windowed_base=windowed)
+
+
 def _shared_granite(config: Config) -> Derived:
     return {
         "shared_expert_ffn_hidden_size": (
@@ -176,6 +183,7 @@ DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "every_block": every_block,
     "deepseek": _deepseek,
     "llama4": _llama4,
+    "mellum": _mellum,
     "shared_granite": _shared_granite,
     "ernie": _ernie,
     "hunyuan": _hunyuan,

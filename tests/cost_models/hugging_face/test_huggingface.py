@@ -176,8 +176,8 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "`kv_lora_rank`, `qk_nope_head_dim`"),
         ({"num_local_experts": 8}, "(model_type `llama`) is a mixture of experts that cannot be represented"),
         (
-            {"model_type": "jetmoe"},
-            "(model_type `jetmoe`) is a mixture of experts that cannot be represented",
+            {"model_type": "newmoe"},
+            "(model_type `newmoe`) is a mixture of experts that cannot be represented",
         ),
         ({"model_type": "gemma4"}, "cannot be represented; did you mean `gemma`?"),
         ({"model_type": "jamba", "num_experts": 16}, "it has state spaces in seven of eight blocks"),

@@ -76,6 +76,7 @@ def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
         ({"model_type": "jamba"}, "state spaces in seven of eight blocks, which has no price here"),
         ({"model_type": "lfm2"}, "short convolutions in most of its blocks"),
         ({"model_type": "gemma3n"}, "embeddings of their own in every block"),
+        ({"model_type": "deepseek_v32"}, "an indexer that picks which tokens a query attends to"),
         (
             {"model_type": "qwen3_next", "layer_types": ["ring_attention"] * 36} | DELTA,
             "blocks of `ring_attention`",
@@ -101,3 +102,30 @@ def test_blocks_without_a_price_are_refused_with_what_they_are(
 def test_a_mixture_whose_blocks_differ_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         load(tmp_path, CONFIGS["tencent/Hunyuan-A13B-Pretrain"] | change)
+
+
+with (FOLDER / "model_types.csv").open(encoding="utf-8") as _file:
+    TYPES = {row["model_type"]: row for row in csv.DictReader(_file)}
+
+
+def test_model_types_of_transformers_are_read_to_the_last_parameter_or_refused_by_name() -> None:
+    """What differs is known: norms without gains, or inside attention and MLP; factors of xIELU; two spare positions."""
+    verdicts = [row["verdict"] for row in TYPES.values()]
+    assert verdicts.count("same") >= 75
+    assert {name for name, row in TYPES.items() if row["verdict"] == "differs"} == {
+        "apertus",
+        "bitnet",
+        "olmo",
+        "opt",
+    }
+    told = [row["told"] for row in TYPES.values() if row["verdict"] in ("refused", "not built")]
+    assert all(told)
+
+
+def test_keys_of_transformers_5_are_not_said_to_be_unread(tmp_path: Path) -> None:
+    config = {**CONFIGS["Qwen/Qwen3-8B"], "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
+    config = {key: value for key, value in config.items() if key not in ("rope_theta", "rope_scaling")}
+    loaded = load(tmp_path, config)
+    assert loaded.spec.rotary is not None
+    assert loaded.spec.rotary.base == 1e6
+    assert not any("not read" in one for one in loaded.assumptions)
