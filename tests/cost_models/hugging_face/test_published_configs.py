@@ -109,7 +109,7 @@ with (FOLDER / "model_types.csv").open(encoding="utf-8") as _file:
 
 
 def test_model_types_of_transformers_are_read_to_the_last_parameter_or_refused_by_name() -> None:
-    """What differs is known: norms without gains, or inside attention and MLP; factors of xIELU; two spare positions."""
+    """What differs is known: norms without gains, or inside attention and MLP; factors of xIELU; spare positions."""
     verdicts = [row["verdict"] for row in TYPES.values()]
     assert verdicts.count("same") >= 75
     assert {name for name, row in TYPES.items() if row["verdict"] == "differs"} == {
