@@ -61,7 +61,7 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
     """All operators of a block as a job runs them: those of the model, and behind each matrix its adapters."""
     if tuning is None:
         return block_operators(model)
-    wanted = frozenset[str]().union(*(_named(target) for target in tuning.targets))
+    wanted = target_names(tuning)
     found: list[Operator] = []
     kept: set[tuple[str, Tensor, float]] = set()
     for base in block_operators(model):
@@ -75,6 +75,11 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
                 has_input = True
                 kept.add(source)
     return tuple(found)
+
+
+def target_names(tuning: TuningSpec) -> frozenset[str]:
+    """Usual names of the matrices that have adapters."""
+    return frozenset[str]().union(*(_named(target) for target in tuning.targets))
 
 
 def missing_targets(model: TransformerSpec, tuning: TuningSpec) -> tuple[str, ...]:

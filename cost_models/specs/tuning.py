@@ -44,6 +44,16 @@ class TuningSpec(Spec):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping an adapter's input; above 0 it keeps a copy of its own with a mask."""
 
+    alpha: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, exclude_if=lambda alpha: alpha is None
+    )
+    """What adapters return is multiplied by alpha / rank; None: by one. No price depends on it."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on what adapters return."""
+        return 1.0 if self.alpha is None else self.alpha / self.rank
+
     @property
     def task(self) -> Literal["lora", "qlora"]:
         """What people call it."""

@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis
 from executor.axes.overlap import inside_products
+from executor.models.adapters import adapter_plan
 from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
@@ -139,6 +140,7 @@ def _block_plan(
         plan |= {f"{name}.up": column(), f"{name}.down": _leaving(between, joined, as_rows)}
         plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
         plan |= {} if forked else {name: enter}
+    plan |= adapter_plan(block)
     if sequence_parallel:
         norms = {name: norm for name, norm in block.named_children() if name.endswith("_norm")}
         plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}

@@ -22,8 +22,9 @@ from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
-from executor.engine.weights import make_room, owned, parameter_names
+from executor.engine.weights import frozen, make_room, owned, parameter_names
 from executor.mesh import local, with_values
+from executor.models.adapters import add_adapters, freeze
 from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
@@ -72,6 +73,7 @@ class Engine(Rank):
         self.filled = False
         """Whether weights have values."""
         if filled:
+            self.fill_frozen()
             self.fill()
 
     def fill(self, values: Values | None = None) -> None:
@@ -83,6 +85,13 @@ class Engine(Rank):
                 for box, piece in one.pieces(local(one.tensor.detach())):
                     values.fill(one.named.name, one.named.shape, box, piece)
         self.spread()
+
+    def fill_frozen(self, values: Values | None = None) -> None:
+        """Give weights that nothing updates, beside adapters, these values, else their initial ones."""
+        values = values or InitialValues.of(self.plan, self.options)
+        with torch.no_grad():
+            for named, box, held in frozen(self.parts, self.names):
+                values.fill(named.name, named.shape, box, held)
 
     def spread(self) -> None:
         """Copy weights that were drawn or loaded to all places where they are used."""
@@ -224,12 +233,16 @@ class Engine(Rank):
                 experts=None if self.experts is None else expert_place(model, self.experts),
                 loss_chunk=self.loss_chunk,
             )
+            if self.plan.training.tuning is not None:
+                add_adapters(part, self.plan.training.tuning)
         if self.plan.training.precision == "fp8":
             from executor.engine.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
 
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         for axis in self.axes:
             axis.apply(part, stage)
+        if self.plan.training.tuning is not None:
+            freeze(part)
         if self.options.compile:
             options = {name: value for axis in self.axes for name, value in axis.compile_options().items()}
             compile_blocks(part, split=layout.tp > 1, options=options)

@@ -258,7 +258,9 @@ class Optimizer:
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
-    return list({id(parameter): parameter for part in parts for parameter in part.parameters()}.values())
+    """What is trained."""
+    every = {id(one): one for part in parts for one in part.parameters() if one.requires_grad}
+    return list(every.values())
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -56,7 +56,9 @@ def _await_buffers(part: nn.Module, device: torch.device) -> None:
     for module in part.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) not in made:
-                mine = torch.empty((), dtype=parameter.dtype, device=device).expand(held(parameter).shape)
+                shape = held(parameter).shape
+                single = () if parameter.requires_grad else shape
+                mine = torch.empty(single, dtype=parameter.dtype, device=device).expand(shape)
                 made[id(parameter)] = nn.Parameter(as_part(mine, parameter), parameter.requires_grad)
             module.register_parameter(name, made[id(parameter)])
 
@@ -120,6 +122,15 @@ def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
         named = names[id(parameter)]
         boxes = _boxes(parameter, named, 0, local(updated.detach()).numel())
         yield Owned(named, boxes, updated, 0, of, optimizer.same_shard(parameter))
+
+
+def frozen(parts: Sequence[nn.Module], names: dict[int, Named]) -> Iterator[tuple[Named, Box, Tensor]]:
+    """What this rank holds of parameters that nothing updates: the box of the whole, and its values."""
+    for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
+        named = names[id(parameter)]
+        values = local(parameter.detach())
+        for box in [] if parameter.requires_grad else _boxes(parameter, named, 0, values.numel()):
+            yield named, box, values.view(box.sizes)
 
 
 def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:

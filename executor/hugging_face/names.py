@@ -131,7 +131,7 @@ class Names:
             self._block |= more if _WHEN[condition](spec) else {}
         self.prefix = f"{self.family.model}."
         for name in self._ours:
-            self._sources(name)
+            self.sources(name)
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has a parameter of this name, or a copy of it."""
@@ -149,16 +149,16 @@ class Names:
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
         """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
-        sources = self._sources(name if name in self._ours else TIED[name])
+        sources = self.sources(name if name in self._ours else TIED[name])
         (first, *_), (count, *_) = box.offsets, box.sizes
         if len(box.sizes) < 3:
-            yield from _parts(sources[0], box, ())
+            yield from parts_of(sources[0], box)
             return
         for expert in range(count):
             inner = Box(box.offsets[1:], box.sizes[1:])
-            yield from _parts(sources[first + expert], inner, (expert,))
+            yield from parts_of(sources[first + expert], inner, (expert,))
 
-    def _sources(self, name: str) -> list[Source]:
+    def sources(self, name: str) -> list[Source]:
         """One, or of stacked experts one for each."""
         shape, (theirs, kind, beside) = self._ours[name], self._theirs(name)
         if len(shape) == 3:
@@ -226,7 +226,7 @@ class Names:
         return (np.arange(count // width)[:, None] * width + head).flatten()
 
 
-def _parts(source: Source, box: Box, place: tuple[int, ...]) -> Iterator[Part]:
+def parts_of(source: Source, box: Box, place: tuple[int, ...] = ()) -> Iterator[Part]:
     """Runs of their rows in which a box of one of our matrices lies."""
     columns = slice(box.offsets[1], box.offsets[1] + box.sizes[1]) if len(box.sizes) > 1 else slice(0, 1)
     rows = source.rows[box.offsets[0] : box.offsets[0] + box.sizes[0]]

@@ -22,6 +22,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import MB
 from executor.boxes import Box
 from executor.hugging_face.names import Names
+from executor.models.initial import Values
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -35,11 +36,15 @@ _LARGEST_INDEX = int(64 * MB)
 class FromTensors:
     """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
 
-    def __init__(self, names: Names, tensors: Mapping[str, Any]) -> None:
-        self.names, self.tensors = names, tensors
+    def __init__(self, names: Names, tensors: Mapping[str, Any], beside: Values | None = None) -> None:
+        """`beside` has those of parameters that theirs do not have: adapters."""
+        self.names, self.tensors, self.beside = names, tensors, beside
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Write the box of a parameter into a tensor of its sizes; rows that only pad a vocabulary become zero."""
+        if self.beside is not None and name not in self.names:
+            self.beside.fill(name, shape, box, into)
+            return
         if into.is_meta or not box.elements:
             return
         into = into.view(*box.sizes, 1) if len(box.sizes) == 1 else into

@@ -25,6 +25,7 @@ from cost_models.hugging_face.writing import config_of
 from cost_models.units import GB
 from executor.engine.engine import Engine
 from executor.engine.weights import owned
+from executor.hugging_face.adapters import ADAPTER_CONFIG, ADAPTERS, AdapterNames
 from executor.hugging_face.names import Names, Part, has_names
 from executor.hugging_face.reading import CONFIG, INDEX, ONE_FILE, TYPES, Folder
 from executor.mesh import local
@@ -58,7 +59,14 @@ def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
         raise InputError(
             f"--save-weights {folder}: is there already", hint="name a folder that is new or empty"
         )
-    if source is None and _config(plan) is None:
+    if plan.training.tuning is not None:
+        if source is None:
+            raise InputError(
+                "--save-weights writes adapters, which are of no use without the weights beside them",
+                hint="--weights names these",
+            )
+        AdapterNames(Folder(source, plan.model).names, plan.training.tuning)
+    elif source is None and _config(plan) is None:
         raise InputError(
             f"no family of Hugging Face has the blocks of {plan.model.name}, so nothing else could read its weights",
             hint="--checkpoint keeps them for meshwright, under any layout",
@@ -84,19 +92,29 @@ class _Writing:
         self.engine, self.folder, self.source = engine, folder, source
         self.first = dist.get_rank() == 0
         self.partial = folder.parent / f".partial-{folder.name}"
-        self.config = None if source else _config(engine.plan)
-        self.names = source.names if source else Names(engine.plan.model, str(self._config["model_type"]))
-        usual = "F32" if engine.plan.training.precision == "fp32" else "BF16"
-        self.types = source.types if source else dict.fromkeys(self.names.shapes, usual)
-        self.files = _files(self.names.shapes, self.types)
+        self._describe(engine.plan, source)
         self.starts: dict[str, tuple[str, int]] = {}
         """Tensor → its file, and where it begins there."""
         self._open: dict[str, int] = {}
 
-    @property
-    def _config(self) -> Mapping[str, Any]:
-        assert self.config is not None
-        return self.config
+    def _describe(self, plan: Plan, source: Folder | None) -> None:
+        """What is written: names, types, files and config."""
+        self.names: Names | AdapterNames
+        self.config, self.config_file, tuning = _config(plan), CONFIG, plan.training.tuning
+        if tuning is not None and source is not None:
+            self.names = AdapterNames(source.names, tuning)
+            self.types = dict.fromkeys(self.names.shapes, "F32")
+            self.files = {ADAPTERS: list(self.names.shapes)}
+            self.config, self.config_file = self.names.config(str(source.path)), ADAPTER_CONFIG
+            return
+        if source is not None:
+            self.names, self.types, self.config = source.names, source.types, None
+        else:
+            assert self.config is not None
+            self.names = Names(plan.model, str(self.config["model_type"]))
+            usual = "F32" if plan.training.precision == "fp32" else "BF16"
+            self.types = dict.fromkeys(self.names.shapes, usual)
+        self.files = _files(self.names.shapes, self.types)
 
     def run(self) -> None:
         try:
@@ -201,14 +219,14 @@ class _Writing:
             total = sum(_bytes_of(self.names.shapes[name], self.types[name]) for name in where)
             index = {"metadata": {"total_size": total}, "weight_map": where}
             (self.partial / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
-        if self.source is None:
-            (self.partial / CONFIG).write_text(json.dumps(self._config, indent=2) + "\n", "utf-8")
-        else:
+        if self.config is not None:
+            (self.partial / self.config_file).write_text(json.dumps(self.config, indent=2) + "\n", "utf-8")
+        elif self.source is not None:
             for name in _COPIED:
                 if (self.source.path / name).is_file():
                     shutil.copyfile(self.source.path / name, self.partial / name)
         self.folder.mkdir(parents=True, exist_ok=True)
-        for entry in sorted(self.partial.iterdir(), key=lambda one: one.name == CONFIG):
+        for entry in sorted(self.partial.iterdir(), key=lambda one: one.name == self.config_file):
             os.replace(entry, self.folder / entry.name)
         self.partial.rmdir()
 

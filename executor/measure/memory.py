@@ -123,7 +123,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
     def name_weights(module: nn.Module, _: Any) -> None:
         for parameter in module.parameters():
             tracker.name("weights", [parameter])
-            if id(parameter) not in watched and parameter.is_leaf:
+            if id(parameter) not in watched and parameter.is_leaf and parameter.requires_grad:
                 watched.add(id(parameter))
                 hook = parameter.register_post_accumulate_grad_hook(name_gradient)  # type: ignore[no-untyped-call]
                 handles.append(hook)

@@ -58,13 +58,15 @@ class InitialValues:
         owner = name.rsplit(".", 2)[-2] if "." in name else name
         if into.is_meta or isinstance(into, FakeTensor) or not box.elements:
             return
-        if name.endswith("bias"):
+        if name.endswith(("bias", "_adapter.up.weight")):
             into.zero_()
         elif owner.endswith("norm"):
             into.fill_(1.0)
         else:
             named = TIED.get(name, name) if self.tied else name
             _fill_normal(into, key_of(self.seed, named), shape, box)
+            if name.endswith("_adapter.down.weight"):  # the variance of peft's
+                into.mul_((3 * shape[-1]) ** -0.5 / _STANDARD_DEVIATION)
 
 
 def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box) -> None:

@@ -34,7 +34,7 @@ from executor.measure.slow_ranks import WORK
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.mesh import pipeline_rank
 from executor.messages import gather_json
-from executor.models.initial import Values
+from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
@@ -58,6 +58,10 @@ class TrainedTransformer(Trained):
     """What the weights begin with; None: with what is drawn."""
     starting_peak: AllocatorPeak | None = None
     """Before the first measured step."""
+
+    def __post_init__(self) -> None:
+        if not self.engine.filled:  # no checkpoint has what is frozen
+            self.engine.fill_frozen(self.values)
 
     @property
     def device(self) -> torch.device:
@@ -131,7 +135,8 @@ def train(
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
         source = None if config.weights is None else Folder(config.weights, plan.model)
-        values = None if source is None else FromTensors(source.names, source)
+        drawn = InitialValues.of(plan, config.engine)
+        values = drawn if source is None else FromTensors(source.names, source, drawn)
         trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
         if isinstance(curve, Stopped):

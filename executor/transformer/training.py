@@ -113,6 +113,8 @@ def _require_weights(plan: Plan, config: RunConfig) -> None:
 def _require_compilable(plan: Plan) -> None:
     """Raise InputError where the plan's blocks cannot be compiled, whatever stack it was made for."""
     schedule = plan.layout.schedule
+    if plan.training.tuning is not None:
+        raise InputError("blocks with adapters are not compiled", hint="leave out `compile`")
     if schedule in SPLIT_BACKWARD:
         raise InputError(
             f"a compiled block has one backward pass, which `schedule={schedule}` splits",

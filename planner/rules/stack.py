@@ -155,9 +155,33 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     refuses(
-        "every parameter is trained",
-        lambda q, x: (x.tp > 0) & (q.training.tuning is not None),
-        "the executor trains every parameter, and the plan adapters (`{question.training.tuning.task}`)",
+        "frozen matrices as they are trained",
+        lambda q, x: (x.tp > 0) & (q.training.tuning is not None and q.training.tuning.base is not None),
+        "the executor keeps frozen matrices in the type of training, and the plan in {question.training.tuning.base}",
+        "plan with --task lora",
+    ),
+    refuses(
+        "adapters of dense blocks",
+        lambda q, x: (
+            (x.tp > 0)
+            & (q.training.tuning is not None)
+            & (q.model.has_experts or q.model.latent_attention is not None or q.training.precision == "fp8")
+        ),
+        "the executor has adapters for dense blocks in fp32 and bf16, without experts or latent attention",
+    ),
+    refuses(
+        "adapters have whole backward passes",
+        lambda q, x: (
+            (q.training.tuning is not None)
+            & (is_scheduled(x, SPLIT_BACKWARD) | (x.overlap_tp == 1) | (x.overlap_dp == 1))
+        ),
+        "the executor trains adapters neither under a schedule that splits backward passes nor with `overlap`",
+    ),
+    refuses(
+        "tensor ranks drop the same of an adapter's input",
+        lambda q, x: (x.tp > 1) & (q.training.tuning is not None and q.training.tuning.dropout > 0),
+        "the executor drops no inputs of adapters that are split over tp{layout.tp}",
+        "leave out `tuning.dropout`, or use tp1",
     ),
     refuses(
         "one model is trained",

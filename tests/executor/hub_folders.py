@@ -29,7 +29,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3": _LLAMA | {"head_dim": 16},
     "mistral": _LLAMA | {"sliding_window": 8},
     "phi3": _LLAMA | {"pad_token_id": 0},
-    "cohere": _LLAMA,
+    "cohere": _LLAMA | {"rope_theta": 1e4},
     "gpt2": _GPT,
     "gpt_neox": _LLAMA | {"rotary_pct": 0.5, "num_key_value_heads": 4},
     "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
@@ -51,7 +51,7 @@ def make_folder(
     spec = resolve_model(str(folder)).spec
     generator = torch.Generator().manual_seed(1)
     tensors = {
-        name: (torch.randn(shape, generator=generator) * 0.1).to(dtype)
+        name: (torch.randn(shape, generator=generator) * 0.1 + ("norm" in name or "ln_" in name)).to(dtype)
         for name, shape in Names(spec, model_type).shapes.items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -95,12 +95,16 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     from executor.engine.engine import Engine, mean_over_data
     from executor.hugging_face.reading import Folder, FromTensors
     from executor.hugging_face.writing import save_weights
-    from executor.run_config import EngineOptions
+    from executor.models.initial import InitialValues
+    from executor.run_config import EngineOptions, Rate
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions(), filled=False)
+    options = EngineOptions(rate=Rate(peak=1e-2))
+    engine = Engine(plan, torch.device("cpu"), options, filled=False)
     folder = Folder(source, plan.model)
     counted = Counted(folder)
-    engine.fill(FromTensors(folder.names, counted))
+    values = FromTensors(folder.names, counted, InitialValues.of(plan, engine.options))
+    engine.fill_frozen(values)
+    engine.fill(values)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     curve = []
     for step in range(steps):

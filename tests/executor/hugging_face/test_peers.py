@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_folders import CONFIGS, plan_of, same_bits, train_from, written
+from hub_folders import CONFIGS, make_folder, plan_of, same_bits, train_from, written
 from processes import Processes
 
 from cost_models.files.models import resolve_model
 from executor.boxes import Box
+from executor.data.batches import Batches
 from executor.hugging_face.reading import Folder, FromTensors
 from executor.models.transformer import Transformer
 
@@ -51,3 +52,45 @@ def _ours(path: Path) -> Transformer:
     for name, one in model.named_parameters():
         values.fill(name, tuple(one.shape), Box((0,) * one.dim(), tuple(one.shape)), one)
     return model
+
+
+STEPS = 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("task", ["full", "lora"])
+@pytest.mark.parametrize(
+    ("model_type", "layout"), [("llama", "mbs8"), ("cohere", "tp2 pp2 mbs2"), ("qwen3", "tp2 dp2 mbs4 zero1")]
+)
+def test_steps_are_those_of_peft(
+    processes: Processes, tmp_path: Path, model_type: str, layout: str, task: str
+) -> None:
+    """Losses of full and of adapters' training, with the same optimizer on the same tokens; what is written is read."""
+    peft = pytest.importorskip("peft")
+    spec, _ = make_folder(tmp_path / "in", model_type)
+    tuning = {"rank": 4, "alpha": 8.0, "targets": ("attention", "down")}
+    plan = plan_of(spec, layout, **({} if task == "full" else {"tuning": tuning}))
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "in", attn_implementation="eager")
+    model, first = base, tmp_path / "in"
+    if task == "lora":
+        first = tmp_path / "begun"
+        processes.run(plan.num_ranks, train_from, plan, tmp_path / "in", first, 0)
+        model = peft.PeftModel.from_pretrained(base, first, is_trainable=True)
+    model.train()
+    trained = [one for one in model.parameters() if one.requires_grad]
+    adam = torch.optim.AdamW(trained, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+    batches = Batches(plan.training, vocabulary=spec.vocab_size, seed=0)
+    losses = []
+    for step in range(STEPS):
+        inputs, targets = batches.between(step, 0, plan.training.global_batch)
+        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(float(loss))
+    found = processes.run(plan.num_ranks, train_from, plan, tmp_path / "in", tmp_path / "out", STEPS)[0][0]
+    assert [loss for loss, _ in found] == pytest.approx(losses, rel=TOLERANCE)
+    assert abs(losses[0] - losses[-1]) > 100 * TOLERANCE
+    theirs = dict(peft.get_peft_model_state_dict(model) if task == "lora" else model.state_dict())
+    for name, one in written(tmp_path / "out").items():
+        assert float((one - theirs[name]).norm()) <= 1e-3 * float(theirs[name].norm()), name

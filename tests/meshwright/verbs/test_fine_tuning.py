@@ -10,6 +10,7 @@ from calling import told
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
 LORA = ("--task", "lora", "--rank", "16")
+QLORA = ("--task", "qlora", "--rank", "16")
 LAYOUT = ("--layout", "tp2 dp4 mbs1 zero0")
 
 
@@ -101,18 +102,18 @@ def test_tp_may_not_split_a_block_of_quantised_elements(capsys: pytest.CaptureFi
     assert "1,376 elements of `down`" in answer.err
 
 
-@pytest.mark.parametrize("words", [LORA, ("--optimizer", "adamw-8bit")])
+@pytest.mark.parametrize("words", [QLORA, ("--optimizer", "adamw-8bit")])
 def test_what_the_executor_cannot_train_is_not_run(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     plan = tmp_path_factory.mktemp("plans") / "plan.yaml"
     layout = ("--layout", "dp8 mbs1 zero0", "-o", str(plan))
     assert told(capsys, "estimate", *ASKED, *words, "--stack", "fsdp", *layout).code == 0
-    why = "the executor trains every parameter" if words == LORA else "not adamw-8bit"
+    why = "and the plan in nf4" if words == QLORA else "not adamw-8bit"
     ran = told(capsys, "run", str(plan), "--dry-run")
     assert ran.code == 2
     assert why in " ".join(ran.err.split())
     for trainer in ("torchrun", "torchtitan", "axolotl"):
         exported = told(capsys, "export", str(plan), "--to", trainer)
-        assert exported.code == (2 if words == LORA else 1)
+        assert exported.code == (2 if words == QLORA else 1)
         assert not exported.out

@@ -1,0 +1,107 @@
+"""Adapters of low rank beside the matrices of dense blocks, which stay as they are (Hu et al. 2021, arXiv 2106.09685).
+
+    y = x·W + s · x·A·B    A (in, r) and B (r, out); s = alpha / r; B begins at zero
+
+An adapter is a module beside its matrix, called where the matrix is, and split over tensor ranks as that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from cost_models.operators.tuning import target_names
+from cost_models.specs.tuning import TuningSpec
+from executor.models.transformer import Block, Transformer
+
+ENDING = "_adapter"
+"""Of a module's name: that of its matrix comes before."""
+MATRICES = {
+    "attention.query": "q",
+    "attention.key": "k",
+    "attention.value": "v",
+    "attention.out": "o",
+    "mlp.gate": "gate",
+    "mlp.up": "up",
+    "mlp.down": "down",
+}
+"""Matrix of a block → its usual name."""
+SPLIT_BY_ROWS = ("attention.out", "mlp.down")
+
+
+class Adapter(nn.Module):
+    """A and B, and what their product is multiplied by."""
+
+    def __init__(self, tuning: TuningSpec, matrix: nn.Linear) -> None:
+        super().__init__()
+        self.down = nn.Linear(matrix.in_features, tuning.rank, bias=False)
+        self.up = nn.Linear(tuning.rank, matrix.out_features, bias=False)
+        self.scale, self.dropout = tuning.scale, tuning.dropout
+
+    def forward(self, x_BSI: Tensor) -> Tensor:
+        """(B, S, in) → (B, S, out)."""
+        narrow = self.down(F.dropout(x_BSI, self.dropout, self.training))
+        if isinstance(narrow, DTensor) and any(one.is_partial() for one in narrow.placements):
+            narrow = narrow.redistribute(placements=[Replicate()])
+        wide: Tensor = self.up(narrow)
+        return wide * self.scale
+
+
+def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
+    """Put them beside the matrices that the job names, in place."""
+    wanted = target_names(tuning)
+    for block in part.blocks.values():
+        for path, name in MATRICES.items():
+            parent, _, child = path.rpartition(".")
+            module = block.get_submodule(parent)
+            matrix = getattr(module, child, None)
+            if name in wanted and isinstance(matrix, nn.Linear):
+                adapter = Adapter(tuning, matrix)
+                module.add_module(f"{child}{ENDING}", adapter)
+                matrix.register_forward_hook(_beside(adapter))
+
+
+def _beside(adapter: Adapter) -> Any:
+    def added(_matrix: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
+        wider: Tensor = found + adapter(inputs[0])
+        return wider
+
+    return added
+
+
+def freeze(part: nn.Module) -> None:
+    """Leave nothing but adapters to be trained."""
+    for name, parameter in part.named_parameters():
+        parameter.requires_grad_(is_adapter(name))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is an adapter's."""
+    return f"{ENDING}." in name
+
+
+def adapter_plan(block: Block) -> dict[str, ParallelStyle]:
+    """How the adapters of a block are split over tensor ranks."""
+    names = {f"{path}{ENDING}": path in SPLIT_BY_ROWS for path in MATRICES}
+    there = dict(block.named_modules())
+    return {name: _BesideSplit(by_rows=by_rows) for name, by_rows in names.items() if name in there}
+
+
+class _BesideSplit(ParallelStyle):
+    """The style of an adapter: beside split outputs all of A and some columns of B, beside split inputs the reverse."""
+
+    def __init__(self, *, by_rows: bool) -> None:
+        self.by_rows = by_rows
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, Adapter)
+        down, up = (Shard(1), Replicate()) if self.by_rows else (Replicate(), Shard(0))
+        for matrix, placement in ((module.down, down), (module.up, up)):
+            split = distribute_tensor(matrix.weight.detach(), device_mesh, [placement], src_data_rank=None)
+            matrix.weight = nn.Parameter(split)
+        return module
