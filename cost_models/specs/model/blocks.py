@@ -73,6 +73,9 @@ class Recurrence(Spec):
             raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
         return self
 
+    def __str__(self) -> str:
+        return f"{self.called}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
+
     @property
     def called(self) -> str:
         """What people call it."""
