@@ -240,8 +240,10 @@ def _longest_seconds(group: Group, seconds_NRB: Array, fullest_NR: Ints) -> Arra
     if group.kinds is not None:  # other runs of as many blocks may take longer
         return np.full(fullest_NR.shape, np.inf)
     full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
-    least_NR = group.fixed_seconds + group.sizes[fullest_NR] * group.least_block_seconds[:, None]
-    return np.where(full_NR <= least_NR * (1 + TOLERANCE), full_NR, np.inf)
+    # of two policies in fractions, which `seconds_NRB` allows, less may fit than of the faster one alone
+    fastest_NP = group.block_seconds <= group.least_block_seconds[:, None] * (1 + TOLERANCE)
+    fit_NR = np.where(fastest_NP[:, None, :], _blocks_that_fit(group), -1.0).max(axis=-1)
+    return np.where(group.sizes[fullest_NR] <= fit_NR, full_NR, np.inf)
 
 
 def rank_limits(

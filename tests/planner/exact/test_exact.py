@@ -85,6 +85,11 @@ def test_search_equals_brute_force_where_documents_are_packed() -> None:
         ask_both(random_query(np.random.default_rng(seed), TUNED // 3, packed_base))
 
 
+def test_a_rank_is_no_faster_than_the_policy_that_fits_it() -> None:
+    """Its bound of one block mixed two policies in fractions; the other rank's was then too high for the best."""
+    ask_both(random_query(np.random.default_rng(179), 100, packed_base))
+
+
 @pytest.mark.timeout(1800)
 def test_what_needs_least_memory_is_found() -> None:
     """Limits just above the least peaks of all: a bound that asks for a byte too many loses the only answer."""
