@@ -86,8 +86,9 @@ def _rotary(model: TransformerSpec) -> Iterator[Operator]:
     if model.turned_share:
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
             turned = Tensor(width=model.turned_share * width, place="split")
+            again = {"block-attention"} if model.latent_attention is None else _WITH_THE_HEADS
             yield Operator(
-                name=name, kind="rotary", half="attention", reads=turned, redone_by=_WITH_THE_HEADS
+                name=name, kind="rotary", half="attention", reads=turned, redone_by=frozenset(again)
             )
 
 

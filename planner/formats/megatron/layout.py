@@ -95,7 +95,11 @@ def _recompute(job: Job) -> Word:
 
 
 def _selective(job: Job) -> Word:
-    drops, modules = job.stack.drops, table_of(TABLE).arguments["recompute_modules"].values
+    drops, modules = set(job.stack.drops), table_of(TABLE).arguments["recompute_modules"].values
+    if job.model.latent_attention is None:
+        drops.discard("latent-heads")
+    if not job.model.has_experts:
+        drops -= {"expert-activations", "experts", "shared-experts"}
     if unknown := drops.difference(modules):
         dropped = ", ".join(sorted(unknown))
         return lacks(f"its modules to recompute are others than what the stack drops ({dropped})")
