@@ -23,6 +23,7 @@ For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with fu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from cost_models.axes.layout import Layout
@@ -31,7 +32,7 @@ from cost_models.operators.block import block_operators
 from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
-from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.choices import ATTEND_AGAIN, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
@@ -107,13 +108,23 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     return model_flops(model, training, tp) - masked
 
 
-def recomputed_flops(model: TransformerSpec, training: TrainingSpec, layout: Layout) -> float:
-    """FLOPs that a placed layout spends again in the backward pass of one step."""
+def recomputed_flops(
+    model: TransformerSpec,
+    training: TrainingSpec,
+    layout: Layout,
+    drops: Collection[SelectiveDrops] = ("core",),
+) -> float:
+    """FLOPs that a placed layout spends again in the backward pass of one step, where selective recompute `drops` so
+    much; of an attention submodule those of the core alone."""
     one = _of_a_sequence(model, training, layout.tp)
-    per_policy: dict[Recompute, float] = {"none": 0.0, "selective": one.block_attention, "full": one.block}
+    products = {*drops} - ATTEND_AGAIN
+    again = sum(own.share * own.flops for own in block_operators(model) if products & own.redone_by)
+    core = one.block_attention if ATTEND_AGAIN.intersection(drops) else 0.0
+    selective = core + training.tokens_counted * again
+    per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": one.block}
     blocks_P = blocks_by_policy(layout.layers, layout.stage_recompute).sum(axis=0).tolist()
-    again = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
-    return float(training.global_batch * sum(blocks * per_policy[policy] for policy, blocks in again))
+    each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
+    return float(training.global_batch * sum(blocks * per_policy[policy] for policy, blocks in each))
 
 
 def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:

@@ -49,7 +49,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     seconds, parts = _step(ranks)
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
-    spent = useful + recomputed_flops(model, training, ran)
+    spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
     gpus, peak = ran.num_gpus, question.cluster.gpu.peak[training.precision]
     several = len(question.by_pool) > 1
     if several:

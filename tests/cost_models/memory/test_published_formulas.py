@@ -92,6 +92,9 @@ def test_mfu_and_hfu_of_selective_recompute(
     selective = Layout(recompute=("selective",), layers=(layers,))
     useful = model_flops(model, training)
     again = recomputed_flops(model, training, selective)
+    assert (
+        recomputed_flops(model, training, selective, ("norms", "latent-heads")) == 0
+    )  # a dense GPT has neither
     assert 100 * utilisation(useful, seconds, gpus, A100_PEAK) == pytest.approx(mfu, abs=0.2)
     assert 100 * utilisation(useful + 3 * again, seconds, gpus, A100_PEAK) == pytest.approx(hfu, abs=0.2)
 
