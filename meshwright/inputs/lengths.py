@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.reading import read_text
 from cost_models.specs.lengths import LengthsSpec, Packing, brought_down, share_cut
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import grouped
 from meshwright.inputs.goals import one_of
 from meshwright.inputs.options import Job
 
+_MOST_BYTES = 100_000_000
+"""Of a file of lengths, some ten million documents."""
 _HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
 _LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
 _WORTH_SAYING = 0.001
@@ -60,10 +62,9 @@ def _read(said: str | LengthsSpec) -> LengthsSpec:
             f"--lengths: `{printable(said)}` is no distribution of lengths", hint=_HINT
         ) from None
     try:
-        lines = Path(said).read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no name of a file"
-        raise InputError(f"--lengths: cannot read {printable(said)}: {why}", hint=_HINT) from None
+        lines = read_text(said, most_bytes=_MOST_BYTES).splitlines()
+    except InputError as error:
+        raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
     return LengthsSpec(documents=brought_down(list(_of_lines(said, lines))))
 
 

@@ -68,7 +68,8 @@ def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         ("tokens\n", (), "holds no length"),
         ("", ("--lengths", "lognormal(600)"), "is no distribution of lengths"),
         ("", ("--lengths", "lognormal(600,x)"), "is no distribution of lengths"),
-        ("", ("--lengths", "nowhere.csv"), "cannot read nowhere.csv: No such file"),
+        ("", ("--lengths", "nowhere.csv"), "cannot read `nowhere.csv`: no such file"),
+        ("", ("--lengths", "/dev/zero"), "`/dev/zero` is larger than 100 MB"),
         ("512\n", ("--packing", "pck"), "did you mean `pack`?"),
     ],
 )
