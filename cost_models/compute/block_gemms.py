@@ -16,8 +16,8 @@ from cost_models.axes.distinct import over_distinct
 from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.joined import product_operators
 from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype
-from cost_models.operators.joined import product_operators
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm
 from cost_models.question import Question

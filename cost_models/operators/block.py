@@ -14,8 +14,9 @@ from cost_models.operators.attention import attention_operators
 from cost_models.operators.feed_forward import feed_forward_operators
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.operators.recurrence import recurrence_operators
-from cost_models.specs.choices import SelectiveDrops
+from cost_models.specs.choices import OUTPUTS, SelectiveDrops
 from cost_models.specs.model.kinds import kinds_of
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
 _CACHED = 64
@@ -62,6 +63,12 @@ def _feeding(model: TransformerSpec) -> Iterator[Operator]:
     if model.norm_placement != "before":
         yield _norm(model, "mlp post-norm", "mlp")
     yield from _added(model, "mlp", terms=3 if parallel else 2)
+
+
+def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
+    """Whether selective recompute spares a model of this kind any bytes: outputs of experts, for one, only mixtures
+    have."""
+    return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
 def _norm(

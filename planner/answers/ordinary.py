@@ -110,7 +110,7 @@ def _as_usual(question: Question, asked: Restrictions) -> dict[str, frozenset[in
 
 def _recomputing_nothing(question: Question, limits: Restrictions) -> Restrictions | None:
     """The same without recompute; None where that is not a choice."""
-    policies = limits.recompute(question.training)
+    policies = limits.recompute(question)
     if "none" not in policies or len(policies) == 1:
         return None
     return replace(limits, forbidden_recompute=limits.forbidden_recompute | (set(policies) - {"none"}))

@@ -291,6 +291,6 @@ def within_error(
 
 def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:
     """Searches of a question that was proved in another way, before they start."""
-    for part in limits.by_recompute(question.training) or (limits,):
+    for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal
             yield BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None)

@@ -257,7 +257,7 @@ class Change:
         links that holds for ideal bounds alone, as more than one transfer may hide behind the same compute. Backward
         passes that are split are left out: their bounds subtract what hides transfers.
         """
-        policies = restrictions.recompute(space.question.training)
+        policies = restrictions.recompute(space.question)
         allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
         of_memory, crosses = (
             self.quantity == "device memory",

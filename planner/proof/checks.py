@@ -45,7 +45,7 @@ def evenly_placed(plan: Plan, priced: Estimate) -> Check:
         return Check("spot check", True, f"compares step times, so it says nothing of `{objective.name}`")
     columns = cloud(question, limits, plan.layout)
     prices = balanced_prices(question, columns)
-    usable = np.array([policy in limits.recompute(question.training) for policy in RECOMPUTE_POLICIES])
+    usable = np.array([policy in limits.recompute(question) for policy in RECOMPUTE_POLICIES])
     promising = np.where((prices.peak_bytes <= priced.memory_limit) & usable, prices.step_seconds, np.inf)
     gap = plan.certificate.gap if plan.certificate is not None else 0.0
     least = priced.compared_seconds * (1 - gap - PROVEN)

@@ -42,7 +42,7 @@ class UniformCandidates:
         if not len(space):
             raise nothing_legal(question, limits)
         self._pricing = Pricing(
-            space=space, policies=limits.recompute(question.training), max_memory=limits.max_memory
+            space=space, policies=limits.recompute(question), max_memory=limits.max_memory
         )
         self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
         none = np.empty(0, dtype=np.int64)

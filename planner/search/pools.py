@@ -174,7 +174,7 @@ class PoolCandidates:
 
 def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
     """Enumerate and bound every layout; raises InfeasibleError where none is legal."""
-    policies = limits.recompute(question.training)
+    policies = limits.recompute(question)
     columns = _layouts(question, limits)
     if not len(columns):
         raise nothing_legal(question, limits)

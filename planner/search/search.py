@@ -111,7 +111,7 @@ def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchR
             keep_on_interrupt=terms.keep_on_interrupt,
         )
         return together
-    if parts := limits.by_recompute(question.training):
+    if parts := limits.by_recompute(question):
         try:
             return search_each_policy(part, question, parts, terms.top, terms.time_limit, terms.below)
         except InfeasibleError:

@@ -104,7 +104,7 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
     """Those of the trainer and of pools, and what the search does not cover."""
-    policies = limits.recompute(question.training)
+    policies = limits.recompute(question)
     own = [allowed_recompute(schedule) for schedule in SCHEDULES]
     recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in own])
     return (

@@ -16,10 +16,10 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
-from cost_models.question import Question
+from cost_models.operators.block import drops_something
+from cost_models.question import MixedQuestion, Question
 from cost_models.risk import confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
-from cost_models.specs.training import TrainingSpec
 from planner.formats.trainers import rows_for, trainer_named
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
@@ -138,26 +138,29 @@ class Restrictions:
         permitted = self.permits(axis, column)
         return permitted | (getattr(columns, own.within) == 1) if own.within else permitted
 
-    def recompute(self, training: TrainingSpec) -> tuple[Recompute, ...]:
-        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`. Raises InputError: none is left."""
+    def recompute(self, question: Question | MixedQuestion) -> tuple[Recompute, ...]:
+        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`; beside `none` selective only where it
+        drops something. Raises InputError: none is left."""
         kept = tuple(
             policy
             for policy in RECOMPUTE_POLICIES
-            if policy in training.recompute and policy not in self.forbidden_recompute
+            if policy in question.training.recompute and policy not in self.forbidden_recompute
         )
+        if "none" in kept and not drops_something(question.model, question.stack):
+            kept = tuple(policy for policy in kept if policy != "selective")
         if not kept:
             raise InputError(
                 "every recompute policy is forbidden", hint="allow `full`: it needs least memory"
             )
         return kept
 
-    def by_recompute(self, training: TrainingSpec) -> tuple[Restrictions, ...]:
+    def by_recompute(self, question: Question | MixedQuestion) -> tuple[Restrictions, ...]:
         """Restrictions to one recompute policy each, where the trainer has one setting for all stages; else none.
 
         Raises:
             InputError: no policy is left.
         """
-        policies = self.recompute(training)
+        policies = self.recompute(question)
         if self.trainer is None:
             return ()
         known = trainer_named(self.trainer)

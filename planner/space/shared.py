@@ -37,7 +37,7 @@ class _Asked:
     @classmethod
     def of(cls, question: Question, restrictions: Restrictions) -> _Asked:
         """No rule of legality reads the limit of device memory nor how surely a layout must fit."""
-        left = set(restrictions.recompute(question.training))
+        left = set(restrictions.recompute(question))
         runs = (name for name in question.stack.schedules if left & set(allowed_recompute(name)))
         wide = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
         return cls(replace(question, confidence=EVEN), wide, frozenset(runs))

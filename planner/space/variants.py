@@ -105,7 +105,7 @@ def shapes_of(
     question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
 ) -> tuple[tuple[Ints, ...], ...]:
     """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
-    model, policies = question.model, set(restrictions.recompute(question.training))
+    model, policies = question.model, set(restrictions.recompute(question))
     runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
     pipeline, stage, shape, shard = [], [], [], []
     for index, pp in enumerate(pipelines.pp.tolist()):

@@ -107,7 +107,7 @@ def _space(question: MixedQuestion, limits: Restrictions) -> ReplicaSpace:
         question=question,
         columns=columns,
         costs=tuple(own.costs for own in replica_terms(question, columns)) if len(columns) else (),
-        policies=limits.recompute(question.training),
+        policies=limits.recompute(question),
         max_memory=math.inf if limits.max_memory is None else limits.max_memory,
     )
 

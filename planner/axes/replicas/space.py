@@ -178,7 +178,7 @@ COMPARED = 4
 def nothing_holds_replicas(question: MixedQuestion, limits: Restrictions) -> DoesNotFitError:
     """The error to raise when no placement of any layout fits, with the one that comes closest."""
     columns = replica_layouts(question, limits)
-    weakest = limits.recompute(question.training)[-1]
+    weakest = limits.recompute(question)[-1]
     smallest = np.lexsort((-columns.zero, columns.mbs, -columns.tp * columns.cp * columns.pp))[:COMPARED]
     priced = []
     for row in smallest.tolist():

@@ -214,7 +214,7 @@ def test_restrictions_narrow_the_space() -> None:
     assert set(columns.vpp.tolist()) == {1}
     assert 3 not in columns.zero
     assert 1 not in columns.sp
-    assert limits.recompute(TRAINING) == ("none", "selective")
+    assert limits.recompute(question(4)) == ("none", "selective")
 
 
 def test_restrictions_report_every_word_they_cannot_read() -> None:
@@ -229,6 +229,6 @@ def test_restrictions_report_every_word_they_cannot_read() -> None:
 def test_forbidding_every_policy_is_an_input_error() -> None:
     limits = parse_restrictions(forbid=["recompute=none,selective"])
     with pytest.raises(InputError, match="every recompute policy"):
-        limits.recompute(TRAINING.model_copy(update={"recompute": ("none",)}))
+        limits.recompute(replace(question(4), training=TRAINING.model_copy(update={"recompute": ("none",)})))
     with pytest.raises(InputError, match="contradict one another"):
         parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])

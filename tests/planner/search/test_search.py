@@ -234,7 +234,7 @@ def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: p
 def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> None:
     """Its layouts are undecided, and nothing is proven."""
     question, limits = small_question(), parse_restrictions(trainer="megatron")
-    first, *others = limits.by_recompute(question.training)
+    first, *others = limits.by_recompute(question)
 
     def part(within: Restrictions, seconds: float | None, below: float) -> SearchResult:
         return search(question, restrictions=within, time_limit=0.0 if within == first else None)
