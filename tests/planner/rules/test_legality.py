@@ -217,6 +217,16 @@ def test_restrictions_narrow_the_space() -> None:
     assert limits.recompute(question(4)) == ("none", "selective")
 
 
+def test_a_policy_that_drops_nothing_is_searched_where_it_is_asked_for_alone() -> None:
+    """Megatron Core's selective recompute is of mixtures and latent attention: a dense model with a flash kernel has
+    nothing to drop."""
+    dense = small_question(4)
+    experts = replace(dense, model=mixture(4).model)
+    assert parse_restrictions().recompute(dense) == ("none", "full")
+    assert parse_restrictions().recompute(experts) == ("none", "selective", "full")
+    assert parse_restrictions(["recompute=selective"]).recompute(dense) == ("selective",)
+
+
 def test_restrictions_report_every_word_they_cannot_read() -> None:
     with pytest.raises(InputError) as caught:
         parse_restrictions(["tpp=2", "schedule=1f2b"], ["recompute=ful"])
