@@ -13,6 +13,7 @@ from cost_models.operators.record import Gemm, Held, Operator, Place, Tensor, mu
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.transformer import TransformerSpec
 
+_WITH_ATTENTION: frozenset[SelectiveDrops] = frozenset({"block-attention"})
 _WITH_THE_HEADS: frozenset[SelectiveDrops] = frozenset({"block-attention", "latent-heads"})
 """Policies that make latent attention's heads again, and turn them."""
 
@@ -86,10 +87,8 @@ def _rotary(model: TransformerSpec) -> Iterator[Operator]:
     if model.turned_share:
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
             turned = Tensor(width=model.turned_share * width, place="split")
-            again = {"block-attention"} if model.latent_attention is None else _WITH_THE_HEADS
-            yield Operator(
-                name=name, kind="rotary", half="attention", reads=turned, redone_by=frozenset(again)
-            )
+            again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
+            yield Operator(name=name, kind="rotary", half="attention", reads=turned, redone_by=again)
 
 
 def _core(model: TransformerSpec) -> Operator:

@@ -32,7 +32,7 @@ from cost_models.operators.block import block_operators
 from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
-from cost_models.specs.choices import ATTEND_AGAIN, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
+from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
@@ -112,7 +112,7 @@ def recomputed_flops(
     model: TransformerSpec,
     training: TrainingSpec,
     layout: Layout,
-    drops: Collection[SelectiveDrops] = ("core",),
+    drops: Collection[SelectiveDrops] = CORE,
 ) -> float:
     """FLOPs that a placed layout spends again in the backward pass of one step, where selective recompute `drops` so
     much; of an attention submodule those of the core alone."""

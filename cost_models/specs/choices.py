@@ -43,6 +43,7 @@ SelectiveDrops = Literal[
     "dense-mlp",
     "shared-experts",
 ]
+CORE: frozenset[SelectiveDrops] = frozenset({"core"})
 OUTPUTS: frozenset[SelectiveDrops] = frozenset({"norms", "expert-activations", "latent-heads"})
 """Of those: what Megatron Core runs again after its output, and nothing else of it, was discarded."""
 ATTEND_AGAIN: frozenset[SelectiveDrops] = frozenset(

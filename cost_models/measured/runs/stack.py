@@ -9,7 +9,7 @@ from cost_models.files import catalog
 from cost_models.measured.runs.policies import modules_of
 from cost_models.measured.runs.rows import Notes, Row, meaning
 from cost_models.measured.runs.switches import expert_changes, has_narrow_moments, stack_changes
-from cost_models.specs.choices import OUTPUTS
+from cost_models.specs.choices import CORE, OUTPUTS
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 
@@ -43,7 +43,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes["fused_norms"] = True
     changes |= expert_changes(row)
     changes |= stack_changes(row)
-    if stack.drops <= OUTPUTS | {"core"}:
+    if stack.drops <= OUTPUTS | CORE:
         changes["selective_drops"] = modules_of(row) or "core"
     if has_narrow_moments(row):
         changes["master_remainders"] = True
