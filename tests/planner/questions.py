@@ -272,8 +272,11 @@ def random_query(rng: np.random.Generator, bases: int, of: Callable[[int], Every
         rows = rows[rows_for(trainer, found.question, found.columns.rows(rows))]
     allowed = sum(1 << policy for policy in policies)
     max_memory = _some_peak(rng, found, rows) if rng.random() < 0.35 else None
-    seconds, layouts = found.best(rows, allowed, max_memory or np.inf, alike=trainer is not None)
     restrictions = parse_restrictions(words.fix, words.forbid, max_memory=max_memory, trainer=trainer)
+    if trainer:  # each policy is a search of its own, but for one that drops nothing
+        own = restrictions.recompute(found.question)
+        allowed = sum(1 << RECOMPUTE_POLICIES.index(policy) for policy in own)
+    seconds, layouts = found.best(rows, allowed, max_memory or np.inf, alike=trainer is not None)
     return Query(
         question=found.question,
         restrictions=restrictions,

@@ -39,6 +39,12 @@ _UNEXPLAINED = 0.1
 """Median error above which a fit does not explain its runs and gives no profile."""
 
 
+def takes_part(case: Case) -> bool:
+    """Whether a row moves constants: not where its transcriber flagged it, as a few runs on a strained machine would
+    set its host's times alone; nor of recurrences, whose kernels are priced by bytes and were compared with no run."""
+    return not is_suspect(case.row) and case.question.model.recurrence is None
+
+
 def fit_families(
     cases: Sequence[Case] | TimedCases,
     needed: Collection[Pair] | None = None,
@@ -49,13 +55,13 @@ def fit_families(
 ) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
 
-    A fit starts `around` that of the same name to more cases, where there is one. Rows that their transcriber flagged
-    take no part: a few runs on a strained machine would set its host's times alone.
+    A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
+    (`takes_part`).
     """
     timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
     groups: dict[Pair, list[int]] = {}
     for index, case in enumerate(timed.cases):
-        if is_suspect(case.row):
+        if not takes_part(case):
             continue
         die, stack = pair_of(case)
         groups.setdefault((die, stack), []).append(index)

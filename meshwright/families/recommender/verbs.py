@@ -177,6 +177,11 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
             priced=[(question, estimate(question, sharding), sharding) for question, sharding in chosen]
         )
 
+    def reshard(
+        self, first: RecommenderPlan, second: str | Path | AnyPlan, *, states: bool
+    ) -> ShardingsCompared:
+        raise InputError("what moves between two shardings of tables is not priced")
+
     def verify(self, plan: RecommenderPlan, budget: Budget) -> tuple[Check, ...]:
         return tuple(_checks(plan, budget))
 

@@ -201,9 +201,9 @@ def _ranks(request: PlotRequest) -> Drawing:
 
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
+    "timeline": _timeline,
     **{kind: partial(_of_plans, kind) for kind in ("window", "far-links", "ladder")},
     **{kind: partial(_of_plans, kind) for kind in ("heatmap", "tornado")},
-    "timeline": _timeline,
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,

@@ -235,6 +235,7 @@ def test_each_rank_computes_its_share_of_a_sequence() -> None:
 
 def test_recomputed_attention_exchanges_keys_and_values_again() -> None:
     question = asked("all-gather")
+    question = replace(question, stack=question.stack.model_copy(update={"selective_drops": "core"}))
     exposed = [
         estimate(question, Layout(cp=4, dp=16, recompute=(policy,))).time["cp_comm"]
         for policy in ("none", "selective", "full")

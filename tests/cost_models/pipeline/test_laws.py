@@ -159,8 +159,12 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     norm = model.hidden_size * (2 if model.norm == "layernorm" else 1)
     dense = 0.0 if model.moe_share == 1 and not model.shared_expert_ffn_hidden_size else 1.0
     biases = model.hidden_size * (dense * model.mlp_bias + model.attention_output_bias)
-    copied = (4 if model.norm_placement == "around" else 2) * norm + biases
-    copied += 2 * model.head_dim * (model.qk_norm and model.qk_norm_over == "head")
+    norms = (4 if model.norm_placement == "around" else 2) / (1 + model.separate_halves)
+    copied = norms * norm + biases
+    copied += 2 * model.head_dim * model.attention_share * (model.qk_norm and model.qk_norm_over == "head")
+    copied += model.moe_share * model.hidden_size * model.shared_expert_gate
+    if model.recurrence and model.recurrence.kind == "gated-delta":  # one gain for the heads' norms
+        copied += (1 - model.attention_share) * model.recurrence.head_dim
     copied += model.moe_share * model.num_experts * (model.hidden_size + model.router_bias)
     if latent := model.latent_attention:  # what goes down to the latents, and their norms
         ranks = latent.kv_rank + (latent.query_rank or 0)

@@ -45,7 +45,7 @@ def _bounded(question: Question) -> Space:
 
 
 def _allowed(question: Question) -> np.ndarray:
-    return np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
+    return np.array([policy in FREE.recompute(question) for policy in RECOMPUTE_POLICIES])
 
 
 def _fastest(question: Question, below: float) -> Estimate | None:

@@ -106,14 +106,18 @@ def _against(risk: Risk, chance: float, error: float) -> str:
     )
 
 
+_WORTH_MEMORY = 0.005
+"""Share of the step from which it is said what the last of the memory would gain."""
+
+
 def _memory_words(told: Recommendation | None) -> str:
     """What the last of the memory would buy; where no layout surely fits, that."""
     if told is not None and told.is_risky:
         return f"no layout fits with {100 * FITTING:.0f} %"
-    if told is None or not told.fills_devices:
+    if told is None or not told.fills_devices or told.gain < _WORTH_MEMORY:
         return ""
     full = told.fastest.estimate
-    gain = "less than 0.1 %" if told.gain < NEGLIGIBLE_SHARE else percent(told.gain)
+    gain = percent(told.gain)
     fits = f"fits with {chance_text(full.fits_probability)}"
     return f"the runner-up gains {gain} with {format_bytes(full.peak_bytes)}, and {fits}"
 

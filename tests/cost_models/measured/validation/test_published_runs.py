@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import ANY, pair_of
+from cost_models.measured.calibration.families import ANY, pair_of, takes_part
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.measured.runs.switches import is_suspect
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.estimating import estimate
@@ -18,9 +17,9 @@ FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(nam
 
 
 def runs_of(profile: str) -> list[Case]:
-    """What the profile was fitted to: the shipped runs of its die and stack whose times nobody doubts."""
+    """What the profile was fitted to: the shipped runs of its die and stack that move constants."""
     fitted = catalog.load_profile(profile)
-    trusted = [case for case in timed_cases() if not is_suspect(case.row)]
+    trusted = [case for case in timed_cases() if takes_part(case)]
     pairs = {(fitted.gpu, fitted.stack)} if fitted.stack != ANY else {pair_of(case) for case in trusted}
     return [case for case in trusted if pair_of(case) in pairs and pair_of(case)[0] == fitted.gpu]
 
