@@ -177,6 +177,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return "" if found is None else f"; did you mean `{found}`?"
 
 
+def either(words: list[str]) -> str:
+    """ "a", "a or b", "a, b or c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 def require_installed(what: str, **requirements: str) -> None:
     """Raises HostError where a package that `what` needs is missing: `require_installed("`run`", torch="torch>=2")`.
 

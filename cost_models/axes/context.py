@@ -8,8 +8,9 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Mesh
-from cost_models.axes.rule import Words, either, multiplied, refuses, rule_when
+from cost_models.axes.rule import Words, multiplied, refuses, rule_when
 from cost_models.axes.words import UNSAID, Choice, Number
+from cost_models.errors import either
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
 

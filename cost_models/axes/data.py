@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.axes.axis import Axis, Price, Terms, more
-from cost_models.axes.rule import Words, either, multiplied, refuses, rule_when
+from cost_models.axes.rule import Words, multiplied, refuses, rule_when
 from cost_models.axes.words import Number
+from cost_models.errors import either
 from cost_models.question import Question
 
 if TYPE_CHECKING:

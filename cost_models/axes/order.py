@@ -16,8 +16,9 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Mesh
-from cost_models.axes.rule import Words, either, rule_when
+from cost_models.axes.rule import Words, rule_when
 from cost_models.axes.words import Choice
+from cost_models.errors import either
 from cost_models.question import Question
 from cost_models.specs.choices import ORDERS, Order
 

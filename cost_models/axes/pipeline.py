@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.axis import Axis
-from cost_models.axes.rule import Words, either, multiplied, refuses, rule_when
+from cost_models.axes.rule import Words, multiplied, refuses, rule_when
 from cost_models.axes.words import Choice, Number, PerStage
+from cost_models.errors import either
 from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.schedules.registry import REGISTRY, schedule_named

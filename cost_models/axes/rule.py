@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.errors import either
 from cost_models.question import Question
 
 if TYPE_CHECKING:
@@ -54,11 +55,6 @@ def refuses(name: str, broken: Broken, what: str, hint: str = "") -> Rule:
         return Words(what.format(**known), hint.format(**known))
 
     return Rule(name=name, broken=broken, sentence=worded)
-
-
-def either(words: list[str]) -> str:
-    """ "a", "a or b", "a, b or c"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def dividing(axis: str, total: int, limit: int) -> str:

@@ -7,12 +7,12 @@ config is reported. Dropout is no part of the shape: it has one key in each fami
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
-from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.errors import InputError, Problem, did_you_mean, either
 from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
 from cost_models.hugging_face.rotary import as_before_five, unscaled
@@ -65,12 +65,6 @@ _SIZED_NAME = re.compile(r"[a-z].*\d|\d.*[a-z]", re.IGNORECASE)
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
-def _any_of(keys: Sequence[str]) -> str:
-    """Keys of a config in words: `a`, `b` or `c`."""
-    parts = (keys[:-1], keys[-1:])
-    return " or ".join(", ".join(f"`{key}`" for key in part) for part in parts if part)
-
-
 def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     """The config as a document of our fields, and its assumptions, one phrase each.
 
@@ -89,10 +83,10 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     before = as_before_five(config)
     config = Noted({**later, **kept, **spelled, **taken, **before})
     config.read |= {*before, *(_LATER[key] for key in later)}  # what says the same is read once
-    missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
+    missing = [f"`{key}`" for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         raise InputError(
-            f"{name} (model_type `{model_type}`) does not say {_any_of(missing)}",
+            f"{name} (model_type `{model_type}`) does not say {either(missing)}",
             hint="add them, or use a catalogue model: meshwright catalog models",
         )
     hybrid = isinstance(family.refusals, str) and family.refusals in HYBRIDS

@@ -14,9 +14,9 @@ from cost_models.arrays import Array, Bools
 from cost_models.axes.axis import loaded
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Rule, Words, either, in_order, refuses, rule_when
+from cost_models.axes.rule import Rule, Words, in_order, refuses, rule_when
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError, Problem, either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question

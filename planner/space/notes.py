@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from cost_models.axes.axis import divisors
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import either
 from cost_models.defaults import OWN_STACKS
+from cost_models.errors import either
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question

@@ -16,8 +16,9 @@ from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Rule, Words, either, refuses, rule_when
+from cost_models.axes.rule import Rule, Words, refuses, rule_when
 from cost_models.axes.words import MAX_STAGES
+from cost_models.errors import either
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.units import counted

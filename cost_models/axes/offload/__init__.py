@@ -23,8 +23,9 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Counted, Mesh, Needless
-from cost_models.axes.rule import Words, either, refuses, rule_when
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.axes.words import EVERY, Counts
+from cost_models.errors import either
 from cost_models.question import Question
 from cost_models.units import counted
 

@@ -15,8 +15,9 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Mesh
 from cost_models.axes.offload import offloads
-from cost_models.axes.rule import Words, either, refuses, rule_when
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.axes.words import UNSAID, Subset
+from cost_models.errors import either
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.specs.choices import OVERLAPS, Overlap

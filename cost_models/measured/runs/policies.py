@@ -91,11 +91,6 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
 
 
-def states_recompute(row: Row) -> bool:
-    """Whether the row states what was recomputed."""
-    return bool(row.text("recompute"))
-
-
 def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     """What of a block a Megatron recomputed (`--recompute-modules`), where the row names it in known words; else
     nothing."""

@@ -13,7 +13,6 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.policies import states_recompute
 from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.memory.device import in_use
 from cost_models.pipeline.estimating import estimate_each
@@ -132,7 +131,7 @@ def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
 
 def _prediction(case: Case, priced: Estimate) -> Prediction:
     # a run that recomputed more than is assumed had more room
-    known = priced.fits or states_recompute(case.row)
+    known = priced.fits or bool(case.row.text("recompute"))
     return Prediction(
         row=case.row,
         case=case,
