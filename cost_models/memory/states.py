@@ -195,8 +195,9 @@ def _weights_and_master(
     stack, training = question.stack, question.training
     mixed = training.precision != "fp32"
     compute = training.element_bytes
-    weight = compute if stack.master_weights or not mixed else 4.0
-    master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
+    state = STATE_BYTES[training.state_dtype]
+    weight = compute if stack.master_weights or not mixed else state
+    master = state if stack.master_weights and mixed else 0.0
     updated = master or weight
     remainders = stack.master_remainders and master > weight and training.precision != "fp16"
     kept = master - weight if remainders else master

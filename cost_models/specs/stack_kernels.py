@@ -93,7 +93,8 @@ class StackKernels(Spec):
     fused_accumulation_dtypes: tuple[StateDtype, ...] = ("fp32", "bf16")
     """Types of accumulation buffers into which they can."""
     master_weights: bool = True
-    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are fp32."""
+    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are of the states'
+    type."""
     master_remainders: bool = False
     """Whether the fp32 copy of bf16 weights is kept as the 16 bits that these lack (Megatron Core's precision-aware
     optimizer, `store_param_remainders`)."""

@@ -40,7 +40,7 @@ class TrainingSpec(Spec):
     gradient_dtype: StateDtype | None = None
     """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"
-    """Type of each optimizer moment and of the master weights."""
+    """Type of each optimizer moment and of the weights that are updated: a master copy, or the weights themselves."""
     moment_dtype: StateDtype | None = None
     """Type of each optimizer moment where it is another than that of the master weights; None: the same."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)

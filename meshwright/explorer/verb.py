@@ -43,7 +43,16 @@ class ExploreOptions(Limits, Failures, Request):
     port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, least=1, most=65535)
 
 
-_HIDDEN = ("dropout", "optimizer", *TUNING, "together", "max_memory", "confidence", "host_memory")
+_HIDDEN = (
+    "dropout",
+    "optimizer",
+    "state_dtype",
+    *TUNING,
+    "together",
+    "max_memory",
+    "confidence",
+    "host_memory",
+)
 
 
 @command(ExploreOptions, name="explore", shows=("quiet",), hides=_HIDDEN)

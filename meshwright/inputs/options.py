@@ -70,6 +70,9 @@ class Job:
     optimizer: str | None = flag(
         "NAME", "adamw (default), adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
     )
+    state_dtype: str | None = flag(
+        "TYPE", "Of updated weights and moments: fp32 (default) or bf16.", panel="job"
+    )
     task: str | None = flag("TASK", "full (default), lora, qlora or dpo.", panel="job")
     rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, least=1, panel="job")
     targets: str | Sequence[str] | None = flag(

@@ -232,6 +232,7 @@ def _training(request: Request) -> TrainingSpec:
         "precision": in_words(request.precision),
         "dropout": request.dropout,
         "optimizer": request.optimizer,
+        "state_dtype": request.state_dtype,
     }
     job = request.training
     if isinstance(job, RecommenderTraining):

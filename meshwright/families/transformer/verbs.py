@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from planner.search.budget import Budget
 
 _JOB = frozenset(
-    {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "optimizer", "stack", "profile"}
+    {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"}
+    | {"optimizer", "state_dtype"}
 ) | frozenset(TUNING)
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
@@ -52,7 +53,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": (_JOB - {"dropout", "optimizer", *TUNING})
+    "explore": (_JOB - {"dropout", "optimizer", "state_dtype", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset(
         {

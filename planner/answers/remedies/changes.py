@@ -12,6 +12,7 @@ from cost_models.axes.layout import AXES
 from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
+from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -106,8 +107,10 @@ def other_training(question: Question, limits: Restrictions) -> Iterator[Change]
     if training.precision == "fp32" and "bf16" in question.cluster.gpu.peak:
         yield Change("--precision bf16", _trained(question, precision="bf16"), limits)
     if training.state_dtype != "bf16":
-        words = "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE"
-        yield Change(words, _trained(question, state_dtype="bf16", gradient_dtype="bf16"), limits)
+        yield Change("--state-dtype bf16", _trained(question, state_dtype="bf16"), limits)
+        if gradient_dtype(question) != "bf16":
+            words = "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE"
+            yield Change(words, _trained(question, state_dtype="bf16", gradient_dtype="bf16"), limits)
 
 
 def shorter(question: Question, limits: Restrictions) -> Iterator[Change]:

@@ -54,6 +54,18 @@ def test_weights_and_optimizer_states(
     assert held.optimizer == pytest.approx([optimizer, optimizer])
 
 
+def test_weights_of_a_job_that_keeps_16_bits_alone() -> None:
+    training = TrainingSpec(global_batch=64, sequence_length=1024, state_dtype="bf16")
+    cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 2})
+    columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (0, 3)])
+    stack = catalog.load_stack("torchtune")
+    question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=stack)
+    found = state_bytes(question, columns, held=held_on_device(question, columns, "resident"))
+    assert tuple(found.weights) == (2, 2 / D)
+    assert tuple(found.gradients) == (2, 2 / D)
+    assert tuple(found.optimizer) == (2 + 2, (2 + 2) / D)
+
+
 @pytest.mark.parametrize(("stack", "bytes_written"), [("meshwright", 4), ("fsdp", 4), ("deepspeed", 2)])
 def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
     """Shards in fp32 where they are the parameters, else 16-bit weights after their master copy."""

@@ -43,7 +43,7 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ("meshwright plan gpt3", ["gpt3-175b"]),
         ("meshwright estimate gpt3-175b dgx-h", ["dgx-h100"]),
         ("meshwright plan gpt3-175b dgx-h100,hgx-h2", ["dgx-h100,hgx-h200", "dgx-h100,hgx-h20"]),
-        ("meshwright plan --stack torch", ["torchrec", "torchtitan"]),
+        ("meshwright plan --stack torch", ["torchrec", "torchtitan", "torchtune"]),
         ("meshwright plan --profile h100-m", ["h100-megatron-core"]),
         ("meshwright catalog models llama3.1-4", ["llama3.1-405b"]),
         ("meshwright plot fr", ["frontier"]),

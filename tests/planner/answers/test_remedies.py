@@ -69,6 +69,7 @@ def test_fewer_blocks_are_the_most_that_fit() -> None:
 def test_states_in_16_bits_and_larger_gpus() -> None:
     question = small_question(1, memory="300 MiB")
     found = offered(question)
+    assert "--state-dtype bf16" in found
     assert "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE" in found
     larger = [change for change in found if change.endswith(" --gpus 1")]
     gpus = [catalog.load_cluster(change.split()[0]).gpu for change in larger]
