@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from calling import Answer, told
-from effort import THOROUGH
+from effort import THOROUGH, spread
 from hypothesis import settings
 
 # The usual tests draw the same each time, so that one tree passes or fails alike everywhere.
@@ -34,6 +34,26 @@ def _cpu_seconds() -> float:
         except psutil.Error:  # it ended meanwhile, and counts among those waited for
             continue
     return float(total)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "few(cases): so many cases in a usual run, all in a thorough one")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests that are marked `few`, unless all run or one was named."""
+    if THOROUGH or any("::" in argument for argument in config.args):
+        return
+    cases: dict[tuple[Path, str, int], list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("few"):
+            cases.setdefault((item.path, getattr(item, "originalname", item.name), mark.args[0]), []).append(
+                item
+            )
+    kept = {one for (_, _, number), those in cases.items() for one in spread(those, number)}
+    left_out = [item for those in cases.values() for item in those if item not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.hookimpl(wrapper=True)

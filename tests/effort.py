@@ -6,10 +6,22 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 THOROUGH = bool(os.environ.get("THOROUGH"))
 """Set by `make test-all`."""
 
 Case = TypeVar("Case")
+
+
+def few(cases: int) -> pytest.MarkDecorator:
+    """Marks a test of which so many cases, evenly spread, run every time, and all of them in a thorough run."""
+    return pytest.mark.few(cases)
+
+
+def spread(items: Sequence[Case], kept: int) -> list[Case]:
+    """So many of the items, as far apart as can be."""
+    return [items[number * len(items) // kept] for number in range(min(kept, len(items)))]
 
 
 def number(usual: int, thorough: int) -> int:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import THOROUGH, first_of
+from effort import THOROUGH, few, first_of
 from processes import Processes
 from training import GPT, LATENT, LLAMA, SHARED, Trained, plan_for, question_for, stray, train_weights
 
@@ -54,6 +54,7 @@ def test_torch_has_the_switch() -> None:
     assert "_micro_pipeline_tp" in torch._inductor.list_options()
 
 
+@few(0)
 def test_rows_of_one_sequence_train_as_the_sequence_does(processes: Processes) -> None:
     """To the bit: that they are rows is for the compiler to see products by."""
     side_by_side = GPT | {"parallel_block": True}

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import some_of
+from effort import few, some_of
 from processes import Processes
 from saving_jobs import SAVED_AT, STEPS, train_and_save
 from training import GPT, MOE, Trained, plan_for, train_weights
@@ -202,6 +202,7 @@ def test_room_is_taken_before_the_first_step(processes: Processes, tmp_path: Pat
     assert not list(tmp_path.iterdir())  # files have no names, so nothing is left behind
 
 
+@few(0)
 def test_a_drive_costs_nothing_where_nothing_has_values() -> None:
     for way in ("states/drive", "streamed/drive"):
         plan = _on_a_drive(f"mbs2 offload={way}")

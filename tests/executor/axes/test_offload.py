@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import first_of, some_of
+from effort import few, first_of, some_of
 from processes import Processes
 from training import GPT, LAST_PLACE, LLAMA, MOE, NO_GRADIENT, Trained, plan_for, question_for, train_weights
 
@@ -112,6 +112,7 @@ ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RU
     some_of(EVERY, *ONCE),
     ids=[f"{layout}-{clip}" for _, layout, clip in some_of(EVERY, *ONCE)],
 )
+@few(4)
 def test_the_same_bits_wherever_blocks_live(
     model: dict[str, Any], layout: str, clip: float | None, processes: Processes
 ) -> None:

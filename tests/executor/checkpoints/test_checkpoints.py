@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import first_of
+from effort import few, first_of
 from processes import Processes
 from saving_jobs import (
     SAVED_AT,
@@ -77,6 +77,7 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
         ],
     ),
 )
+@few(2)
 def test_the_same_plan_resumes_bit_for_bit(
     layout: str, model: dict[str, Any], training: dict[str, Any], processes: Processes, tmp_path: Path
 ) -> None:

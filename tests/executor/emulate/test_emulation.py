@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from effort import THOROUGH, first_of
+from effort import THOROUGH, few, first_of
 from processes import Processes
 from training import LLAMA, MOE, plan_for, traced
 
@@ -61,6 +61,7 @@ def real_peak(plan: Plan) -> int:
         ],
     ),
 )
+@few(2)
 def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: Processes) -> None:
     """With values and without, on the last rank, and where stages differ on the first."""
     plan = plan_for(layout, MEDIUM, sequence_length=SEQUENCE)
@@ -77,6 +78,7 @@ def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: P
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # at which torch itself looks while it traces
 @pytest.mark.parametrize("fake", [False, True])
+@few(1)
 def test_compiled_blocks_are_followed_as_they_are(fake: bool) -> None:
     """Memory is followed in a step that is not compiled, with graphs that may not break, too."""
     plan = plan_for("tp2 mbs4", LLAMA)

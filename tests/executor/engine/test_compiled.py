@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
-from effort import THOROUGH, some_of
+from effort import THOROUGH, few, some_of
 from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
@@ -68,6 +68,7 @@ USUAL = ("recomputed", "shared experts", "tensor, zero3", "tensor, latent")
 
 
 @pytest.mark.parametrize("case", some_of(list(LAYOUTS), *USUAL))
+@few(1)
 def test_compiled_blocks_train_the_same(case: str, processes: Processes) -> None:
     """Routed experts stay as they are inside compiled blocks, since how many copies each gets is known in the step."""
     model, layout = LAYOUTS[case]
@@ -130,6 +131,7 @@ def followed(plan: Plan) -> Diagnosis:
         return run_diagnostic_steps(engine, batches, config)
 
 
+@few(0)
 def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:
     """Nothing is seen inside a graph, and one that may not break would refuse to be looked at."""
     for found in processes.run(2, followed, plan_for("tp2 mbs8", LLAMA)):

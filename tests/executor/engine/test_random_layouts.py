@@ -42,7 +42,7 @@ def _expected(processes: Processes, shape: str) -> Trained:
 
 
 @settings(
-    max_examples=number(5, 8),
+    max_examples=number(2, 8),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

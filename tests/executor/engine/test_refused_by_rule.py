@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from training import GPT, plan_for, question_for, train
 
@@ -24,6 +25,7 @@ def refused(layout: str) -> str:
 @pytest.mark.parametrize(
     "schedule", ["vpp2 schedule=zero-bubble", "vpp2 schedule=zbv", "vpp2 schedule=dualpipev"]
 )
+@few(1)
 def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes: Processes) -> None:
     """Every step runs, and the gradients are others."""
     (expected,) = processes.run(1, train, plan_for("mbs8", UNTIED), STEPS, True)

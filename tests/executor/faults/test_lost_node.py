@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from effort import few
 from training import plan_for
 
 import executor.launch.torchrun
@@ -29,6 +30,7 @@ PATIENCE_SECONDS = 120.0
 GONE = "RuntimeError: Connection closed by peer"
 
 
+@few(0)
 def test_a_lost_node_is_named_with_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

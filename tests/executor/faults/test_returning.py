@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import few
 from training import plan_for
 
 from cost_models.errors import HostError, RunError
@@ -26,6 +27,7 @@ if os.environ.get("RANK") == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT"
 """Loaded as Python starts: once the ranks were started again, products of rank 1 are wrong."""
 
 
+@few(0)
 def test_a_rank_that_comes_back_broken_ends_the_run_by_its_second_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

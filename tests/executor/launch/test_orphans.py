@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from effort import few
 from training import plan_for
 
 from cost_models.errors import RunError
@@ -44,6 +45,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert len(gone) == len(below)
 
 
+@few(0)
 def test_a_run_whose_temporary_folder_is_deleted_ends_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

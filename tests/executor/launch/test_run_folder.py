@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import few
 from processes import Processes
 from training import plan_for, reported
 
@@ -75,6 +76,7 @@ def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(
     assert len(read_progress(tmp_path / "progress.jsonl")) == 4
 
 
+@few(0)
 def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Path) -> None:
     report = _twice(tmp_path, "after")
     (rank,) = report.ranks

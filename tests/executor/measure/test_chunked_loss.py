@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import first_of
+from effort import few, first_of
 from flop_counter import FlopCounter
 from processes import Processes
 from test_memory import peak
@@ -75,6 +75,7 @@ def test_value_and_gradients_are_those_of_all_logits(chunk: int, dtype: torch.dt
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler makes C++ for a CPU")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@few(0)
 def test_a_compiled_chunk_has_no_logits_in_fp32() -> None:
     """The same values: torch's compiler makes loss and gradient, in 16 bits, straight from logits in 16 bits."""
     x, weight, targets = (one.detach() for one in drawn(torch.bfloat16))
@@ -93,6 +94,7 @@ def test_a_compiled_chunk_has_no_logits_in_fp32() -> None:
 
 
 @pytest.mark.parametrize("layout", ["mbs4", "pp2 mbs2", "dp2 mbs2 zero3"])
+@few(1)
 def test_blocks_and_chunks_that_are_compiled_train_the_same(layout: str, processes: Processes) -> None:
     plan = in_chunks(layout, GPT, CHUNK)
     expected, got = (processes.run(plan.layout.num_gpus, how, plan) for how in (as_it_is, compiled))
@@ -206,6 +208,7 @@ MEMORY = first_of(
 
 
 @pytest.mark.parametrize(("shape", "layout"), MEMORY, ids=[" ".join(case) for case in MEMORY])
+@few(1)
 def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processes) -> None:
     """Within 2 % on every rank, and on the one with the loss below that of all logits."""
     job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}

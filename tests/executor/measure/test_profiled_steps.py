@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from training import plan_for
 
@@ -39,6 +40,7 @@ def profiled(plan: Plan, folder: Path) -> list[tuple[StepSpans, float]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@few(2)
 def test_parts_of_a_trace_are_those_of_the_recording(
     layout: str, tmp_path: Path, processes: Processes
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from training import plan_for
 
@@ -104,6 +105,7 @@ def traced(plan: Plan, path: Path) -> tuple[RankReport, ...]:
 
 
 @pytest.mark.parametrize("layout", ["pp2 mbs2", "tp2 mbs4"])
+@few(1)
 def test_trace_of_a_run(layout: str, tmp_path: Path, processes: Processes) -> None:
     plan = plan_for(layout)
     path = tmp_path / "new" / "trace.json"

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from effort import few
 
 from executor.measure.parts import STEP_PARTS
 
@@ -50,6 +51,7 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     assert "- left out: calibration, takes about 80 s, 0 s were left" in (tmp_path / "results.md").read_text()
 
 
+@few(0)
 def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
     """And so is one that a killed command had not taken over yet."""
     (tmp_path / "running.json").write_text(

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import few
 
 RUN = Path(__file__).parents[3] / "benchmarks" / "h200" / "recommender.py"
 CASE = "256 rowwise-adagrad"
 
 
+@few(0)
 def test_steps_are_predicted_from_the_rates_of_the_same_file(tmp_path: Path) -> None:
     """What is there is not run again; the dense network's Adagrad is in the peak."""
     out = tmp_path / "out.csv"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import few
 from flop_counter import FlopCounter
 from initialising import initialise
 from training import GPT, LATENT, LLAMA, MOE, SHARED
@@ -79,6 +80,7 @@ def test_parameters_are_those_of_the_cost_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
+@few(8)
 def test_flops_are_those_of_the_cost_model(name: str) -> None:
     """Forward exactly; backward twice that, and the attention core 2.5 times, as it computes its scores again."""
     spec, model = build(SPECS[name])

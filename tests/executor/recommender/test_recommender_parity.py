@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import few
 from processes import Processes
 from recommending import BATCH, RATE, STEPS, model, trained
 
@@ -38,6 +39,7 @@ def stray(got: Run, wanted: Run) -> float:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "concat"])
+@few(4)
 def test_two_processes_train_what_one_does(combiner: str, optimizer: str, processes: Processes) -> None:
     spec = model(combiner)
     shardings = [*EXACT.values(), *NEAR.values()]

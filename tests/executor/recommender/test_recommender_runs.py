@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import THOROUGH
+from effort import THOROUGH, few
 from processes import Processes
 
 from cost_models.errors import InputError
@@ -105,6 +105,7 @@ def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pyt
         read_any_report(tmp_path / "large.json")
 
 
+@few(0)
 def test_a_rank_that_torchrun_starts_trains_as_one_here(processes: Processes, tmp_path: Path) -> None:
     plan = plan_of("table:0-7=row", 1)
     how: dict[str, Any] = {"steps": 2, "warm_up": 0, "backend": "gloo"}

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
+from effort import few
 from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training import LLAMA, plan_for, reported
@@ -126,6 +127,7 @@ def _traced(plan: Plan, folder: Path) -> RunReport:
     return reported(plan, folder, steps=STEPS, warm_up=0, trace=folder)
 
 
+@few(0)
 def test_a_trace_that_cannot_be_written_costs_nothing_else(processes: Processes, tmp_path: Path) -> None:
     """Rank 0 of two cannot write it, for a folder is in its place."""
     report, _ = processes.run(2, _traced, plan_for("dp2 mbs2"), tmp_path)
@@ -158,6 +160,7 @@ def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
     return report if isinstance(report, RunReport) else None, signal.getsignal(signal.SIGINT) == before
 
 
+@few(0)
 def test_who_is_asked_to_stop_meanwhile_leaves_out_the_rest(processes: Processes) -> None:
     reports, restored = zip(*processes.run(2, asked_to_stop, plan_for("dp2 mbs2")), strict=True)
     assert restored == (True, True)

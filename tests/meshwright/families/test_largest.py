@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from calling import told
-from effort import first_of, some_of
+from effort import few, first_of, some_of
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
@@ -55,6 +55,7 @@ def test_a_host_nearly_doubles_what_fits_on_one_gpu(llama: mw.Largest) -> None:
     assert llama.sizes[-1].size == max(one.size for one in llama.sizes)
 
 
+@few(0)
 def test_more_host_memory_never_fits_less() -> None:
     found = [
         mw.largest("gpt", "hgx-h200", by="width", **ONE_H200 | {"host_memory": size}).largest.size  # type: ignore[arg-type]

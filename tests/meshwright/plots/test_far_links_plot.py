@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from effort import few
 
 import meshwright as mw
 from cost_models.errors import InputError
@@ -15,6 +16,7 @@ from meshwright.verbs.plot import plot
 TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=1024)
 
 
+@few(0)
 def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> None:
     link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
     update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from calling import Answer
 from command_line import ASKED
+from effort import few
 
 import meshwright as mw
 from planner.plan_files import load_plan
@@ -100,6 +101,7 @@ MEGATRON = (
 )
 
 
+@few(0)
 def test_switches_of_the_stack_come_before_sharding_anew() -> None:
     """A script without `--tp-comm-overlap`, with flash 2: 7 % were to be gained by sharding anew, and 14 % by two
     flags."""

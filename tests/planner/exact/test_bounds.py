@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_leaf
@@ -22,7 +23,7 @@ SEEDS = st.integers(min_value=0, max_value=10**6)
 
 
 @given(SEEDS, st.booleans())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=number(70, 200), deadline=None, derandomize=True)
 def test_no_placement_is_faster_than_the_bounds(seed: int, several: bool) -> None:
     leaf = random_leaf(seed, several=several)
     exact = exhaustive_best(leaf)
@@ -32,7 +33,7 @@ def test_no_placement_is_faster_than_the_bounds(seed: int, several: bool) -> Non
 
 
 @given(SEEDS, st.floats(min_value=0.8, max_value=1.2))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=number(30, 60), deadline=None, derandomize=True)
 def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: float) -> None:
     group = group_of(random_leaf(seed))
     whole = capacity_bounds(group)[0]
@@ -43,7 +44,7 @@ def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: floa
 
 
 @given(SEEDS, st.booleans())
-@settings(max_examples=140, deadline=None, derandomize=True)
+@settings(max_examples=number(50, 140), deadline=None, derandomize=True)
 def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, several: bool) -> None:
     leaf = random_leaf(seed, several=several)
     if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
@@ -79,7 +80,7 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
 def test_written_down_paths_are_never_longer_than_the_timeline(seed: int) -> None:
     leaf, rng = random_leaf(seed), np.random.default_rng(seed)
     if not leaf.is_plain:
@@ -99,7 +100,7 @@ def test_written_down_paths_are_never_longer_than_the_timeline(seed: int) -> Non
     st.integers(2, 4),
     st.integers(1, 12),
 )
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
 def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
     schedule: str, pp: int, chunks: int, m: int
 ) -> None:

@@ -24,8 +24,8 @@ from planner.search.opening import Pairs
 from planner.search.search import search
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
 
-BASES = number(6, 48)
-QUERIES = number(15, 600)
+BASES = number(4, 48)
+QUERIES = number(8, 600)
 
 
 def campus(buildings: int, link: str = "25 Gb/s", nodes: int = 32) -> Question:

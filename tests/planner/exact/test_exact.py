@@ -17,10 +17,10 @@ from planner.placement.leaf import TOLERANCE
 from planner.rules.legality import check
 from planner.search.search import search
 
-QUERIES = number(60, 2000)
+QUERIES = number(30, 2000)
 TIGHT = number(6, 40)
 """Questions asked under the least limits of memory."""
-TUNED = number(18, 300)
+TUNED = number(9, 300)
 BASES = 48
 """Random questions; restrictions and limits make many of each."""
 

@@ -51,7 +51,7 @@ def test_the_exact_placement_is_the_best_of_all(seed: int, several: bool) -> Non
 
 
 @given(SEEDS, st.booleans())
-@settings(max_examples=number(120, 500), deadline=None, derandomize=True)
+@settings(max_examples=number(40, 500), deadline=None, derandomize=True)
 def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int, several: bool) -> None:
     leaf = random_leaf(seed, plain=True, several=several)
     exact, start = exhaustive_best(leaf), good_placement(leaf)

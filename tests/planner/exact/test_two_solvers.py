@@ -34,7 +34,7 @@ from planner.search.search import search
 from planner.space.restriction_words import parse_restrictions
 from planner.space.restrictions import Restrictions
 
-QUESTIONS = number(20, 500)
+QUESTIONS = number(10, 500)
 MOST_LAYOUTS = number(400, 1500)
 """Of one question; axes are fixed until it has no more."""
 WORLDS = ((1, 1), (2, 1), (4, 1), (2, 2), (8, 1), (4, 2), (8, 2), (3, 2))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from effort import few
 from small import small_question
 
 from cost_models.axes.layout import parse_layout
@@ -102,6 +103,7 @@ def test_a_precision_that_was_not_searched_is_open(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["memory", "mfu", "gpu-hours"])
+@few(2)
 def test_a_true_plan_for_an_objective_passes_every_check(name: str) -> None:
     question = small_question(memory="500 MiB")
     question = replace(question, training=question.training.model_copy(update={"tokens": 1e9}))

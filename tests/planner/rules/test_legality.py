@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from effort import few
 from small import MODEL, every_axis, small_question
 
 from cost_models.axes.columns import COLUMNS, LayoutColumns
@@ -66,6 +67,7 @@ def covered(layout: Layout) -> bool:
 
 
 @pytest.mark.parametrize("asked", [question(1), question(2), question(4), mixture(2)])
+@few(3)
 def test_the_enumerated_space_is_exactly_what_the_rules_allow(asked: Question) -> None:
     columns = enumerate_layouts(asked, Restrictions())
     enumerated = [str(columns.layout(row)) for row in range(len(columns))]

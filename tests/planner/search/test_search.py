@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute import EVERY_POLICY, everything
+from effort import few
 from small import every_axis, small_question
 
 from cost_models.axes.layout import parse_layout
@@ -78,6 +79,7 @@ def test_search_is_brute_force_with_the_loss_in_chunks(memory: str) -> None:
     assert len(set(chunks_loss(question, everything(question).columns).tolist())) == 2
 
 
+@few(0)
 def test_every_layout_is_returned_where_all_are_asked_for() -> None:
     question = small_question(memory="220 MiB")
     result = search(question, top=10**6)
@@ -165,6 +167,7 @@ def test_interrupted_it_returns_the_best_so_far_with_its_gap(question: Question,
 
 
 @pytest.mark.parametrize("question", STOPPED)
+@few(1)
 def test_out_of_time_it_returns_the_best_so_far_with_its_gap(
     question: Question, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from effort import number
+from effort import few, number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from several_pools import mixed_leaf, mixed_question, pool
@@ -51,7 +51,7 @@ def group_of(leaf: Leaf) -> RankGroup:
 
 
 @given(SEEDS)
-@settings(max_examples=number(60, 200), deadline=None, derandomize=True)
+@settings(max_examples=number(20, 200), deadline=None, derandomize=True)
 def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
     leaf = mixed_leaf(seed)
     exact = exhaustive_best(leaf)
@@ -61,7 +61,7 @@ def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=number(60, 200), deadline=None, derandomize=True)
+@settings(max_examples=number(20, 200), deadline=None, derandomize=True)
 def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
     leaf = mixed_leaf(seed)
     exact = exhaustive_best(leaf)
@@ -138,6 +138,7 @@ POOLS = [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)]
     st.sampled_from([(False,), (True, False)]),
 )
 @settings(max_examples=number(3, 6), deadline=None, derandomize=True)
+@few(2)
 def test_search_is_brute_force(
     sizes: tuple[int, ...],
     speeds: list[float],
@@ -199,7 +200,7 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
 
 
 @given(st.floats(0.5, 3.0), st.floats(1.0, 3.0), st.booleans(), st.sampled_from(["220 MiB", "1 GiB"]))
-@settings(max_examples=number(6, 20), deadline=None, derandomize=True)
+@settings(max_examples=number(3, 20), deadline=None, derandomize=True)
 def test_a_faster_pool_never_makes_it_slower(speed: float, factor: float, first: bool, memory: str) -> None:
     other = pool("other", memory=memory)
     seconds = []

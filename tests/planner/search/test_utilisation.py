@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from effort import few
 
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -62,6 +63,7 @@ def timed(gpu: str, precision: Precision) -> tuple[tuple[int, float, float], ...
 
 
 @pytest.mark.parametrize(("cluster", "gpu", "precision", "model", "gpus", "sequence"), GRID)
+@few(9)
 def test_a_plan_uses_no_gpu_better_than_a_timed_run_did(
     cluster: str, gpu: str, precision: Precision, model: str, gpus: int, sequence: int
 ) -> None:

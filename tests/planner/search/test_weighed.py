@@ -24,8 +24,8 @@ from cost_models.risk import slowest, weigh, weighed_of
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search
 
-QUERIES = number(18, 800)
-BASES = number(5, 48)
+QUERIES = number(12, 800)
+BASES = number(3, 48)
 
 
 def ask_both(query: Query) -> None:

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ TABLES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=number(100, 300))
 @given(TABLES, st.integers(0, 800))
 def test_no_choice_of_rows_hits_more_than_a_row_beyond(
     said: list[tuple[list[int], int, float]], capacity: int
@@ -69,7 +70,7 @@ def test_no_choice_of_rows_hits_more_than_a_row_beyond(
     assert found.bound <= found.hits + largest_row + 1e-9
 
 
-@settings(max_examples=100)
+@settings(max_examples=number(40, 100))
 @given(TABLES, st.floats(0.01, 1.0))
 def test_the_smallest_cache_has_the_hits_and_no_row_to_spare(
     said: list[tuple[list[int], int, float]], share: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import every_axis, small_question
@@ -84,7 +85,7 @@ def words(draw: st.DrawFn) -> str:
     return f"{axis}={draw(st.sampled_from(choices[axis]))}"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=number(50, 150))
 @given(st.lists(words(), min_size=1, max_size=4), st.lists(words(), max_size=2), st.booleans())
 def test_an_empty_space_has_a_reason(fix: list[str], forbid: list[str], every: bool) -> None:
     asked = every_axis(QUESTION) if every else QUESTION
