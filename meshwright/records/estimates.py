@@ -14,7 +14,6 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.changes import changes_of
-from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
 from planner.explaining.completing import Meant
 
@@ -131,7 +130,6 @@ def optimum_record(
     """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
     objective = optimum.objective
     return {
-        "schema": JSON_SCHEMA,
         "question": question_record(optimum.question),
         "assumptions": list(assumptions),
         "notes": list(notes),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError
 from cost_models.flags import argument, as_keywords, flag, out, plan_file, switch
 from meshwright.inputs.options import TUNING, Request, Searching
-from meshwright.verbs.contract.answers import ImportAnswer
+from meshwright.verbs.contract.answers import EstimateAnswer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import ImportAsked, verbs_that_read
+from meshwright.verbs.contract.family import EstimateAsked, verbs_that_read
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec
@@ -110,7 +110,7 @@ class ImportOptions(Searching, Request, _Source):
     """Whose the source is, where neither name nor words tell."""
     also: str | None = flag("WORDS", "Arguments that the source leaves out.", panel="subject", kw_only=True)
 
-    def question(self) -> ImportAsked:
+    def question(self) -> EstimateAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
         from planner.formats.registry import reader_of
 
@@ -119,7 +119,7 @@ class ImportOptions(Searching, Request, _Source):
 
 
 @as_keywords(ImportOptions)
-def import_plan(options: ImportOptions) -> ImportAnswer:
+def import_plan(options: ImportOptions) -> EstimateAnswer:
     """Price what runs today.
 
     Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of

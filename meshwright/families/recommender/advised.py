@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.units import counted, format_bytes
+from meshwright.families.recommender.asking import sharding_of
 from meshwright.families.recommender.records import estimate_record, question_record
 from meshwright.families.recommender.text import precise, proof_text, question_text
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
-from planner.plan_files import save_plan
-from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange
+from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange, advise_sharding
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
-
-if TYPE_CHECKING:
-    pass
+from planner.search.budget import Budget
 
 _NAMED = 3
 """Tables of a change that are named."""
@@ -29,7 +25,7 @@ _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingAdvised(AnswerBase):
+class ShardingAdvised(WithPlan):
     """What is run today, the tables whose change gains most, and the best sharding."""
 
     advice: ShardingAdvice
@@ -41,10 +37,6 @@ class ShardingAdvised(AnswerBase):
         advice, best = self.advice, self.advice.best_sharding
         proof = advice.found.certificate if best is advice.found.sharding else None
         return make_recommender_plan(advice.question, best, self.limits, proof)
-
-    def save(self, path: str | Path) -> None:
-        """Write the best plan."""
-        save_plan(self.plan, Path(path))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -58,10 +50,9 @@ class ShardingAdvised(AnswerBase):
             rows.append(_row("the rest", "tables move", None, advice.best))
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.others]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         advice = self.advice
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(advice.question),
             "layout": str(advice.sharding),
             "today": estimate_record(advice.today),
@@ -160,6 +151,13 @@ class ShardingAdvised(AnswerBase):
         more = [counted(len(names) - _NAMED, "table") + " more"] if len(names) > _NAMED else []
         how = f"{one.after} elsewhere" if one.after == one.before else f"{one.after}, not {one.before}"
         return f"{sentence_list([*names[:_NAMED], *more])}: {how}"
+
+
+def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
+    """What to change of a plan, or of another sharding of its question, that is run today."""
+    today = plan.sharding if layout is None else sharding_of(plan.question, layout)
+    advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
+    return ShardingAdvised(advice=advice, limits=plan.restrictions)
 
 
 def _row(

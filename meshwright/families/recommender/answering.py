@@ -148,10 +148,12 @@ class CacheServed(ServedRecommender):
             rows.append(planned | measured)
         return rows
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         found = {"device": self.found.device, "scale": self.scale, "drive_bytes": self.found.drive_bytes}
         predicted, measured = self.hits
-        return super().record() | {"served": found | {"predicted_hits": predicted, "measured_hits": measured}}
+        return super().document() | {
+            "served": found | {"predicted_hits": predicted, "measured_hits": measured}
+        }
 
     @property
     def text(self) -> tuple[str | Table, ...]:

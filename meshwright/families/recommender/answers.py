@@ -7,30 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.errors import InputError
+from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes, format_count
 from meshwright.families.recommender.records import estimate_record, question_record, table_rows
 from meshwright.families.recommender.text import (
-    binding_table,
     gpus_table,
     memory_text,
     precise,
-    proof_text,
     question_text,
     sharding_facts,
     stages_table,
     step_text,
     where_table,
 )
-from meshwright.records import JSON_SCHEMA
+from meshwright.inputs.plans import any_plan_of, is_plan
 from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, change_words, percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from planner.plan_files import save_plan
-from planner.recommender.alternatives import BindingStage
+from meshwright.render.words import change_words, percent, wrapped
+from meshwright.verbs.contract.answer import AnswerBase, WithPlan
+from planner.any_plan import AnyPlan
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
 from planner.recommender.search.proving import ENOUGH
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Priced(AnswerBase):
+class _Priced(WithPlan):
     """A question and the price of one sharding."""
 
     question: RecommenderQuestion
@@ -58,9 +56,8 @@ class _Priced(AnswerBase):
         """A row for each table."""
         return table_rows(self.question, self.sharding)
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(self.question),
             "assumptions": list(self.assumptions),
             "layout": str(self.sharding),
@@ -82,10 +79,6 @@ class _Priced(AnswerBase):
             step_text(self.question, self.estimate),
             memory_text(self.estimate),
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write it as a plan."""
-        save_plan(self.plan, Path(path))
 
     def plot(self, kind: str = "sharding") -> Drawing:
         """A picture with its data: `time`, `memory` or `sharding`. Raises UnknownNameError for another kind."""
@@ -120,9 +113,9 @@ class ShardingPlanned(_Priced):
         """The sharding as a plan."""
         return make_recommender_plan(self.question, self.sharding, self.limits, self.certificate)
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
-        return super().record() | {"certificate": certificate}
+        return super().document() | {"certificate": certificate}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -152,81 +145,6 @@ class ShardingPlanned(_Priced):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingExplained(AnswerBase):
-    """What binds a sharding."""
-
-    plan: RecommenderPlan
-    estimate: RecommenderEstimate
-    stages: Sequence[BindingStage]
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each table of a GPU that ends a stage."""
-        names = self.plan.model.table_names
-        return [
-            {
-                "stage": stage.stage,
-                "gpu": stage.gpu,
-                "stage_seconds": stage.seconds,
-                "mean_seconds": stage.mean_seconds,
-                "table": names[one.table],
-                "held_as": str(one.held.option),
-                "seconds": one.seconds,
-                "step_without_seconds": one.without_seconds,
-                "otherwise": None if one.otherwise is None else str(one.otherwise.option),
-                "step_otherwise_seconds": one.otherwise_seconds,
-            }
-            for stage in self.stages
-            for one in stage.tables
-        ]
-
-    def record(self) -> dict[str, Any]:
-        told = self.plan.certificate
-        return {
-            "schema": JSON_SCHEMA,
-            "question": question_record(self.plan.question),
-            "layout": self.plan.layout,
-            "estimate": estimate_record(self.estimate),
-            "certificate": None if told is None else told.model_dump(mode="json"),
-            "bottleneck": self.rows,
-        }
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        question, told = self.plan.question, self.plan.certificate
-        return (
-            question_text(question, self.estimate),
-            "",
-            step_text(question, self.estimate),
-            memory_text(self.estimate),
-            "",
-            stages_table(self.estimate),
-            "",
-            gpus_table(self.estimate),
-            "",
-            wrapped(self._longest),
-            "",
-            binding_table(question, self.stages),
-            *(() if told is None else ("", proof_text(told, seconds=False))),
-        )
-
-    @property
-    def _longest(self) -> str:
-        """The stage that takes most, and the table that makes it do so."""
-        bound = [stage for stage in self.stages if stage.tables]
-        if not bound:
-            return "Bottleneck: the dense network; no table ends a stage."
-        worst = max(bound, key=lambda stage: stage.seconds)
-        first, names = worst.tables[0], self.plan.model.table_names
-        step = self.estimate.step_seconds
-        return (
-            f"Bottleneck: {names[first.table]} (`{first.held.option}`) with {precise(first.seconds)} of"
-            f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
-            f" {precise(first.without_seconds)} ({change(step, first.without_seconds)})."
-        )
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingsCompared(AnswerBase):
     """Shardings side by side, measured against the first."""
 
@@ -240,7 +158,7 @@ class ShardingsCompared(AnswerBase):
             for name, values, unit in self._lines
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         plans = [
             {
                 "question": question_record(question),
@@ -249,7 +167,7 @@ class ShardingsCompared(AnswerBase):
             }
             for question, priced, sharding in self.priced
         ]
-        return {"schema": JSON_SCHEMA, "plans": plans}
+        return {"plans": plans}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -293,3 +211,28 @@ class ShardingsCompared(AnswerBase):
             ("host memory", [float(one.host_bytes.max()) for one in found], "bytes"),
         ]
         return lines
+
+
+def compare(
+    first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None
+) -> ShardingsCompared:
+    """Plans and shardings side by side, measured against the first; no trainer has rules for them."""
+    from meshwright.families.recommender.asking import sharding_of
+
+    chosen = [(first.question, first.sharding)]
+    for other in others:
+        if not is_plan(other):
+            chosen.append((first.question, sharding_of(first.question, str(other))))
+            continue
+        plan = any_plan_of(other)
+        if not isinstance(plan, RecommenderPlan):
+            raise InputError(f"plans of two kinds cannot be compared: {plan.model_name} is no recommender")
+        chosen.append((plan.question, plan.sharding))
+    return ShardingsCompared(
+        priced=[(question, estimate(question, sharding), sharding) for question, sharding in chosen]
+    )
+
+
+def reshard(first: RecommenderPlan, second: str | Path | AnyPlan, *, states: bool) -> ShardingsCompared:
+    """Raises InputError: nobody has priced it."""
+    raise InputError("what moves between two shardings of tables is not priced")

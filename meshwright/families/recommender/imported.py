@@ -18,7 +18,7 @@ from meshwright.families.recommender.text import precise
 from meshwright.inputs.options import TIME_LIMIT
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.answer import WithPlan
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
@@ -29,7 +29,7 @@ from planner.search.budget import Budget
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Imported(AnswerBase):
+class Imported(WithPlan):
     """A sharding of another trainer's file, beside the best."""
 
     today: ShardingEstimated
@@ -40,9 +40,9 @@ class Imported(AnswerBase):
         """Share of today's step that the best one saves; not below zero."""
         return max(0.0, 1 - self.best.estimate.step_seconds / self.today.estimate.step_seconds)
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document: what `estimate` says, with the best beside it."""
-        return self.today.record() | {"best": self.best.record(), "gain": self.gain}
+    def document(self) -> dict[str, Any]:
+        """What `estimate` says, with the best beside it."""
+        return self.today.document() | {"best": self.best.record(), "gain": self.gain}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -71,10 +71,6 @@ class Imported(AnswerBase):
         if self.gain <= PROVEN:
             return f"No sharding is faster than what runs today ({proof})"
         return f"What runs today is {percent(1 / (1 - self.gain) - 1)} slower than the best, {step} ({proof})"
-
-    def save(self, path: str | Path) -> None:
-        """Write what runs today as a plan."""
-        self.today.save(path)
 
     @property
     def plan(self) -> RecommenderPlan:
@@ -110,7 +106,7 @@ class ImportQuestion:
         return Imported(today=self.given.answer(), best=self.best.answer(None, spending))
 
 
-def ask_import(options: ImportOptions) -> ImportQuestion:
+def ask_import(trainer: str, options: ImportOptions) -> ImportQuestion:
     """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
     if options.also is not None:
         raise InputError("--also: a file of settings takes no arguments", hint="leave it out")

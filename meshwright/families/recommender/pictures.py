@@ -10,12 +10,12 @@ from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
+from meshwright.families.recommender.explained import explain
 from meshwright.families.recommender.text import precise
 from meshwright.pages.chapters import Chapter
 from meshwright.plots.drawn import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.goals import sizes_text
-from meshwright.render.tables import Table
 from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
 from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.recommender.plan import RecommenderPlan
@@ -98,7 +98,7 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
 _PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding"))
 
 
-def chapters(plan: RecommenderPlan, request: PageRequest, told: tuple[str | Table, ...]) -> Iterator[Chapter]:
-    """The chapters in their order; `told` is what `explain` says."""
-    yield Chapter(title="The answer, and what binds it", blocks=told)
+def chapters(plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
+    """The chapters in their order."""
+    yield Chapter(title="The answer, and what binds it", blocks=explain(plan).text)
     yield from pictures(plan, request, _PICTURES, PICTURES)

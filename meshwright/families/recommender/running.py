@@ -1,4 +1,4 @@
-"""A run of a recommender's plan as it is told: before it, at each step, and at the end."""
+"""A run of a recommender's plan, or of one of its ranks, as it is told: before it, at each step, and at the end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from executor.requirements import require_torch
-from meshwright.records import JSON_SCHEMA
+from meshwright.records.runs import ComparedQuantity
+from meshwright.records.shardings import while_
+from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.any_run import AnyRan
+from meshwright.verbs.contract.any_run import AnyEmulated, AnyRan
 from meshwright.verbs.contract.family import Running
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
     from executor.emulate.dry_run import BuiltShards
-    from meshwright.families.recommender.emulated import ShardEmulated
+    from executor.emulate.recommender import ShardEmulation
 
 NOT_TENSORS = ("workspace", "communicators")
 """Predicted parts that no tensor holds."""
@@ -63,14 +65,12 @@ class RecommenderRun(Running):
     def built(self) -> ShardsBuilt:
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_shards_without_devices
-        from meshwright.families.recommender.running import ShardsBuilt
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
         require_torch("emulate")
         from executor.emulate.recommender import emulate
-        from meshwright.families.recommender.emulated import ShardEmulated
 
         return ShardEmulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps))
 
@@ -164,8 +164,8 @@ class ShardsBuilt(AnswerBase):
         """A row for each rank."""
         return [asdict(rank) for rank in self.ranks]
 
-    def record(self) -> dict[str, Any]:
-        return {"schema": JSON_SCHEMA, "layout": self.plan.layout, "ranks": self.rows}
+    def document(self) -> dict[str, Any]:
+        return {"layout": self.plan.layout, "ranks": self.rows}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -191,3 +191,70 @@ def _cells(one: BuiltShards) -> tuple[str, ...]:
         one.host_bytes,
     )
     return str(one.rank), str(one.slices), grouped(one.rows), *map(format_bytes, sizes)
+
+
+_COMPUTE = "compute"
+_EMULATED = ("quantity", "plan", "predicted", "emulated")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardEmulated(AnyEmulated["ShardEmulation"]):
+    """A plan and the report of one of its ranks."""
+
+    plan: RecommenderPlan
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity: of the plan, predicted for what ran, and emulated."""
+        from executor.emulate.recommender import HOST
+
+        report = self.report
+        of = report.predicted_memory, report.memory_as_run, report.memory
+        names = {part: part if part in ("rest", HOST) else f"{part} memory" for part in report.memory}
+        parts = [(name, *(sizes[part] for sizes in of)) for part, name in names.items()]
+        peak = [sum(sizes[part] for part in names if part != HOST) for sizes in of]
+        rows: list[tuple[str | float, ...]] = [("peak memory", *peak)]
+        rows += [one for one in parts if any(one[1:])]
+        if report.on_planned_device:
+            said = report.predicted_seconds
+            rows += [
+                (f"{stage}, {_COMPUTE}", said[stage], said[stage], took)
+                for stage, took in report.compute_seconds.items()
+            ]
+        if report.step_seconds is not None:
+            step = report.predicted.step_seconds
+            rows.append(("step", step, step, report.step_seconds))
+        return [dict(zip(_EMULATED, one, strict=True)) for one in rows]
+
+    def told(self) -> Iterator[str | Table]:
+        report: ShardEmulation = self.report
+        plan = self.plan
+        yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")
+        yield ""
+        otherwise = report.runs_otherwise
+        which = _EMULATED[1:] if otherwise else _EMULATED[2:]
+        lines = [
+            [row["quantity"], *(_amount(row["quantity"], row[one]) for one in which), _error(row)]
+            for row in self.rows
+        ]
+        heads = ["plan", "as run", "emulated"] if otherwise else ["predicted", "emulated"]
+        yield table(["", *heads, "error"], lines, words=("",))
+        if otherwise:
+            yield wrapped(
+                f"The plan is for stack {plan.stack.name} on {plan.gpu.name}. What was followed is this executor on"
+                f" {report.device}, which keeps other tensors: `as run` is the model's price of these, and the error"
+                " is against it."
+            )
+        if when := while_(report.fullest_moment):
+            yield wrapped(f"Predicted to be fullest{when}.")
+        if not report.on_planned_device:
+            yield "Compute is left out: the plan is for another kind of device."
+
+
+def _amount(quantity: str, value: float) -> str:
+    timed = quantity == "step" or quantity.endswith(_COMPUTE)
+    return format_seconds(value) if timed else format_bytes(value)
+
+
+def _error(row: dict[str, Any]) -> str:
+    return error_text(ComparedQuantity(row["quantity"], row["predicted"], row["emulated"]))

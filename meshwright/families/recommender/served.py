@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.recommender.serving import Served
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -77,10 +76,9 @@ class ServedRecommender(AnswerBase):
             for place in range(len(found.batch))
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         question, plan = self.plan.question, self.plan
         return {
-            "schema": JSON_SCHEMA,
             "serving": {
                 "model": question.model.name,
                 "cluster": question.cluster.name,

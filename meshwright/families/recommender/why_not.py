@@ -11,7 +11,6 @@ from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.units import format_bytes
 from meshwright.families.recommender.records import estimate_record, question_record
 from meshwright.families.recommender.text import precise
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -57,10 +56,9 @@ class ShardingNotChosen(AnswerBase):
             for at, (name, seconds) in enumerate(self.today.stages)
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         found = self.replanned
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(self.plan.question),
             "asked": self.asked,
             "refused": self.answer.refused or None,

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, layout_cells, question_record
 from meshwright.render.estimates import mfu_words
 from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
 from planner.explaining.advice import Advice
+from planner.explaining.advice import advise as advice_of
 from planner.explaining.whatif import NEXT_TO_NOTHING
+from planner.formats.registry import switch_words
 from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
+from planner.search.budget import Budget
 from planner.space.restrictions import Restrictions
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advised(AnswerBase):
+class Advised(WithPlan):
     """What is run today, the changes that gain most for their trouble, and the best plan."""
 
     advice: Advice
@@ -49,10 +50,6 @@ class Advised(AnswerBase):
         found = self.advice.result
         certificate = found.certificate if self.best is found.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
-
-    def save(self, path: str | Path) -> None:
-        """Write the best plan."""
-        save_plan(self.plan, Path(path))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -77,10 +74,9 @@ class Advised(AnswerBase):
             **layout_cells(together.layout),
         }
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         advice = self.advice
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
             "changes": [
@@ -132,6 +128,13 @@ class Advised(AnswerBase):
         today = self.today
         header = question_header(self.advice.question, today.trust)
         return header, today_sentence(self.advice), conclusion(self.advice)
+
+
+def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
+    """What to change of a plan, or of another layout of its question, that is run today."""
+    today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
+    advice = advice_of(plan.question, today, restrictions, budget, switch_words)
+    return Advised(advice=advice, restrictions=restrictions)
 
 
 HEADERS = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")

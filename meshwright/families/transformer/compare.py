@@ -16,7 +16,6 @@ from cost_models.uncertainty import chance_of_gain, error_between, pair_error_of
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, meant_record, question_record
 from meshwright.render.estimates import chance_text, step_words
 from meshwright.render.expected import expected_record
@@ -137,9 +136,8 @@ class Compared(AnswerBase):
             for line in self.lines
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "differs": [{"what": one.what, "values": list(one.values)} for one in self.differs],
             "same_work": same_work(self.questions),
             "questions": [question_record(question) for question in self.questions],

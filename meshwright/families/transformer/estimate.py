@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
@@ -19,33 +19,28 @@ from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
 from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, meant_record, question_record
-from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import estimate_text, host_sentences
 from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
-from meshwright.render.tables import Table, in_notebook
+from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
+from meshwright.verbs.contract.answer import WithPlan
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explaining.completing import Meant, meant
 from planner.explaining.explain import explain
 from planner.explaining.why_not import why_not
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
 from planner.search.budget import Budget
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Estimated:
+class Estimated(WithPlan):
     """A question and the price of one layout."""
 
     question: Question
@@ -83,17 +78,9 @@ class Estimated:
         """Say how another layout compares."""
         return why_not_text(why_not(self.question, self.estimate, layout), self.estimate)
 
-    def save(self, path: str | Path) -> None:
-        """Write the layout as a plan."""
-        save_plan(self.plan, Path(path))
-
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
         return f"meshwright explain {path}, meshwright advise {path}"
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row; seconds, bytes, shares."""
-        return estimates_frame([self.estimate])
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw one kind of picture, as of a plan; `scaling` shows the best layouts, not this one."""
@@ -104,10 +91,8 @@ class Estimated:
         """One row, flat."""
         return [estimate_row(self.estimate)]
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(self.question),
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
@@ -149,9 +134,6 @@ class Estimated:
         told = estimate_text(self.estimate, chosen=self.split_chosen)
         whole = "" if self.training is None else wrapped(f"Training: {self.training.words}")
         return "\n".join(filter(None, [filled, told, *trusted, whole, far]))
-
-    def _repr_html_(self) -> str:
-        return in_notebook(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,7 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.pipeline.loss_part import LossPart, loss_part
 from cost_models.question import Question
 from cost_models.units import format_seconds
-from meshwright.families.transformer.planning.recommendation import (
-    recommended_in_plan,
-)
-from meshwright.records import JSON_SCHEMA
+from meshwright.families.transformer.planning.recommendation import recommended_in_plan
 from meshwright.records.estimates import breakdown_rows, estimate_record, meant_record, question_record
 from meshwright.render.estimates import host_sentences
 from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
@@ -55,11 +52,10 @@ class Explained(AnswerBase):
             *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         bound, rivals = self.explanation.binding, self.explanation.rivalry
         told = None if self.plan is None else self.plan.recommendation
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(self.question),
             **figures_of(self.question, self.explanation.estimate, self.expected),
             "searched": self.explanation.origin.searched,
@@ -142,9 +138,8 @@ class NotChosen(AnswerBase):
             ]
         return breakdown_rows(self.answer.reason, self.answer.difference)
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "layout": self.answer.layout,
             **meant_record(self.answer.meant),
             "excluded": self.answer.excluded,
@@ -174,6 +169,12 @@ def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | 
     }
 
 
+def figures(plan: Plan) -> dict[str, Any]:
+    """The same of a plan as it is priced now."""
+    priced = priced_again(plan)
+    return figures_of(plan.question, priced, expected_step(plan.question, priced))
+
+
 def explain(plan: Plan) -> Explained:
     """What binds a plan, its rivals, and what would change it."""
     notes = notes_of(plan.question, plan.restrictions.read)
@@ -187,7 +188,7 @@ def why_not(plan: Plan, layout: str) -> NotChosen:
     return NotChosen(answer=reason_against(plan.question, priced, layout, plan.asked), plan=priced)
 
 
-def drift_of(plan: Plan, name: object) -> str:
+def drift(plan: Plan, name: object) -> str:
     """A note where the plan in a file was written with another step time than it has today; else nothing."""
     priced: Estimate = priced_again(plan)
     if abs(priced.step_seconds / plan.prediction.step_seconds - 1) <= DRIFT:

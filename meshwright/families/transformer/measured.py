@@ -21,7 +21,6 @@ from executor.measure.any_report import save_report
 from executor.measure.foreign import foreign_report
 from executor.measure.observed_run import tells_of_its_device
 from meshwright.families.transformer.run import Ran
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.achieved import TABLES, achieved_rows, achieved_text
 from meshwright.render.causes import Cause, causes, findings
@@ -69,10 +68,10 @@ class Measured(Ran):
             return f"meshwright calibrate --from-run {path} -o profile.yaml"
         return f"meshwright plot accuracy {path}"
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         explained = [asdict(one) | {"cause": one.why} for one in self.causes]
         tables = {kind: achieved_rows(getattr(self, kind)) for kind in TABLES}
-        return super().record() | {"read": dict(self.read), "explained": explained, **tables}
+        return super().document() | {"read": dict(self.read), "explained": explained, **tables}
 
     def table(self, kind: str) -> Tabled:
         """`products` or `collectives` of the traces, beside what the profile expects."""
@@ -104,8 +103,8 @@ class Tabled(AnswerBase):
     def rows(self) -> list[dict[str, Any]]:
         return achieved_rows(self.achieved)
 
-    def record(self) -> dict[str, Any]:
-        return {"schema": JSON_SCHEMA, self.kind: self.rows}
+    def document(self) -> dict[str, Any]:
+        return {self.kind: self.rows}
 
     @property
     def text(self) -> tuple[str | Table, ...]:

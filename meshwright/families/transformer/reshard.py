@@ -15,7 +15,6 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bytes, format_seconds
 from meshwright.families.transformer.compare import compare
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.words import percent, wrapped
@@ -44,10 +43,9 @@ class Resharded(AnswerBase):
         each = zip(*(own.tolist() for own in self.moved), strict=True)
         return [{"rank": rank, **dict(zip(names, own, strict=True))} for rank, own in enumerate(each)]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         inside, network = self.moved.seconds(self.question)
         return {
-            "schema": JSON_SCHEMA,
             "layouts": [str(layout) for layout in self.layouts],
             "states": self.states,
             "seconds": {"inside_node": inside, "network": network, "total": max(inside, network)},

@@ -11,7 +11,6 @@ from executor.measure.any_report import AnyReport
 from executor.measure.observed_run import tells_of_its_device
 from executor.measure.report import RunReport
 from executor.requirements import require_torch
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison, emulated, planned_memory
 from meshwright.render.measured import (
     built_table,
@@ -55,7 +54,7 @@ class Ran(AnyRan[RunReport]):
             for line in comparison(self.report)
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         first = self.report.first_measured_step
         slow = [
             {
@@ -67,7 +66,7 @@ class Ran(AnyRan[RunReport]):
             }
             for one in self.report.slow_ranks
         ]
-        return super().record() | {"slow_ranks": slow}
+        return super().document() | {"slow_ranks": slow}
 
     def told(self) -> Iterable[str | Table]:
         return run_text(self.report, self.steps)
@@ -102,8 +101,8 @@ class Built(AnswerBase):
         axes = ("pp", "dp", "cp", "tp") if layout.cp > 1 else ("pp", "dp", "tp")
         return {axis: getattr(layout, axis) for axis in axes}
 
-    def record(self) -> dict[str, Any]:
-        return {"schema": JSON_SCHEMA, "mesh": self.mesh, "ranks": self.rows}
+    def document(self) -> dict[str, Any]:
+        return {"mesh": self.mesh, "ranks": self.rows}
 
     @property
     def text(self) -> tuple[str | Table, ...]:

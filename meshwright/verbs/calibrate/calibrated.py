@@ -13,17 +13,17 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_seconds
 from executor.measure.observed_run import Machine
 from executor.measure.report import RunReport
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import comparison
-from meshwright.render.tables import Table, in_notebook, table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
+from meshwright.verbs.contract.answer import AnswerBase
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Calibrated:
+class Calibrated(AnswerBase):
     """A profile with the runs that moved it, and how far they did."""
 
     profile: HardwareProfile
@@ -48,10 +48,8 @@ class Calibrated:
         """The records of `runs`, for `--csv`."""
         return self.runs()
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "file": None if self.file is None else str(self.file),
             "machine": str(self.machine),
             "started_from": self.refinement.start.source,
@@ -85,9 +83,6 @@ class Calibrated:
 
     def __repr__(self) -> str:
         return str(runs_table(self.runs()))
-
-    def _repr_html_(self) -> str:
-        return in_notebook(self.text)
 
 
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}

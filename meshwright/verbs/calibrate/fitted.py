@@ -16,7 +16,6 @@ from cost_models.measured.calibration.step_time_fit import Interval
 from cost_models.measured.runs.rows import Row
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -54,9 +53,8 @@ class Fitted(AnswerBase):
         """A row for each constant of each profile."""
         return [row for one, file in self._filed for row in constant_rows(one, file)]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "profiles": [refit_record(one, file) for one, file in self._filed],
             "left_out": [left_out_record(row, reason) for row, reason in self.selection.left_out],
             "read_as_stack": self.stack if self.selection.forced else None,

@@ -8,13 +8,13 @@ from typing import Any
 
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_bandwidth, format_seconds
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
+from meshwright.verbs.contract.answer import AnswerBase
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredProfile:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MeasuredProfile(AnswerBase):
     """A profile and the file it is written to."""
 
     profile: HardwareProfile
@@ -55,10 +55,8 @@ class MeasuredProfile:
             said.append({"constant": "attention_kernel", "value": kernel, "text": kernel})
         return said
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "file": str(self.file),
             "profile": self.profile.model_dump(mode="json"),
         }

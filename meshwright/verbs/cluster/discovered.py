@@ -15,7 +15,6 @@ from cost_models.errors import InputError
 from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.cluster import DiscoverOptions
@@ -64,9 +63,8 @@ class Discovered(AnswerBase):
         """A row for each fact that was found."""
         return [one._asdict() for one in self.seen.found]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "complete": self.complete,
             "cluster": self.seen.fields,
             "found": self.rows,

@@ -20,7 +20,6 @@ from cost_models.files import catalog
 from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.cluster import LinksOptions
@@ -107,9 +106,8 @@ class LinkedCluster(AnswerBase):
             ring, usual = (float(group_of(one, size, stride).bandwidth[0]) for one in (cluster, regular))
             yield {"group": told, "gpus": size, "ring": ring, "usual": usual}
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "cluster": self.found.fields,
             "levels": self.rows,
             "groups": self.groups,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from meshwright.records import JSON_SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshwright.render.tables import Table
+    from planner.any_plan import AnyPlan
 
 
 class AnswerBase:
-    """The base of answers, which say their rows and their text."""
+    """The base of answers, which say their rows, their text and their document."""
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -24,9 +28,13 @@ class AnswerBase:
         """What is printed."""
         raise AssertionError("an answer has text")
 
+    def document(self) -> dict[str, Any]:
+        """The JSON document but for the version of its schema."""
+        raise AssertionError("an answer has a document")
+
     def record(self) -> dict[str, Any]:
         """The JSON document."""
-        raise AssertionError("an answer has a document")
+        return {"schema": JSON_SCHEMA, **self.document()}
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a frame; seconds, bytes, shares."""
@@ -41,3 +49,18 @@ class AnswerBase:
         from meshwright.render.tables import in_notebook
 
         return in_notebook(self.text)
+
+
+class WithPlan(AnswerBase):
+    """An answer that is kept as a plan file."""
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The answer as a plan."""
+        raise AssertionError("it has a plan")
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+        from planner.plan_files import save_plan
+
+        save_plan(self.plan, Path(path))

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from meshwright.terminal.output import Answer as Shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from executor.measure.any_report import AnyReport
-    from meshwright.render.tables import Table
     from planner.any_plan import AnyPlan
 
 
-class Answer(Protocol):
+class Answer(Shown, Protocol):
     """What a verb found."""
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a frame; seconds, bytes, shares."""
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Flat rows, for `--csv`."""
-
-    @property
-    def text(self) -> Sequence[str | Table]:
-        """What is printed."""
-
-    def record(self) -> Mapping[str, Any]:
-        """The JSON document."""
 
 
 class SavedAnswer(Answer, Protocol):
@@ -103,10 +93,6 @@ class ServedAnswer(SavedAnswer, Protocol):
     @property
     def assumptions(self) -> Sequence[str]:
         """What had to be assumed to read the question."""
-
-
-class ImportAnswer(EstimateAnswer, Protocol):
-    """The price of what another trainer runs."""
 
 
 class RunAnswer(Answer, Protocol):

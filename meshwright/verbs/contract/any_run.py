@@ -16,7 +16,6 @@ from cost_models.units import counted, format_bytes, format_seconds
 from executor.measure.any_report import save_report
 from executor.measure.operations import PARTS, OperationsReport
 from executor.starting import StartReport
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -68,9 +67,8 @@ class AnyRan(AnswerBase, Generic[R]):
         """Mean loss of every step, warm-up included."""
         return self.report.losses
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "comparison": self.rows,
             "operations": self.operations,
             "report": self.report.model_dump(mode="json"),
@@ -114,9 +112,8 @@ class AnyEmulated(AnswerBase, Generic[E]):
     def text(self) -> tuple[str | Table, ...]:
         return tuple(self.told())
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "comparison": self.rows,
             "report": self.report.model_dump(mode="json"),
         }

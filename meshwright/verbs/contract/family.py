@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -13,7 +13,6 @@ from meshwright.verbs.contract.answers import (
     AdviceAnswer,
     Answer,
     EstimateAnswer,
-    ImportAnswer,
     LargestAnswer,
     PlanAnswer,
     RunAnswer,
@@ -50,16 +49,9 @@ class PlanAsked(Asked, Protocol):
 
 
 class EstimateAsked(Asked, Protocol):
-    """A question for the price of one layout."""
+    """A question for the price of one layout, or of what another trainer runs."""
 
-    def answer(self) -> EstimateAnswer:
-        """Price it. Raises InputError where it cannot run."""
-
-
-class ImportAsked(Asked, Protocol):
-    """What another trainer runs, read."""
-
-    def answer(self, budget: Budget | None = None) -> ImportAnswer:
+    def answer(self, budget: Budget | None = None) -> EstimateAnswer:
         """Price it. Raises InputError where it cannot run."""
 
 
@@ -146,7 +138,7 @@ class Verbs(Protocol[P]):
     def trainers(self) -> frozenset[str]:
         """Trainers whose files `import` reads as questions of this family."""
 
-    def ask_import(self, trainer: str, options: ImportOptions) -> ImportAsked:
+    def ask_import(self, trainer: str, options: ImportOptions) -> EstimateAsked:
         """Read what a trainer runs. Raises InputError: the source, or what is said beside it, is wrong."""
 
     def about(self, plan: P) -> str:
@@ -179,11 +171,16 @@ class Verbs(Protocol[P]):
     def reshard(self, first: P, second: str | Path | AnyPlan, *, states: bool) -> Answer:
         """What moves between the layouts of two plans. Raises InputError."""
 
-    def verify(self, plan: P, budget: Budget) -> Sequence[Check]:
+    def verify(self, plan: P, budget: Budget) -> Iterable[Check]:
         """Price a plan again and prove it again."""
 
     def running(self, plan: P) -> Running:
         """How a run of the plan is told."""
+
+
+def later(name: str) -> Any:
+    """A verb of a family by its name, `module:function`, which is imported when it is called."""
+    return staticmethod(lambda *arguments, **options: part(name)(*arguments, **options))
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:

@@ -14,7 +14,6 @@ from executor.doctor.judging import Assumptions, Finding, Judgement, judge
 from executor.doctor.readings import Examination
 from executor.requirements import require_torch
 from meshwright.inputs.plans import any_plan_of
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -92,9 +91,8 @@ class Examined(AnswerBase):
         """A row for each check, in base units: work in a second; seconds of a launch and of a small message."""
         return [asdict(one) for one in self.judgement.checks]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "passed": self.passed,
             "backend": self.seen.backend,
             "seconds": self.seen.seconds,

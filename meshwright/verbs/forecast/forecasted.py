@@ -19,7 +19,6 @@ from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.plots.drawing import draw_forecast
 from meshwright.plots.drawn import Drawing
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.expected import expected_record
 from meshwright.render.facts import Fact
 from meshwright.render.goals import gpus_in_words
@@ -81,10 +80,9 @@ class Forecasted(AnswerBase):
             for part, seconds in self.found.parts
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         found, one, expected = self.found, self.found.segment, self.expected
         return {
-            "schema": JSON_SCHEMA,
             "assumptions": list(self.assumptions),
             "operations": found.operations.model_dump(mode="json", exclude_none=True),
             "job": {

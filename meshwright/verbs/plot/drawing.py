@@ -16,9 +16,10 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import parts_of
 from meshwright.plots.drawing import draw_topology
 from meshwright.plots.drawn import Drawing
-from meshwright.records import JSON_SCHEMA, frames
+from meshwright.records import frames
 from meshwright.records.runs import read_report
 from meshwright.render.words import sentence_list, wrapped
+from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
@@ -213,7 +214,7 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plotted:
+class Plotted(AnswerBase):
     """One kind of plot, drawn."""
 
     kind: str
@@ -228,10 +229,8 @@ class Plotted:
         """What is drawn, in base units."""
         return self.drawing.points
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "plot": self.kind,
             "file": None if self.file is None else str(self.file),
             "title": self.drawing.title,

@@ -14,9 +14,9 @@ from executor.measure.any_report import AnyReport
 from meshwright.inputs.plans import any_plan_of
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import lines_of_any_length
+from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.family import require_options, verbs_of_plan
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask
@@ -92,7 +92,7 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reported:
+class Reported(AnswerBase):
     """A page about a plan; notebooks show it."""
 
     title: str
@@ -111,10 +111,8 @@ class Reported:
         """A row for each chapter."""
         return [{"chapter": one} for one in self.chapters]
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "file": None if self.file is None else str(self.file),
             "title": self.title,
             "chapters": list(self.chapters),
@@ -131,9 +129,6 @@ class Reported:
     def save(self, path: str | Path) -> None:
         """Write the page, whole or not at all."""
         write_whole(Path(path), self.html)
-
-    def __repr__(self) -> str:
-        return "\n".join(self.text)
 
     def _repr_html_(self) -> str:
         return self.html

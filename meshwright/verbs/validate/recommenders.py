@@ -15,7 +15,6 @@ from cost_models.measured.validation.recommenders import (
     predict,
     scores,
 )
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -53,9 +52,9 @@ class ValidatedRecommenders(AnswerBase):
         """A row for each run, flat."""
         return [_row(one) for one in self.predictions]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         found = [asdict(one) for one in self.scores]
-        return {"schema": JSON_SCHEMA, "rows": self.rows, "frameworks": found}
+        return {"rows": self.rows, "frameworks": found}
 
     @property
     def text(self) -> tuple[str | Table, ...]:

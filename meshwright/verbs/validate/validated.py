@@ -23,7 +23,6 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import grouped
 from meshwright.inputs.problems import Problems
 from meshwright.plots.drawn import Drawing
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.validate import ValidateOptions
@@ -152,10 +151,9 @@ class Validated(AnswerBase):
         """A row for each run, flat."""
         return [prediction_row(one) for one in self.predictions]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         brier = brier_scores(self.predictions)
         return {
-            "schema": JSON_SCHEMA,
             "anchors": self.anchors,
             "rows": [prediction_record(one) for one in self.predictions],
             "sources": [source_record(one) for one in self.sources],

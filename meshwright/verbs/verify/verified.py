@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.units import counted
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -42,9 +41,8 @@ class Verified(AnswerBase):
             {"check": one.name, "verdict": _VERDICTS[one.passed], "found": one.what} for one in self.checks
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "plan": str(self.path),
             "verified": self.passed,
             "proof": self.searched,

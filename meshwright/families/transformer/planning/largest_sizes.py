@@ -13,7 +13,6 @@ from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
@@ -86,9 +85,8 @@ class Largest(AnswerBase):
             for one in self.sizes
         ]
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
-            "schema": JSON_SCHEMA,
             "question": question_record(self.question)
             | {
                 "model": None,

@@ -194,8 +194,7 @@ class Planned(AnswerBase):
         """A row for each layout, with the objective's value where it is not the step time."""
         return optimum_rows(self.optimum)
 
-    def record(self) -> dict[str, Any]:
-        """The JSON document."""
+    def document(self) -> dict[str, Any]:
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         told, expected = self.recommendation, self.expected
         training = training_run(self.optimum.question, self.optimum.objective, self.picked, expected)

@@ -15,16 +15,14 @@ from meshwright.families.transformer.planning.ranking import (
     ranking_table,
     training_of,
 )
-from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table
 from meshwright.render.words import NOT_PROVED
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Ranked(AnswerBase):
+class Ranked(WithPlan):
     """A question about several clusters, the best plan of each on each number of GPUs, and the proof."""
 
     ranking: Ranking
@@ -68,10 +66,6 @@ class Ranked(AnswerBase):
             self.restrictions,
             objective.model_copy(update={"offers": offers}),
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the best plan."""
-        save_plan(self.plan, Path(path))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -136,11 +130,10 @@ class Ranked(AnswerBase):
         """What to do with the plan in this file."""
         return f"meshwright explain {path}, meshwright plot frontier {path}"
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         ranking, frontier = self.ranking, self.ranking.frontier
         objective = ranking.objective
         return {
-            "schema": JSON_SCHEMA,
             "clusters": [
                 {**question_record(one.question), "gpus": list(one.sizes), "price": one.price}
                 for one in ranking.offers
