@@ -10,7 +10,7 @@ from cost_models.flags import as_keywords, flag, out, plan_file
 from meshwright.inputs.options import Searching
 from meshwright.verbs.contract.answers import AdviceAnswer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_verb, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -41,11 +41,7 @@ def advise(options: AdviseOptions) -> AdviceAnswer:
         InfeasibleError: no layout fits at all.
         RunError: time ran out before anything was found.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    loaded = any_plan_of(options.plan)
-    verbs = verbs_of_plan(loaded)
-    require_verb(verbs, "advise")
+    loaded, verbs = read_plan(options.plan, "advise")
     return verbs.advise(loaded, options.layout, options.spending)
 
 

@@ -10,7 +10,7 @@ from cost_models.errors import InputError
 from cost_models.flags import argument, flag
 from meshwright.verbs.contract.answers import Answer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
@@ -29,7 +29,7 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
     Raises:
         InputError: fewer than two or too many, a broken plan, or a layout that cannot run (for the trainer).
     """
-    from meshwright.inputs.plans import any_plan_of, is_plan
+    from meshwright.inputs.plans import is_plan
 
     if not 2 <= len(choices) <= MAX_COMPARED:
         raise InputError(
@@ -38,9 +38,7 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
         )
     if not is_plan(choices[0]):
         raise InputError(f"`{choices[0]}` is no plan file", hint="the first of what is compared must be one")
-    first = any_plan_of(choices[0])
-    verbs = verbs_of_plan(first)
-    require_options(verbs, "compare", () if trainer is None else ("trainer",))
+    first, verbs = read_plan(choices[0], "compare", () if trainer is None else ("trainer",))
     return verbs.compare(first, choices[1:], trainer)
 
 

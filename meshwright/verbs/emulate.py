@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.flags import as_keywords, flag, out, plan_file, switch
 from meshwright.verbs.contract.answers import SavedAnswer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -39,11 +39,7 @@ def emulate(options: EmulateOptions) -> SavedAnswer:
         HostError: no torch, or the device has too little memory.
         RunError: the rank failed or ran out of memory.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    loaded = any_plan_of(options.plan)
-    verbs = verbs_of_plan(loaded)
-    require_options(verbs, "emulate", ["fake"] if options.fake else [])
+    loaded, verbs = read_plan(options.plan, "emulate", ["fake"] if options.fake else [])
     return verbs.running(loaded).alone(options.rank, steps=options.steps, fake=options.fake)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.verbs.contract.answers import Answer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -31,10 +31,8 @@ def explain(options: ExplainOptions) -> Answer:
     Raises:
         InputError: not a plan file.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    loaded = any_plan_of(options.plan)
-    return verbs_of_plan(loaded).explain(loaded)
+    loaded, verbs = read_plan(options.plan)
+    return verbs.explain(loaded)
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,8 @@ def why_not(options: WhyNotOptions) -> Answer:
     Raises:
         InputError: not a plan file, or not a layout.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    loaded = any_plan_of(options.plan)
-    return verbs_of_plan(loaded).why_not(loaded, options.layout)
+    loaded, verbs = read_plan(options.plan)
+    return verbs.why_not(loaded, options.layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +63,9 @@ class ExplainFlags(ExplainOptions):
 @command(ExplainFlags, name="explain")
 def explain_command(options: ExplainFlags, output: Output) -> None:
     """Say what binds a plan, why it wins, and what would change it."""
-    from meshwright.inputs.plans import any_plan_of
     from meshwright.terminal.progress import progress
 
-    loaded = any_plan_of(options.plan)
-    verbs = verbs_of_plan(loaded)
-    require_options(verbs, "explain", () if options.why_not is None else ("why_not",))
+    loaded, verbs = read_plan(options.plan, "explain", () if options.why_not is None else ("why_not",))
     if drift := verbs.drift(loaded, options.plan):
         output.note(drift)
     output.remark(verbs.notes(loaded))

@@ -13,7 +13,7 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.flags import argument, as_keywords, flag, out, plan_file
 from meshwright.verbs.contract.answers import MeasuredAnswer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_verb, verbs_of_plan, verbs_with
+from meshwright.verbs.contract.family import read_plan, verbs_with
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -47,10 +47,7 @@ def measure(options: MeasureOptions) -> MeasuredAnswer:
     Raises:
         InputError: a file cannot be read, is of no known trainer, or of another job.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    loaded = any_plan_of(options.plan)
-    require_verb(verbs_of_plan(loaded), "measure")
+    loaded, _ = read_plan(options.plan, "measure")
     logs, traces = _paths(options.log), _paths(options.trace)
     if not logs and not traces:
         raise InputError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.verbs.contract.answers import Answer
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_verb, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -36,11 +36,7 @@ def reshard(options: ReshardOptions) -> Answer:
     Raises:
         InputError: not plans of one model on one kind of node, or a layout that cannot run.
     """
-    from meshwright.inputs.plans import any_plan_of
-
-    first = any_plan_of(options.plan)
-    verbs = verbs_of_plan(first)
-    require_verb(verbs, "reshard")
+    first, verbs = read_plan(options.plan, "reshard")
     return verbs.reshard(first, options.to, states=options.states)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cost_models.base import Spec
     from cost_models.documents import Document
     from executor.measure.any_report import AnyReport
+    from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
     from meshwright.verbs.estimate import EstimateOptions
@@ -193,6 +194,23 @@ def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
 def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
     """The verbs for a plan."""
     return _verbs(family_of_plan_kind(plan.kind))
+
+
+def read_plan(
+    plan: AnyPlan | HasPlan | str | Path, verb: str = "", given: Collection[str] = ()
+) -> tuple[AnyPlan, Verbs[Any]]:
+    """A plan, read where it is a file, and the verbs of its family.
+
+    Raises:
+        InputError: not a plan file, or the family has not the verb, or an option that was given to it.
+    """
+    from meshwright.inputs.plans import any_plan_of
+
+    loaded = any_plan_of(plan)
+    verbs = verbs_of_plan(loaded)
+    if verb:
+        require_options(verbs, verb, given)
+    return loaded, verbs
 
 
 def verbs_with(method: str) -> Any:

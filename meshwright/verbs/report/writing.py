@@ -11,13 +11,12 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.whole import write_whole
 from cost_models.flags import part_of, said
 from executor.measure.any_report import AnyReport
-from meshwright.inputs.plans import any_plan_of
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import lines_of_any_length
 from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.verbs.contract.family import read_plan, verbs_of_plan
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
@@ -31,9 +30,7 @@ from planner.search.budget import Budget
 def write_page(options: ReportOptions) -> Reported:
     """Write the page. Raises InputError."""
     plan = options.plan
-    loaded = any_plan_of(plan)
-    verbs = verbs_of_plan(loaded)
-    require_options(verbs, "report", said(options))
+    loaded, verbs = read_plan(plan, "report", said(options))
     measured = None if options.run is None else _report_of(loaded, Path(options.run))
     request = PageRequest(
         name=str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME,
