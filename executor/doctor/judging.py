@@ -95,14 +95,14 @@ class Assumptions:
 def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
     """Judge everything that was measured."""
     checks: list[Judged] = []
-    findings = [
-        Finding(who=_who(one.ranks, seen), ranks=one.ranks, check=one.check, share=1.0, than="")
-        for one in seen.wrong
-    ]
+    findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
     for check, readings in _by_check(seen).items():
         slow = _slow(readings, seen.hosts)
         alone = len(readings[0].ranks) == 1
-        findings += _of_ranks(slow, seen) if alone else _of_pairs(check, readings, slow, seen)
+        if alone:
+            findings += [_finding(reading.ranks, reading.check, share, seen) for reading, share in slow]
+        else:
+            findings += _of_pairs(check, readings, slow, seen)
         assumed = None if plan is None else plan.seconds.get(check)
         noise = noise_of(readings)
         checks.append(_judged(check, readings, noise, assumed, seen))
@@ -110,32 +110,21 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
             typical = _median([reading.least for reading in readings])
             share = typical / assumed - 1
             if share > max(LEAST, NOISE_WIDTHS * noise):
-                findings.append(Finding(who=ALL, ranks=(), check=check, share=share, than="the plan assumes"))
+                findings.append(_finding((), check, share, seen, than="the plan assumes"))
     for name, values in _facts(seen.hosts).items():
         typical = statistics.median_high(values)
         checks.append(_fact(name, values, typical, plan, seen))
         findings += [
-            Finding(
-                who=_who((rank,), seen),
-                ranks=(rank,),
-                check=name,
-                share=1 - value / typical,
-                than="the median",
-            )
+            _finding((rank,), name, 1 - value / typical, seen)
             for rank, value in enumerate(values)
             if value < (1 - LEAST) * typical
         ]
     if plan is not None:
+        needed = plan.bytes_needed
         findings += [
-            Finding(
-                who=_who((one.rank,), seen),
-                ranks=(one.rank,),
-                check="free memory",
-                share=1 - one.free_bytes / plan.bytes_needed,
-                than="the plan needs",
-            )
-            for one in seen.hosts
-            if one.free_bytes < plan.bytes_needed
+            _finding((host.rank,), "free memory", 1 - host.free_bytes / needed, seen, than="the plan needs")
+            for host in seen.hosts
+            if host.free_bytes < needed
         ]
     return Judgement(checks=tuple(checks), findings=tuple(findings))
 
@@ -191,15 +180,10 @@ def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
     return tuple(sorted(hosts[rank].device for rank in reading.ranks))
 
 
-def _of_ranks(slow: Sequence[tuple[Reading, float]], seen: Examination) -> Iterator[Finding]:
-    for reading, share in slow:
-        yield Finding(
-            who=_who(reading.ranks, seen),
-            ranks=reading.ranks,
-            check=reading.check,
-            share=share,
-            than="the median",
-        )
+def _finding(
+    ranks: tuple[int, ...], check: str, share: float, seen: Examination, *, than: str = "the median"
+) -> Finding:
+    return Finding(who=_who(ranks, seen), ranks=ranks, check=check, share=share, than=than)
 
 
 def _of_pairs(
@@ -214,10 +198,10 @@ def _of_pairs(
         if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
             named.append(rank)
             least = min(shares[pair] for pair in pairs)
-            yield Finding(who=_who((rank,), seen), ranks=(rank,), check=check, share=least, than="the median")
+            yield _finding((rank,), check, least, seen)
     for pair, share in shares.items():
         if not set(pair) & set(named):
-            yield Finding(who=_who(pair, seen), ranks=pair, check=check, share=share, than="the median")
+            yield _finding(pair, check, share, seen)
 
 
 def _who(ranks: Sequence[int], seen: Examination) -> str:

@@ -34,6 +34,7 @@ from executor.doctor.readings import (
 from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
 from executor.faults.results import wrong_results
 from executor.messages import gather_json
+from executor.microbenchmarks.collectives import there_and_back
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.workers import among_workers, result_of, worker_arguments
 
@@ -162,21 +163,11 @@ def _with_partner(
             (LINK, sizes.large_bytes, sizes.large_repeats),
         ):
             message = torch.ones(size // 4, device=watch.device)
-            call = wrap(check, pair, partial(_there_and_back, message, pair))
+            call = wrap(check, pair, partial(there_and_back, message, pair))
             least = watch.elapsed(call, repeats).quiet / 2
             if rank == pair[0]:
                 found.append((check, pair, least))
     return found
-
-
-def _there_and_back(message: torch.Tensor, pair: tuple[int, int]) -> None:
-    first, second = pair
-    if dist.get_rank() == first:
-        dist.send(message, second)
-        dist.recv(message, second)
-    else:
-        dist.recv(message, first)
-        dist.send(message, first)
 
 
 def _facts(device: torch.device) -> HostFacts:

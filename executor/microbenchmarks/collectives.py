@@ -18,7 +18,6 @@ from executor.microbenchmarks.stopwatch import Call, Stopwatch
 _REPEATS_SMALL, _REPEATS_LARGE = 6, 3
 """Of each round."""
 _LARGE_BYTES = 2**21
-_PING, _PONG = 0, 1
 _SIDE, _PRODUCTS = 256, 4
 """Of the products before a collective: some milliseconds of one core."""
 
@@ -54,7 +53,7 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
         "all_to_all": lambda: dist.all_to_all_single(other, full, group=group),
     }
     if size == 2:
-        calls["p2p"] = lambda: _ping_pong(full, group)
+        calls["p2p"] = lambda: there_and_back(full, (0, 1), group)
     for name, call in calls.items():
         repeats = _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL
         timing = watch.elapsed(call, repeats, aside=_products(watch), group=group)
@@ -70,11 +69,14 @@ def _products(watch: Stopwatch) -> Call | None:
     return lambda: torch.linalg.multi_dot([left] * (_PRODUCTS + 1))
 
 
-def _ping_pong(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """Time a message there and back between ranks 0 and 1."""
-    if dist.get_rank() == _PING:
-        dist.send(tensor, _PONG, group=group)
-        dist.recv(tensor, _PONG, group=group)
+def there_and_back(
+    message: torch.Tensor, pair: tuple[int, int], group: dist.ProcessGroup | None = None
+) -> None:
+    """Send a message from the first of two ranks to the second, and back."""
+    first, second = pair
+    if dist.get_rank() == first:
+        dist.send(message, second, group=group)
+        dist.recv(message, second, group=group)
     else:
-        dist.recv(tensor, _PING, group=group)
-        dist.send(tensor, _PING, group=group)
+        dist.recv(message, first, group=group)
+        dist.send(message, first, group=group)

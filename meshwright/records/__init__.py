@@ -1,4 +1,19 @@
 """Answers as plain data: objects of `--json`, rows of `--csv`, and the data frames that plots read."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
+
+
+def frame_of(rows: Iterable[Any], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Rows as a data frame; pandas is imported when there is one to make."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)

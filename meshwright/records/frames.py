@@ -22,6 +22,7 @@ from cost_models.pipeline.placed import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
 from executor.measure.slow_ranks import excess_of
+from meshwright.records import frame_of
 from meshwright.records.estimates import estimate_row
 from meshwright.records.runs import comparison, read_report
 
@@ -44,16 +45,12 @@ _MOST_PROBLEMS = 10
 
 def estimates_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     """A row per layout: its axes, seconds, bytes and shares."""
-    import pandas as pd
-
-    return pd.DataFrame([estimate_row(estimate) for estimate in estimates])
+    return frame_of([estimate_row(estimate) for estimate in estimates])
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
-    import pandas as pd
-
-    return pd.DataFrame(
+    return frame_of(
         [
             {"layout": estimate.layout.brief, **estimate.time.as_dict()}
             | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm}
@@ -64,16 +61,12 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
 
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
     """A row per pipeline rank: bytes by part."""
-    import pandas as pd
-
-    return pd.DataFrame([rank.as_dict() for rank in estimate.rank_memory])
+    return frame_of([rank.as_dict() for rank in estimate.rank_memory])
 
 
 def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
     """A row per residency of the stack and number of a rank's blocks that have it, none to all: `residency`, `blocks`,
     `layout`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`; else the layout stays as it is."""
-    import pandas as pd
-
     layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
     has = [part for part in RESIDENCIES if part in question.stack.residencies]
     counts = sorted({round(blocks * step / WINDOW_STEPS) for step in range(WINDOW_STEPS + 1)})
@@ -102,7 +95,7 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
                     "chosen": here == count or (not count and not any(layout.offload[:3])),
                 }
             )
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
@@ -158,8 +151,6 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
     Raises:
         InputError: a file that is neither, or holds no step time.
     """
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
     labels: set[str] = set()
     for path in paths:
@@ -169,14 +160,12 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
         named = {row["label"] for row in here}
         rows += [row | {"label": f"{row['label']} in {path}"} for row in here] if named & labels else here
         labels |= named
-    return pd.DataFrame(rows, columns=list(ACCURACY_COLUMNS))
+    return frame_of(rows, columns=list(ACCURACY_COLUMNS))
 
 
 def ranks_frame(report: RunReport) -> pd.DataFrame:
     """A row per rank and measured step: `rank`, `step`, `seconds` at work, and `excess` over the median of its peers,
     NaN without any."""
-    import pandas as pd
-
     total_TR = sum(report.work_seconds.values(), start=np.zeros((1, 1)))
     rows: list[dict[str, Any]] = []
     for at, rank in enumerate(report.ranks):
@@ -191,15 +180,13 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
             }
             for step in range(len(total_TR))
         ]
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def late_frame(report: RunReport) -> pd.DataFrame:
     """A row per rank and piece of a step: `rank`, `share` of the step when it begins, `late_seconds` that others waited
     for the rank; none where traces do not tell it."""
-    import pandas as pd
-
-    return pd.DataFrame(
+    return frame_of(
         [
             {"rank": rank.rank, "share": piece / len(rank.late_seconds), "late_seconds": seconds}
             for rank in report.ranks
@@ -211,8 +198,6 @@ def late_frame(report: RunReport) -> pd.DataFrame:
 
 def passes_frame(report: RunReport) -> pd.DataFrame:
     """A row per pass that ran, of one replica, in the columns of `timeline_frame`; none where they are not told."""
-    import pandas as pd
-
     first: dict[int, RankReport] = {}
     for rank in report.ranks:
         if rank.passes:
@@ -224,7 +209,7 @@ def passes_frame(report: RunReport) -> pd.DataFrame:
         for kind, stage, microbatch, start, end in rank.passes
     ]
     columns = ["rank", "kind", "chunk", "microbatch", "start_seconds", "end_seconds"]
-    return pd.DataFrame(rows, columns=columns)
+    return frame_of(rows, columns=columns)
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.recommender.prices import moments
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
+from meshwright.records import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     """A row for each stage and GPU: `stage`, `gpu`, `start_seconds` of the stage, its `stage_seconds`, what the GPU is
     busy with (`busy_seconds`), and whether the stage `waits` for this GPU."""
-    import pandas as pd
-
     rows, start = [], 0.0
     for at, (stage, seconds) in enumerate(priced.stages):
         load = priced.loads[:, at]
@@ -36,14 +35,12 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
             for gpu, own in enumerate(load)
         ]
         start += seconds
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part at the `moment` of a step
     when it is fullest, and `limit_bytes`."""
-    import pandas as pd
-
     rows = [
         {"tier": tier, "place": place, "moment": priced.fullest_moment[place] if tier == "device" else ""}
         | {name: float(size[place]) for name, size in parts.items()}
@@ -55,14 +52,12 @@ def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
         for place in range(len(next(iter(parts.values()))))
         if tier == "device" or priced.host_bytes.max() > 0
     ]
-    return pd.DataFrame(rows).fillna(dict.fromkeys(priced.device_parts, 0.0))
+    return frame_of(rows).fillna(dict.fromkeys(priced.device_parts, 0.0))
 
 
 def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFrame:
     """A row for each table and GPU that holds a part of it: `table`, `name`, `bytes` of the table, `held_as`, `form`,
     `tier`, `hot`, `cached`, `gpu`, and whether the table has a `placed` shard there or lies on all GPUs alike."""
-    import pandas as pd
-
     model, cluster = question.model, question.cluster
     rows = []
     for number, (name, placed) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
@@ -86,7 +81,7 @@ def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFr
             }
             for gpu in sorted(on)
         ]
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 _WORDS = {

@@ -9,6 +9,7 @@ from cost_models.communication.levels import met_levels
 from cost_models.pipeline.link_use import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
+from meshwright.records import frame_of
 from meshwright.render.tables import table
 from meshwright.render.words import percent, sentence_list, wrapped
 
@@ -77,8 +78,6 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
     """A row per level from the inside out: `level`, `kind`, `gpus` of one domain, `domains`, `bandwidth` of one GPU
     (bytes/s), `latency` (s); with a plan a row per level and `axis`, with `gpu_bytes` of a step and their `share` of
     what the link could carry in it."""
-    import pandas as pd
-
     rows = []
     for level in met_levels(cluster):
         gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)
@@ -97,4 +96,4 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
             rows += [row | {"axis": one.axis, "gpu_bytes": one.gpu_bytes, "share": one.share} for one in own]
         else:
             rows.append(row | {"axis": "", "gpu_bytes": 0.0, "share": 0.0})
-    return pd.DataFrame(rows)
+    return frame_of(rows)

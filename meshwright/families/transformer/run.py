@@ -11,6 +11,7 @@ from executor.measure.any_report import AnyReport
 from executor.measure.observed_run import tells_of_its_device
 from executor.measure.report import RunReport
 from executor.requirements import require_torch
+from meshwright.records import frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory
 from meshwright.render.measured import (
     built_table,
@@ -74,9 +75,7 @@ class Ran(AnyRan[RunReport]):
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
         that the middle half of the steps spans."""
-        import pandas as pd
-
-        return pd.DataFrame([asdict(line) for line in comparison(self.report)])
+        return frame_of([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
         return str(comparison_table(comparison(self.report)))

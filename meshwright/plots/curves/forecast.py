@@ -16,6 +16,7 @@ from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.units import format_days, grouped
 from meshwright.plots.parts import style
 from meshwright.plots.parts.style import Frame
+from meshwright.records import frame_of
 from meshwright.render.words import percent
 
 if TYPE_CHECKING:
@@ -101,11 +102,9 @@ def forecast_frame(found: Forecast) -> pd.DataFrame:
 
     Steps on other numbers of GPUs are taken to be as many times shorter.
     """
-    import pandas as pd
-
     rows = [_row("interval", one, chosen=one.every == found.every) for one in _intervals(found)]
     rows += [_row("gpus", one, chosen=one.job.gpus == found.job.gpus) for one in _sizes(found)]
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def _intervals(found: Forecast) -> Iterator[Forecast]:

@@ -13,6 +13,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_seconds
 from executor.measure.observed_run import Machine
 from executor.measure.report import RunReport
+from meshwright.records import frame_of
 from meshwright.records.runs import comparison
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
@@ -67,15 +68,11 @@ class Calibrated(AnswerBase):
 
     def runs_to_frame(self) -> pd.DataFrame:
         """`runs` as a table."""
-        import pandas as pd
-
-        return pd.DataFrame(self.runs())
+        return frame_of(self.runs())
 
     def factors_to_frame(self) -> pd.DataFrame:
         """`factors` as a table."""
-        import pandas as pd
-
-        return pd.DataFrame(self.factors())
+        return frame_of(self.factors())
 
     def save(self, path: str | Path) -> None:
         """Write the profile, for `--profile`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.records import JSON_SCHEMA
+from meshwright.records import JSON_SCHEMA, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,9 +38,7 @@ class AnswerBase:
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a frame; seconds, bytes, shares."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
+        return frame_of(self.rows)
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.text))

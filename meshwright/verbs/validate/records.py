@@ -17,6 +17,7 @@ from cost_models.measured.validation.scores import (
     step_error,
 )
 from cost_models.units import counted
+from meshwright.records import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +117,6 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     Columns: `row_id`, `source`, `measured_seconds`, `predicted_seconds`, `bound_by` (the largest part beside compute),
     `tp`, `pp`, `mbs`, `gpus`, `layout`.
     """
-    import pandas as pd
-
     columns = ["row_id", "source", "measured_seconds", "predicted_seconds", "bound_by"]
     rows = [
         {
@@ -135,7 +134,7 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
         for one in predictions
         if one.case is not None and step_error(one) is not None
     ]
-    return pd.DataFrame(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
+    return frame_of(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
 
 
 def _bound_by(parts: Mapping[str, float]) -> str:

@@ -23,6 +23,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import grouped
 from meshwright.inputs.problems import Problems
 from meshwright.plots.drawn import Drawing
+from meshwright.records import frame_of
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.validate import ValidateOptions
@@ -125,9 +126,7 @@ class Validated(AnswerBase):
 
     def sources_to_frame(self) -> pd.DataFrame:
         """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""
-        import pandas as pd
-
-        return pd.DataFrame([source_row(source) for source in self.sources])
+        return frame_of([source_row(source) for source in self.sources])
 
     def plot(self, kind: str = "accuracy") -> Drawing:
         """Draw `accuracy` (predicted against measured) or `errors` (by part, axis, size and source).
