@@ -106,8 +106,8 @@ def _draw_hits(axes: Axes, frame: Frame, plan: ServingPlan, scale: float) -> Non
     axes.scatter([plan.cache_bytes / scale], [100 * plan.hits], s=150, marker="*", color=style.INK, zorder=4)
     axes.set_ylim(0, 104)
     axes.set_ylabel("accesses served from the cache (%)")
-    _name(axes, 13, "rows by hits per byte", style.BLUE)
-    _name(axes, 14, "one share of all tables", style.SOFT)
+    names = [("rows by hits per byte", style.BLUE), ("one share of all tables", style.SOFT)]
+    style.name_in_corner(axes, names, 0.98, 0.2, side="right")
 
 
 def _draw_latency(axes: Axes, frame: Frame, scale: float) -> None:
@@ -122,26 +122,13 @@ def _draw_latency(axes: Axes, frame: Frame, scale: float) -> None:
         axes.plot(line["cache_bytes"] / scale, y, color=_LINES[place], linewidth=1.8)
         star = own["latency_seconds"] / unit[1]
         axes.scatter(own["cache_bytes"] / scale, star, s=110, marker="*", color=style.INK, zorder=4)
-        _name(axes, place, f"batch {grouped(int(batch))}", _LINES[place])
+    names = [(f"batch {grouped(int(batch))}", _LINES[place]) for place, batch in enumerate(batches)]
+    style.name_in_corner(axes, names, 0.98, 0.98, side="right")  # at the right, where lines leave room
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** 0.3)  # room for the names
     ticks.logarithmic(axes.yaxis, *axes.get_ylim())
     axes.set_ylabel(f"latency of a batch ({unit[0]})")
-
-
-def _name(axes: Axes, row: int, name: str, colour: str) -> None:
-    """A line's name in the colour of the line, at the right, where lines leave room."""
-    axes.text(
-        0.98,
-        0.98 - 0.06 * row,
-        name,
-        transform=axes.transAxes,
-        ha="right",
-        va="top",
-        weight="bold",
-        color=colour,
-    )
 
 
 def _finding(frame: Frame, plan: ServingPlan) -> str:

@@ -217,17 +217,8 @@ def _outline(axes: Axes, window: Window, unit: tuple[str, float]) -> None:
         clip_on=False,
     )
     middle = (window.start + window.end) / 2 / scale
-    axes.annotate(
-        window.name,
-        (middle, 1.0),
-        xycoords=axes.get_xaxis_transform(),
-        xytext=(0, 2),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        size=8,
-        weight="bold",
-    )
+    look = {"ha": "center", "va": "bottom", "size": 8, "weight": "bold"}
+    style.beside(axes, window.name, (middle, 1.0), (0, 2), xycoords=axes.get_xaxis_transform(), **look)
 
 
 def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:

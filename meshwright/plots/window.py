@@ -51,9 +51,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         _limit(device, device_limit, device_unit[1], "right")
         if host_limit is not None:
             _limit(host, host_limit, host_unit[1], "left")
-        for row, (name, _) in enumerate(lines):
-            words = {"transform": time.transAxes, "va": "top", "weight": "bold", "color": _COLOURS[name]}
-            time.text(0.04, 0.97 - 0.07 * row, name, **words)
+        style.name_in_corner(time, [(name, _COLOURS[name]) for name, _ in lines], 0.04, 0.97, step=0.07)
         style.put_title(figure, _finding(lines), f"{subject}; hollow: does not fit; star: the plan")
     return figure
 

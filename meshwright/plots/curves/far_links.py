@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from cost_models.units import counted, format_seconds
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import unproven
 from meshwright.render.words import percent, sentence_list
 
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE)
@@ -28,12 +29,10 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         figure = style.new_figure(9.6, 4.8)
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
-        for at, (domains, line) in enumerate(lines):
+        for at, (_, line) in enumerate(lines):
             _curve(axes, line, _COLOURS[at % 4], _MARKS[at % 4], above=at == 0)
-            if domains:
-                words, colour = counted(domains, inside), _COLOURS[at % 4]
-                top = 0.97 - 0.06 * at
-                axes.text(0.02, top, words, transform=axes.transAxes, va="top", weight="bold", color=colour)
+        names = [(counted(many, inside), _COLOURS[at % 4]) for at, (many, _) in enumerate(lines) if many]
+        style.name_in_corner(axes, names, 0.02, 0.97)
         rates = sorted({float(rate) * 8 / 1e9 for _, line in lines for rate in line["bandwidth"]})
         if not alone.empty:
             level = 100 * float(alone["mfu"].iloc[0])
@@ -48,11 +47,8 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         axes.set_ylabel("MFU of the best layout (%)")
         ticks.linear(axes.yaxis)
         style.quiet_axis(axes, grid="y")
-        open_ones = int((frame["gap"] > 0).sum())
-        hollow = f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
-        style.put_title(
-            figure, finding(frame, bandwidth, inside), f"{subject}; beside points: axes that cross{hollow}"
-        )
+        below = f"{subject}; beside points: axes that cross{unproven(frame)}"
+        style.put_title(figure, finding(frame, bandwidth, inside), below)
     return figure
 
 
@@ -91,14 +87,7 @@ def _curve(axes: Axes, line: Frame, colour: str, mark: str, *, above: bool) -> N
     before = None
     for rate, mfu, across in zip(x, y, line["crossing"], strict=True):
         if across != before:
-            place = (0, 7 if above else -7 - 9 * len(str(across).split()))
-            axes.annotate(
-                "\n".join(str(across).split()),
-                (rate, mfu),
-                xytext=place,
-                textcoords="offset points",
-                ha="center",
-                size=8,
-                color=colour,
-            )
+            crossing = str(across).split()
+            shift = (0, 7 if above else -7 - 9 * len(crossing))
+            style.beside(axes, "\n".join(crossing), (rate, mfu), shift, ha="center", size=8, color=colour)
         before = across

@@ -43,12 +43,8 @@ def ladder(frame: Frame, subject: str) -> Figure:
         axes.set_xlabel("MFU (%), and seconds for a batch of the plan's size")
         ticks.linear(axes.xaxis)
         style.quiet_axis(axes, grid="x")
-        kinds = [kind for kind in _SAID if (frame["kind"] == kind).any()]
-        for at, kind in enumerate(kinds):
-            legend = axes.text(
-                0.99, 0.97 - 0.07 * at, _SAID[kind], transform=axes.transAxes, color=_COLOURS[kind]
-            )
-            legend.set(ha="right", va="top", weight="bold")
+        kinds = [(_SAID[kind], _COLOURS[kind]) for kind in _SAID if (frame["kind"] == kind).any()]
+        style.name_in_corner(axes, kinds, 0.99, 0.97, step=0.07, side="right")
         pale = "; pale: what the plan lacks" if not frame["has"].all() else ""
         style.put_title(figure, finding(frame), f"{subject}{pale}")
     return figure

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import counted, format_count, grouped
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.style import Frame
-from meshwright.plots.parts.text import brief_layout
+from meshwright.plots.parts.text import brief_layout, unproven
 from meshwright.render.words import percent
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
@@ -32,40 +34,47 @@ def scaling(frame: Frame, subject: str) -> Figure:
             `global_batch`, `gap`; numbers of GPUs on which nothing fits are left out.
         subject: what was priced.
     """
-    word, per_tick = ticks.unit_of(float(frame["tokens_per_second"].max()))
-    counts = [int(gpus) for gpus in sorted(frame["gpus"].unique())]
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
     with style.drawing():
         figure = style.new_figure(10.4, 5.6)
         speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
-        speed.set_yscale("log", base=10)
-        said = [(batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
-        if len(counts) > 1:
-            ideal(speed, frame, per_tick)
-            said.append(("ideal", style.SOFT))
+        shown = draw_speed(speed, frame, kinds, "tokens")
         for kind, line in kinds:
-            curve(speed, line["gpus"], line["tokens_per_second"] / per_tick, kind, line["gap"])
-            curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
-        for row, (words, colour) in enumerate(said):
-            top = 0.97 - 0.055 * row
-            speed.text(0.03, top, words, transform=speed.transAxes, va="top", weight="bold", color=colour)
+            _curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
         use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
         use.set_ylabel("MFU (%)")
         ticks.linear(use.yaxis)
-        speed.margins(x=0.08, y=0.1)
         use.margins(x=0.08)
-        speed.set_ylabel(f"throughput ({word}tokens/s, all GPUs)")
-        ticks.logarithmic(speed.yaxis, *speed.get_ylim())
-        for axes in (speed, use):
-            shown = ticks.numbers_of_gpus(axes, counts, apart=_LAYOUT_APART)
-            axes.set_xlabel("GPUs")
-            style.quiet_axis(axes, grid="both")
+        ticks.numbers_of_gpus(use, shown, apart=_LAYOUT_APART)
+        use.set_xlabel("GPUs")
+        style.quiet_axis(use, grid="both")
         _layouts(speed, shown, kinds)
-        style.put_title(figure, _finding(kinds), f"{subject}{_unproven(frame)}")
+        style.put_title(figure, _finding(kinds), f"{subject}{unproven(frame)}")
     return figure
 
 
-def curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
+def draw_speed(axes: Axes, frame: Frame, kinds: Sequence[tuple[str, Frame]], what: str) -> list[int]:
+    """Throughput in `tokens` or `samples` a second, a line for each kind, beside the ideal; GPUs that have a tick."""
+    name = f"{what}_per_second"
+    word, per_tick = ticks.unit_of(float(frame[name].max()))
+    counts = [int(gpus) for gpus in sorted(frame["gpus"].unique())]
+    axes.set_yscale("log", base=10)
+    said = [(batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
+    if len(counts) > 1:
+        _ideal(axes, frame, per_tick, name)
+        said.append(("ideal", style.SOFT))
+    for kind, line in kinds:
+        _curve(axes, line["gpus"], line[name] / per_tick, kind, line["gap"])
+    style.name_in_corner(axes, said, 0.03, 0.97, step=0.055)
+    axes.margins(x=0.08, y=0.1)
+    axes.set_ylabel(f"throughput ({word}{what}/s, all GPUs)")
+    ticks.logarithmic(axes.yaxis, *axes.get_ylim())
+    axes.set_xlabel("GPUs")
+    style.quiet_axis(axes, grid="both")
+    return ticks.numbers_of_gpus(axes, counts, apart=_LAYOUT_APART)
+
+
+def _curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
     """A line with a mark at each point; hollow where no proof was found."""
     mark, colour, size = _MARKS[kind], _COLOURS[kind], 5 if len(gpus) <= _MANY else 3
     axes.plot(gpus, values, color=colour, marker=mark, linewidth=1.8, markersize=size)
@@ -75,7 +84,7 @@ def curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None
     )
 
 
-def ideal(axes: Axes, frame: Frame, per_tick: float, speed: str = "tokens_per_second") -> None:
+def _ideal(axes: Axes, frame: Frame, per_tick: float, speed: str) -> None:
     """Throughput proportional to GPUs, from the first strong point."""
     strong = frame[frame["kind"] == "strong"] if (frame["kind"] == "strong").any() else frame
     first = strong.sort_values("gpus").iloc[0]
@@ -101,19 +110,11 @@ def _layouts(axes: Axes, shown: list[int], kinds: list[tuple[str, Frame]]) -> No
 
 def _below(axes: Axes, gpus: int | None, words: str, down: float, colour: str, side: str) -> None:
     """Text so many points under the axis, at a number of GPUs or at its left end."""
-    axes.annotate(
-        words,
-        (0.0 if gpus is None else gpus, 0.0),
-        xycoords=axes.transAxes if gpus is None else axes.get_xaxis_transform(),
-        xytext=(-6 if gpus is None else 0, -down),
-        textcoords="offset points",
-        ha=side,
-        va="top",
-        size=_LAYOUT_SIZE,
-        color=colour,
-        weight="bold" if gpus is None else "normal",
-        annotation_clip=False,
-    )
+    look = {"ha": side, "va": "top", "size": _LAYOUT_SIZE, "color": colour, "annotation_clip": False}
+    if gpus is None:
+        style.beside(axes, words, (0, 0), (-6, -down), xycoords=axes.transAxes, weight="bold", **look)
+    else:
+        style.beside(axes, words, (gpus, 0), (0, -down), xycoords=axes.get_xaxis_transform(), **look)
 
 
 def batch_words(kind: str, line: Frame) -> str:
@@ -123,11 +124,6 @@ def batch_words(kind: str, line: Frame) -> str:
         grouped(batches[0]) if len(set(batches)) == 1 else f"{grouped(batches[0])} … {grouped(batches[-1])}"
     )
     return f"{kind}: batch {ends}"
-
-
-def _unproven(frame: Frame) -> str:
-    open_ones = int((frame["gap"] > 0).sum())
-    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
 
 
 def _finding(kinds: list[tuple[str, Frame]]) -> str:

@@ -74,28 +74,10 @@ def _names(axes: Axes, points: Frame, totals: Frame) -> None:
     for at, row in enumerate(points.to_dict(orient="records")):
         star = "*" if float(row["gap"]) > 0 else ""
         told = f"{format_seconds(float(row['step_seconds']))}{star}\n{percent(float(row['mfu']))} MFU"
-        axes.annotate(
-            told,
-            (at, float(totals[at])),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            size=8,
-        )
+        style.beside(axes, told, (at, float(totals[at])), (0, 3), ha="center", va="bottom", size=8)
         layout = short_layout(str(row["layout"]), _LAYOUT_COLUMNS)
-        axes.annotate(
-            layout,
-            (at, 0),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(0, -32),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            size=_LAYOUT_SIZE,
-            color=style.SOFT,
-            annotation_clip=False,
-        )
+        look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
+        style.beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **look)
         labels.append(grouped(int(row["gpus"])))
     axes.set_xticks(range(len(labels)), labels)
     axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)

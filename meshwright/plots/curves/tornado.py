@@ -112,12 +112,5 @@ def _note(
             words += f", re-planned {change(plan, best * scale)}"
     end = max(ends, key=lambda one: abs(one - own), default=own)
     right = end >= own
-    axes.annotate(
-        words,
-        (end, at),
-        xytext=(6 if right else -6, 0),
-        textcoords="offset points",
-        ha="left" if right else "right",
-        va="center",
-        size=8,
-    )
+    side, shift = ("left", 6) if right else ("right", -6)
+    style.beside(axes, words, (end, at), (shift, 0), ha=side, va="center", size=8)

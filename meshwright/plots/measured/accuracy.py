@@ -108,15 +108,8 @@ def _errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, str]) 
         middle = float(error.median())
         at = min(max(middle, -edge), edge)
         axes.scatter([at], [row], s=200, marker="|", color=style.INK, linewidths=2)
-        axes.annotate(
-            _written(quantity, middle),
-            (at, row),
-            xytext=(0, 9),
-            textcoords="offset points",
-            ha="center",
-            size=7.5,
-            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3},
-        )
+        box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3}
+        style.beside(axes, _written(quantity, middle), (at, row), (0, 9), ha="center", size=7.5, bbox=box)
     axes.set_yticks(range(len(rows)), [_name(name) for name in rows])
     axes.set_ylim(len(rows) - 0.4, -0.8)
     axes.set_xlim(-1.18 * edge, 1.18 * edge)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from cost_models.units import format_seconds
@@ -32,20 +35,9 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
     table = frame.pivot(index="rank", columns="step", values="excess")
     edge = max(_LEAST_EDGE, float(table.abs().quantile(0.98).max()))
     with style.drawing():
-        figure = style.new_figure(8.0, min(12.0, 2.2 + 0.28 * len(table)))
-        axes = figure.subplots()
-        extent = (table.columns[0] - 0.5, table.columns[-1] + 0.5, len(table) - 0.5, -0.5)
-        image = axes.imshow(
-            table.to_numpy(),
-            cmap=mpl.colormaps[_COLOURS].with_extremes(bad="white"),
-            vmin=-edge,
-            vmax=edge,
-            aspect="auto",
-            extent=extent,
-            interpolation="nearest",
-        )
-        every = -(-len(table) // _MOST_TICKS)
-        axes.set_yticks(range(0, len(table), every), [str(one) for one in table.index[::every]])
+        ends = (table.columns[0] - 0.5, table.columns[-1] + 0.5)
+        colours = mpl.colormaps[_COLOURS].with_extremes(bad="white")
+        figure, axes, image = _chart(table, ends, cmap=colours, vmin=-edge, vmax=edge)
         for one in slow:
             row = table.index.get_loc(one.rank)
             axes.plot(
@@ -53,8 +45,6 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
             )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("step")
-        axes.set_ylabel("rank")
-        axes.grid(False)
         bar = figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, decimals=0))
         bar.set_label("time at work beyond its peers")
         style.put_title(figure, _finding(slow, len(table), first_step), subject)
@@ -71,21 +61,9 @@ def late_ranks(frame: Frame, subject: str) -> Figure:
     table = frame.pivot(index="rank", columns="share", values="late_seconds")
     name, scale = time_unit(max(1e-9, float(table.max().max())))
     with style.drawing():
-        figure = style.new_figure(8.0, min(12.0, 2.2 + 0.28 * len(table)))
-        axes = figure.subplots()
-        image = axes.imshow(
-            table.to_numpy() / scale,
-            cmap="Oranges",
-            aspect="auto",
-            extent=(0.0, 1.0, len(table) - 0.5, -0.5),
-            interpolation="nearest",
-        )
-        every = -(-len(table) // _MOST_TICKS)
-        axes.set_yticks(range(0, len(table), every), [str(one) for one in table.index[::every]])
+        figure, axes, image = _chart(table / scale, (0.0, 1.0), cmap="Oranges")
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xlabel("of the step")
-        axes.set_ylabel("rank")
-        axes.grid(False)
         figure.colorbar(image, ax=axes).set_label(f"others wait for it ({name})")
         total = table.sum(axis=1)
         worst = total.idxmax()
@@ -94,6 +72,19 @@ def late_ranks(frame: Frame, subject: str) -> Figure:
         )
         style.put_title(figure, finding, subject)
     return figure
+
+
+def _chart(table: Frame, ends: tuple[float, float], **colours: Any) -> tuple[Figure, Axes, AxesImage]:
+    """A row of coloured cells for each rank, between two ends of the x axis."""
+    figure = style.new_figure(8.0, min(12.0, 2.2 + 0.28 * len(table)))
+    axes = figure.subplots()
+    extent = (*ends, len(table) - 0.5, -0.5)
+    image = axes.imshow(table.to_numpy(), aspect="auto", extent=extent, interpolation="nearest", **colours)
+    every = -(-len(table) // _MOST_TICKS)
+    axes.set_yticks(range(0, len(table), every), [str(one) for one in table.index[::every]])
+    axes.set_ylabel("rank")
+    axes.grid(False)
+    return figure, axes, image
 
 
 def _finding(slow: Sequence[SlowRank], count: int, first_step: int) -> str:

@@ -147,17 +147,9 @@ def _panel(axes: Axes, column: str, values: Frame, error: Frame, reach: float) -
 
 def _beyond(axes: Axes, row: int, edge: float, end: float) -> None:
     """Where a whisker that leaves the chart ends."""
-    left = edge < 0
-    axes.annotate(
-        f"to {end:+.0f} %",
-        (edge, row),
-        xytext=(3 if left else -3, 3),
-        textcoords="offset points",
-        ha="left" if left else "right",
-        va="bottom",
-        size=7,
-        color=style.BLUE,
-    )
+    side, shift = ("left", 3) if edge < 0 else ("right", -3)
+    look = {"ha": side, "va": "bottom", "size": 7, "color": style.BLUE}
+    style.beside(axes, f"to {end:+.0f} %", (edge, row), (shift, 3), **look)
 
 
 def _groups(column: str, values: Frame) -> Sequence[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -136,6 +136,28 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
     """Keep the grid lines of one axis only ("x", "y" or "both")."""
     axes.grid(False)
     axes.grid(True, axis=grid)  # type: ignore[arg-type]
+
+
+def beside(
+    axes: Axes, words: str, place: tuple[float, float], points: tuple[float, float], **look: Any
+) -> None:
+    """Words so many points right of and above a place of the chart."""
+    axes.annotate(words, place, xytext=points, textcoords="offset points", **look)
+
+
+def name_in_corner(
+    axes: Axes,
+    names: Sequence[tuple[str, str]],
+    x: float,
+    top: float,
+    *,
+    step: float = 0.06,
+    side: str = "left",
+) -> None:
+    """Names in the colours of what they name, one below the other, in shares of the chart."""
+    for row, (name, colour) in enumerate(names):
+        look = {"transform": axes.transAxes, "ha": side, "va": "top", "weight": "bold", "color": colour}
+        axes.text(x, top - step * row, name, **look)
 
 
 def check_suffix(path: Path) -> str:

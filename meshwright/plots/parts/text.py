@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
 from cost_models.documents import printable
+from cost_models.units import counted
 from meshwright.render.words import lines_of
 
+Frame = Any
 _DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")
 _MICROBATCH = re.compile(r"mbs\d+$")
 _SHORT_WORD = 20
@@ -44,6 +47,12 @@ def recompute_of(layout: str) -> str:
     """ "recompute=full" as the layout has it, "recompute in part" where it is longer, nothing where there is none."""
     words = [word for word in layout.split() if word.startswith("recompute=")]
     return "".join(word if len(word) <= _SHORT_WORD else "recompute in part" for word in words)
+
+
+def unproven(frame: Frame) -> str:
+    """ "; hollow: 3 points not proven the best"; empty where all are."""
+    open_ones = int((frame["gap"] > 0).sum())
+    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
 
 
 def short_layout(layout: str, columns: int = 26) -> str:

@@ -6,14 +6,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import counted, format_count, grouped
-from meshwright.plots.curves.scaling import batch_words, curve, ideal
+from meshwright.plots.curves.scaling import draw_speed
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.stacks import legend
 from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import unproven
 from meshwright.plots.shardings.stages import STAGE_COLOURS
 from meshwright.render.words import in_unit, percent, time_unit
 
-_COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
 _WORDS = {"strong": "same batch", "weak": "batch growing with them"}
 _BAR = 0.72
 _SEEN = 0.002
@@ -27,37 +27,17 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
         frame: as `planner.recommender.scaling.sharding_scaling_frame` has it.
         subject: what was priced.
     """
-    speed_name = "samples_per_second"
-    word, per_tick = ticks.unit_of(float(frame[speed_name].max()))
-    counts = [int(gpus) for gpus in sorted(frame["gpus"].unique())]
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
     longest = float(frame["step_seconds"].max())
     with style.drawing():
         figure = style.new_figure(11.2, 5.2)
         speed, *steps = figure.subplots(1, 1 + len(kinds), width_ratios=(3, *(2 for _ in kinds)))
-        speed.set_yscale("log", base=10)
-        said = [(batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
-        if len(counts) > 1:
-            ideal(speed, frame, per_tick, speed_name)
-            said.append(("ideal", style.SOFT))
-        for kind, line in kinds:
-            curve(speed, line["gpus"], line[speed_name] / per_tick, kind, line["gap"])
-        for row, (words, colour) in enumerate(said):
-            top = 0.97 - 0.055 * row
-            speed.text(0.03, top, words, transform=speed.transAxes, va="top", weight="bold", color=colour)
-        speed.margins(x=0.08, y=0.1)
-        speed.set_ylabel(f"throughput ({word}samples/s, all GPUs)")
-        ticks.logarithmic(speed.yaxis, *speed.get_ylim())
-        ticks.numbers_of_gpus(speed, counts, apart=0.12)
-        speed.set_xlabel("GPUs")
-        style.quiet_axis(speed, grid="both")
+        draw_speed(speed, frame, kinds, "samples")
         for axes, (kind, line) in zip(steps, kinds, strict=True):
             _steps(axes, kind, line, longest)
         shown = [name for name in STAGE_COLOURS if frame[name].max() > _SEEN * longest]
         legend(figure, shown, STAGE_COLOURS)
-        open_ones = int((frame["gap"] > 0).sum())
-        unproven = f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
-        style.put_title(figure, _finding(kinds), f"{subject}{unproven}")
+        style.put_title(figure, _finding(kinds), f"{subject}{unproven(frame)}")
     return figure
 
 
