@@ -14,18 +14,7 @@ import numpy as np
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import is_pipe
 from cost_models.files.whole import temporary_folder
-from executor.data.tokens import (
-    BYTES,
-    END,
-    TOKENIZER,
-    TOKENS,
-    TokenHeader,
-    learn_pairs,
-    numpy_dtype,
-    read_header,
-    read_pairs,
-    write_header,
-)
+from executor.data import tokens
 
 _NARROW = 1 << 16
 """Tokens of a vocabulary up to here take two bytes, beyond it four."""
@@ -44,7 +33,7 @@ class _Encoder:
 
 def make_tokens(
     texts: Sequence[Path], folder: Path, *, pairs: int | None = None, like: Path | None = None
-) -> TokenHeader:
+) -> tokens.TokenHeader:
     """Write `folder`, whole or not at all.
 
     Folders among `texts` stand for every file in them, by name. `pairs` is the size of a vocabulary of byte pairs to
@@ -65,22 +54,22 @@ def make_tokens(
     return header
 
 
-def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
+def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> tokens.TokenHeader:
     """Write every file of a token folder and flush it to the disk."""
     dtype = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
     digest, count = hashlib.sha256(), 0
-    with (folder / TOKENS).open("wb") as stream:
+    with (folder / tokens.TOKENS).open("wb") as stream:
         for path in files:
             for piece in encoder.encode(path):
                 raw = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else np.asarray(piece)
-                encoded = raw.astype(numpy_dtype(dtype)).tobytes()
+                encoded = raw.astype(tokens.numpy_dtype(dtype)).tobytes()
                 stream.write(encoded)
                 digest.update(encoded)
                 count += len(raw)
         stream.flush()
         os.fsync(stream.fileno())
     encoder.save(folder)
-    header = TokenHeader.model_validate(
+    header = tokens.TokenHeader.model_validate(
         {
             "dtype": dtype,
             "tokens": count,
@@ -91,7 +80,7 @@ def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeade
             "sha256": digest.hexdigest(),
         }
     )
-    write_header(header, folder)
+    tokens.write_header(header, folder)
     return header
 
 
@@ -126,12 +115,12 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
     if pairs is not None and like is not None:
         raise InputError("byte pairs are learnt or taken from another folder, not both")
     if like is not None:
-        if read_header(like).tokenizer == "bytes":
+        if tokens.read_header(like).tokenizer == "bytes":
             return _by_bytes()
-        return _by_pairs(read_pairs(like / TOKENIZER))
+        return _by_pairs(tokens.read_pairs(like / tokens.TOKENIZER))
     if pairs is None:
         return _by_bytes()
-    return _by_pairs(learn_pairs((lines for path in files for lines in _lines(path)), pairs))
+    return _by_pairs(tokens.learn_pairs((lines for path in files for lines in _lines(path)), pairs))
 
 
 def _by_bytes() -> _Encoder:
@@ -141,11 +130,11 @@ def _by_bytes() -> _Encoder:
                 yield chunk
         yield b"\0"
 
-    return _Encoder("bytes", BYTES, encode, lambda folder: None)
+    return _Encoder("bytes", tokens.BYTES, encode, lambda folder: None)
 
 
 def _by_pairs(tokenizer: Any) -> _Encoder:
-    end = tokenizer.token_to_id(END)
+    end = tokenizer.token_to_id(tokens.END)
 
     def encode(path: Path) -> Iterator[Sequence[int]]:
         for lines in _lines(path):
@@ -156,7 +145,7 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
         "bpe",
         tokenizer.get_vocab_size(),
         encode,
-        lambda folder: tokenizer.save(str(folder / TOKENIZER)),
+        lambda folder: tokenizer.save(str(folder / tokens.TOKENIZER)),
     )
 
 

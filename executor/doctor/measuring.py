@@ -20,17 +20,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from executor.doctor import readings
 from executor.doctor.judging import is_calm, judge
-from executor.doctor.readings import (
-    LATENCY,
-    LAUNCH,
-    LINK,
-    MATMUL,
-    MEMORY,
-    Examination,
-    HostFacts,
-    Reading,
-)
 from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
 from executor.faults.results import wrong_results
 from executor.messages import gather_json
@@ -55,7 +46,7 @@ def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
     return call
 
 
-def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
+def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examination:
     """Measure this rank of the process group, and gather what all of them found; every rank calls it."""
     began = time.monotonic()
     sizes = sizes_of(device.type)
@@ -92,17 +83,17 @@ def _one_pass(
                 seconds.setdefault((check, ranks), []).append(least)
 
 
-def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> Examination:
+def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> readings.Examination:
     """The readings of all ranks, on each of them."""
     work = {
-        MATMUL: 2.0 * sizes.side**3,
-        MEMORY: 2.0 * sizes.copied_bytes,
-        LAUNCH: float(sizes.launches),
-        LINK: float(sizes.large_bytes),
-        LATENCY: 1.0,
+        readings.MATMUL: 2.0 * sizes.side**3,
+        readings.MEMORY: 2.0 * sizes.copied_bytes,
+        readings.LAUNCH: float(sizes.launches),
+        readings.LINK: float(sizes.large_bytes),
+        readings.LATENCY: 1.0,
     }
     mine = [
-        Reading(check=check, ranks=ranks, seconds=tuple(found), work=work[check])
+        readings.Reading(check=check, ranks=ranks, seconds=tuple(found), work=work[check])
         for (check, ranks), found in seconds.items()
     ]
     told: list[Any] = gather_json(
@@ -112,10 +103,12 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
             "took": took,
         }
     )
-    return Examination(
+    return readings.Examination(
         backend=dist.get_backend(),
-        hosts=tuple(HostFacts.model_validate_json(one["host"]) for one in told),
-        readings=tuple(Reading.model_validate_json(text) for one in told for text in one["readings"]),
+        hosts=tuple(readings.HostFacts.model_validate_json(one["host"]) for one in told),
+        readings=tuple(
+            readings.Reading.model_validate_json(text) for one in told for text in one["readings"]
+        ),
         seconds=max(one["took"] for one in told),
     )
 
@@ -142,9 +135,9 @@ def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> Alone:
         target.copy_(source)
 
     calls: dict[str, tuple[Call, str]] = {
-        MATMUL: (partial(torch.mm, left, right, out=out), "compute"),
-        MEMORY: (copy, "compute"),
-        LAUNCH: (launch, "host"),
+        readings.MATMUL: (partial(torch.mm, left, right, out=out), "compute"),
+        readings.MEMORY: (copy, "compute"),
+        readings.LAUNCH: (launch, "host"),
     }
     return {(check, rank): (wrap(check, rank, call), clock) for check, (call, clock) in calls.items()}
 
@@ -159,8 +152,8 @@ def _with_partner(
         if rank not in pair:
             continue
         for check, size, repeats in (
-            (LATENCY, sizes.small_bytes, sizes.small_repeats),
-            (LINK, sizes.large_bytes, sizes.large_repeats),
+            (readings.LATENCY, sizes.small_bytes, sizes.small_repeats),
+            (readings.LINK, sizes.large_bytes, sizes.large_repeats),
         ):
             message = torch.ones(size // 4, device=watch.device)
             call = wrap(check, pair, partial(there_and_back, message, pair))
@@ -170,11 +163,11 @@ def _with_partner(
     return found
 
 
-def _facts(device: torch.device) -> HostFacts:
+def _facts(device: torch.device) -> readings.HostFacts:
     on_gpu = device.type == "cuda"
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available // sharing
-    return HostFacts(
+    return readings.HostFacts(
         rank=dist.get_rank(),
         host=socket.gethostname(),
         device=torch.cuda.get_device_name(device) if on_gpu else "cpu",

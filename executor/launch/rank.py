@@ -19,25 +19,12 @@ import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
 from executor.families import training_of
-from executor.faults.failures import (
-    delete_failures,
-    error_fields,
-    read_failures,
-    what_happened,
-    write_failure,
-)
+from executor.faults import failures
 from executor.faults.full_disk import error_of_full_disk
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
+from executor.launch import meeting
 from executor.launch.environment import PARENT, end_with_parent
-from executor.launch.meeting import (
-    is_owned_by,
-    join_job,
-    owner,
-    owners_of_all_ranks,
-    require_same_job,
-    write_owners,
-)
 from executor.launch.nodes import delete_answers
 from executor.launch.record import FileWatcher, process_began
 from executor.launch.returning import FailedCheck, check_returned
@@ -62,29 +49,31 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
     assert backend is not None
     rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     launch = os.environ.get(LAUNCH, "")
-    if restarts and any(one["final"] and one["launch"] == launch for one in read_failures(out_dir)):
+    if restarts and any(one["final"] and one["launch"] == launch for one in failures.read_failures(out_dir)):
         raise InputError("the last failure would happen again")
     with last_words(out_dir, rank):
         try:
             return _work(rank, restarts, launch, plan, config, out_dir, backend)
         except OutOfMemoryError as error:
             found = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
-            write_failure(out_dir, rank, str(error), final=True, **found)
+            failures.write_failure(out_dir, rank, str(error), final=True, **found)
             raise
         except FailedCheck as error:
-            write_failure(out_dir, rank, str(error), final=error.final, **error.more)
+            failures.write_failure(out_dir, rank, str(error), final=error.final, **error.more)
             raise
         except MeshwrightError as error:
-            write_failure(out_dir, rank, error.headline, final=True, **error_fields(error))
+            failures.write_failure(out_dir, rank, error.headline, final=True, **failures.error_fields(error))
             raise
         except OSError as error:
             if (full := error_of_full_disk(error, out_dir, config.checkpoint)) is not None:
-                write_failure(out_dir, rank, full.headline, final=True, **error_fields(full))
+                failures.write_failure(
+                    out_dir, rank, full.headline, final=True, **failures.error_fields(full)
+                )
                 raise full from error
-            write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
+            failures.write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
             raise
         except BaseException as error:
-            write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
+            failures.write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
             raise
 
 
@@ -95,12 +84,12 @@ def _work(
     clock = StartClock(began(process_began(), restarts))
     clock.end("processes")
     begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
-    device = join_job(backend, restarts)
+    device = meeting.join_job(backend, restarts)
     starts = largest_count(device, max(restarts, int(begun))) + 1  # a node that joins later counts from 0
     if starts > 1:
         check_returned(out_dir, device)
-    require_same_job(plan, config, device)
-    watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device, config)
+    meeting.require_same_job(plan, config, device)
+    watcher = _meet(out_dir, starts, meeting.owners_of_all_ranks(meeting.owner(plan, config)), device, config)
     clock.end("groups")
     watcher.clock = clock
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
@@ -118,7 +107,9 @@ class _Hang:
 
     def __call__(self, phase: str, step: int, frames: list[str]) -> None:
         reason = f"stood still for {self.timeout:.0f} s in step {step} ({phase})"
-        write_failure(self.out_dir, self.rank, reason, final=False, step=step, phase=phase, frames=frames)
+        failures.write_failure(
+            self.out_dir, self.rank, reason, final=False, step=step, phase=phase, frames=frames
+        )
         time.sleep(min(_LONGEST_GRACE, self.timeout / 2))
         os._exit(1)
 
@@ -132,7 +123,7 @@ def _meet(
     """
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
-    ours = first and starts > 1 and (own_launcher or is_owned_by(out_dir, owners))
+    ours = first and starts > 1 and (own_launcher or meeting.is_owned_by(out_dir, owners))
     again = bool(largest_count(device, int(ours)))
     every = None if config.saving is None else config.saving.every
     watcher = FileWatcher(out_dir, again=again, start=starts, every=every)
@@ -140,10 +131,10 @@ def _meet(
         if not again and not own_launcher:
             clear_run_folder(out_dir)
         if again:
-            watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
-            delete_failures(out_dir)
+            watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
+            failures.delete_failures(out_dir)
             delete_answers(out_dir)
-        write_owners(out_dir, owners)
+        meeting.write_owners(out_dir, owners)
     dist.barrier()
     return watcher
 

@@ -15,13 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
-from executor.faults.failures import (
-    delete_failures,
-    error_of_fields,
-    failure_error,
-    last_lines,
-    read_failures,
-)
+from executor.faults import failures
 from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.follower import Follower, OnNote, OnStep
@@ -108,7 +102,7 @@ def clear_run_folder(folder: Path) -> None:
     for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
         (folder / old).unlink(missing_ok=True)
     delete_signs(folder)
-    delete_failures(folder)
+    failures.delete_failures(folder)
     delete_answers(folder)
 
 
@@ -116,9 +110,11 @@ def _failure(
     launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
 ) -> MeshwrightError:
     answered: frozenset[int] = frozenset()
-    if nodes.count > 1 and not any(one["final"] or "left_out" in one for one in read_failures(folder)):
+    if nodes.count > 1 and not any(
+        one["final"] or "left_out" in one for one in failures.read_failures(folder)
+    ):
         answered = launch.roll_call(_ROLL_CALL_SECONDS)
-    return failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
+    return failures.failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
 
 
 def _swept(logs: Path) -> RunError:
@@ -131,12 +127,12 @@ def _swept(logs: Path) -> RunError:
 
 def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
     """The error of a run whose nodes did not meet, or whose ranks here failed before they met the others."""
-    for failure in read_failures(folder):
+    for failure in failures.read_failures(folder):
         if failure.get("launch") == launch.token and "headline" in failure:
-            return error_of_fields(failure)
+            return failures.error_of_fields(failure)
     return RunError(
         "the nodes did not come together",
-        problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
+        problems=[Problem("", line) for line in failures.last_lines([logs / "torchrun.log"])],
         hint="start the same command on each node; --rendezvous names a free port of one of them",
     )
 

@@ -15,17 +15,9 @@ import torch
 import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement, quietest
+from executor.microbenchmarks import kernels
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.host import host_overhead, tiny_engines
-from executor.microbenchmarks.kernels import (
-    attention_cores,
-    cached_gemms,
-    element_wise,
-    gemms,
-    memory,
-    optimizer,
-    sustained_gemms,
-)
 from executor.microbenchmarks.offload import offload
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
@@ -44,12 +36,14 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, Family] = {
         "matrix products": lambda: chain(
-            gemms(watch, scale), sustained_gemms(watch, scale), cached_gemms(watch, scale)
+            kernels.gemms(watch, scale),
+            kernels.sustained_gemms(watch, scale),
+            kernels.cached_gemms(watch, scale),
         ),
-        "attention": lambda: attention_cores(watch, scale),
-        "element-wise operators": lambda: element_wise(watch, scale),
-        "memory": lambda: memory(watch, scale),
-        "optimizer": lambda: optimizer(watch, scale),
+        "attention": lambda: kernels.attention_cores(watch, scale),
+        "element-wise operators": lambda: kernels.element_wise(watch, scale),
+        "memory": lambda: kernels.memory(watch, scale),
+        "optimizer": lambda: kernels.optimizer(watch, scale),
         "host": lambda: host_overhead(watch, engines),
         "offload": lambda: offload(watch, scale),
         "embedding tables": lambda: tables(watch, scale),

@@ -19,16 +19,8 @@ from executor.checkpoints.contents import Contents, Held, Piece, whole
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
 from executor.embeddings.holding import Holding
 from executor.embeddings.places import Slice
+from executor.recommender import resharding
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.resharding import (
-    KEYS,
-    Rows,
-    block_rows,
-    from_blocks,
-    put_back,
-    rows_with_keys,
-    to_blocks,
-)
 from executor.run_config import EngineOptions
 
 _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
@@ -42,7 +34,7 @@ class RecommenderState:
         self._updates = torch.zeros(())
         self._blocks: list[tuple[list[Slice], str, dict[Slice, Tensor]]] = []
         """Copies of rows that ranks hold in turn, to be brought back when they were loaded."""
-        self._keyed: list[tuple[list[Slice], dict[Slice, Rows]]] = []
+        self._keyed: list[tuple[list[Slice], dict[Slice, resharding.Rows]]] = []
         """The same of hashed tables, with their keys."""
         self._twins: list[tuple[Tensor, Tensor]] = []
         """(what is loaded, what else on this rank is the same)."""
@@ -85,14 +77,14 @@ class RecommenderState:
             twin.copy_(loaded)
         for part, kind, blocks in self._blocks:
             none = self._none(part[0], kind)
-            for one, rows in from_blocks(embeddings.peers, part, blocks, none).items():
+            for one, rows in resharding.from_blocks(embeddings.peers, part, blocks, none).items():
                 for tier, start in embeddings.held[one].tiers():
                     target = tier.weights if kind == "weights" else tier.states[kind]
                     target.copy_(rows[start : start + len(target)])
         for part, rows_of in self._keyed:
-            kinds = (KEYS, "weights", *embeddings.optimizer.state_names)
+            kinds = (resharding.KEYS, "weights", *embeddings.optimizer.state_names)
             empty = {kind: self._none(part[0], kind) for kind in kinds}
-            put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
+            resharding.put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.sent.taken()
 
@@ -135,10 +127,10 @@ class RecommenderState:
         embeddings = self.engine.embeddings
         for kind in ("weights", *embeddings.optimizer.state_names):
             mine = {one: _rows(embeddings.held[one], kind) for one in part if one in embeddings.held}
-            blocks = to_blocks(embeddings.peers, part, mine, self._none(part[0], kind))
+            blocks = resharding.to_blocks(embeddings.peers, part, mine, self._none(part[0], kind))
             self._blocks.append((part, kind, blocks))
             for one, block in blocks.items():
-                self._add(contents, one, kind, block, one.first + block_rows(one)[0])
+                self._add(contents, one, kind, block, one.first + resharding.block_rows(one)[0])
         embeddings.sent.taken()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
@@ -149,7 +141,7 @@ class RecommenderState:
                     kind: _rows(held[one], kind)
                     for kind in ("weights", *self.engine.embeddings.optimizer.state_names)
                 }
-                loaded[one] = rows_with_keys(one, held[one], kinds)
+                loaded[one] = resharding.rows_with_keys(one, held[one], kinds)
                 for kind, values in loaded[one].items():
                     self._add(contents, one, kind, values, one.rows_before)
         self._keyed.append((part, loaded))
@@ -173,7 +165,7 @@ class RecommenderState:
     def _none(self, one: Slice, kind: str) -> Tensor:
         """An empty tensor with the row shape and type of a slice's `kind`."""
         embeddings = self.engine.embeddings
-        if kind == KEYS:
+        if kind == resharding.KEYS:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         by_row = embeddings.optimizer.by_row and kind != "weights"
         dtype = embeddings.table_dtype if kind == "weights" else torch.float32

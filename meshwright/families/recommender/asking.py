@@ -20,16 +20,9 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import counted, format_bytes, parse_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
+from meshwright.inputs import questions
 from meshwright.inputs.options import Limits, Request
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import (
-    cluster_of,
-    in_words,
-    read_host_memory,
-    require_nouns,
-    single_count,
-    with_host_memory,
-)
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.recommender.alternatives import refusal
@@ -143,7 +136,7 @@ def ask_estimate(options: EstimateOptions) -> GivenSharding:
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    question = question_of(options, single_count(options.gpus))
+    question = question_of(options, questions.single_count(options.gpus))
     return GivenSharding(
         question=question,
         sharding=sharding_of(question, options.layout),
@@ -166,11 +159,11 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    require_nouns(request)
+    questions.require_nouns(request)
     problems = Problems()
     model = problems.read(lambda: _model(request))
-    cluster = problems.read(lambda: cluster_of(request.cluster, gpus))
-    host_memory = problems.read(lambda: read_host_memory(request.host_memory))
+    cluster = problems.read(lambda: questions.cluster_of(request.cluster, gpus))
+    host_memory = problems.read(lambda: questions.read_host_memory(request.host_memory))
     training = problems.read(lambda: _training(request))
     problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     problems.read(
@@ -181,7 +174,7 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     assert cluster is not None
     assert training is not None
     _require_even_batch(training.global_batch, cluster)
-    sized = with_host_memory(cluster, host_memory)
+    sized = questions.with_host_memory(cluster, host_memory)
     return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
 
 
@@ -206,7 +199,7 @@ def _model(request: Request) -> RecommenderSpec:
 
 def _training(request: Request) -> RecommenderTraining:
     """The job, with the amounts that were given beside it."""
-    said = {"global_batch": request.global_batch, "precision": in_words(request.precision)}
+    said = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
     job = request.training
     if isinstance(job, TrainingSpec):
         raise InputError("`training` is a transformer's, the model is a recommender")

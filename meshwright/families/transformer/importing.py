@@ -18,13 +18,7 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.families.transformer.estimate import EstimateQuestion
-from meshwright.inputs.questions import (
-    cluster_of,
-    read_host_memory,
-    single_count,
-    with_dropout_of,
-    with_host_memory,
-)
+from meshwright.inputs import questions
 from meshwright.verbs.export import ImportOptions
 from planner.formats.accelerate.reading import read_accelerate
 from planner.formats.axolotl.reading import read_axolotl
@@ -75,7 +69,7 @@ def _megatron_command(request: ImportOptions) -> EstimateQuestion:
     _require_unsaid(request, tuple(_SAID), "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
     reading = read_megatron(
-        launch_of(text, request.also or ""), gpus=single_count(request.gpus), stack=request.stack
+        launch_of(text, request.also or ""), gpus=questions.single_count(request.gpus), stack=request.stack
     )
     return _asked(reading, request)
 
@@ -87,7 +81,7 @@ def _deepspeed_config(request: ImportOptions) -> EstimateQuestion:
         InputError: the file cannot be read or contradicts itself; what it does not have is not said.
     """
     _require_unsaid(request, ("global_batch", "precision", "training"), "file")
-    gpus = single_count(request.gpus)
+    gpus = questions.single_count(request.gpus)
     _require_said(request, "DeepSpeed", ("model", "sequence", "gpus"))
     assert gpus is not None
     return _with_model(
@@ -129,7 +123,7 @@ def _axolotl_config(request: ImportOptions) -> EstimateQuestion:
         InputError: the file cannot be read or contradicts itself; what it does not have is not said.
     """
     _require_unsaid(request, ("global_batch", "sequence", "precision", "training"), "file")
-    gpus = single_count(request.gpus)
+    gpus = questions.single_count(request.gpus)
     _require_said(request, "axolotl", ("model", "gpus"))
     assert gpus is not None
     document = _document(request, "axolotl")
@@ -165,7 +159,7 @@ def _with_model(request: ImportOptions, read: Callable[[TransformerSpec], Readin
     assert named is not None
     model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
     reading = read(model.spec)
-    training, dropped = with_dropout_of(model, reading.training)
+    training, dropped = questions.with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
     return _asked(replace(reading, training=training, assumptions=assumptions), request)
 
@@ -183,7 +177,9 @@ def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
     assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
     model = resolve_model(named) if isinstance(named, str) and named else None
     spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
-    reading = read_torchtitan(recipe, gpus=single_count(request.gpus), stack=request.stack, model=spec)
+    reading = read_torchtitan(
+        recipe, gpus=questions.single_count(request.gpus), stack=request.stack, model=spec
+    )
     first = model.assumptions if model is not None else ()
     return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), request)
 
@@ -195,11 +191,11 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
     _require_unsaid(request, tuple(_SAID), "file")
-    gpus, also = single_count(request.gpus), request.also or ""
+    gpus, also = questions.single_count(request.gpus), request.also or ""
     if Path(request.source).suffix == ".py":
         recipe = read_bridge(
             read_text(request.source),
-            gpus=single_count(request.gpus),
+            gpus=questions.single_count(request.gpus),
             stack=request.stack,
             also=request.also or "",
         )
@@ -220,10 +216,10 @@ def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -
 
 
 def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
-    cluster = cluster_of(request.cluster, reading.layout.num_gpus)
+    cluster = questions.cluster_of(request.cluster, reading.layout.num_gpus)
     if isinstance(cluster, MixedCluster):
         raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")
-    cluster = with_host_memory(cluster, read_host_memory(request.host_memory))
+    cluster = questions.with_host_memory(cluster, questions.read_host_memory(request.host_memory))
     question: Question = complete_question(
         reading.model, cluster, reading.training, stack=reading.stack, profile=request.profile
     )

@@ -9,16 +9,7 @@ from cost_models.errors import InputError
 from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
-from meshwright.plots.curves.drawing import (
-    Tradeoff,
-    draw_far_links,
-    draw_frontier,
-    draw_heatmap,
-    draw_ladder,
-    draw_scaling,
-    draw_stacked_scaling,
-    draw_tornado,
-)
+from meshwright.plots.curves import drawing as curves
 from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_window
 from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
@@ -54,14 +45,14 @@ def _frontier(request: PictureRequest) -> Drawing:
     ]
     if aims[0][1] is not None:
         asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
-    tradeoff = Tradeoff(
+    tradeoff = curves.Tradeoff(
         objectives=(aims[0][0], aims[1][0]),
         sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
         points=_points(options.points),
         restrictions=plan.asked,
         named=request.named,
     )
-    return draw_frontier(asked, chosen, tradeoff, request.budget)
+    return curves.draw_frontier(asked, chosen, tradeoff, request.budget)
 
 
 def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
@@ -105,8 +96,8 @@ def _scaling(request: PictureRequest) -> Drawing:
     counts = None if request.options.gpus is None else parse_sizes(request.options.gpus, question)
     kinds = scaling_kinds(request.options, STACKED)
     if STACKED in kinds:
-        return draw_stacked_scaling(question, counts, request.budget)
-    return draw_scaling(question, counts, kinds, request.budget)
+        return curves.draw_stacked_scaling(question, counts, request.budget)
+    return curves.draw_scaling(question, counts, kinds, request.budget)
 
 
 def _time(request: PictureRequest) -> Drawing:
@@ -137,12 +128,12 @@ def _timeline(request: PictureRequest) -> Drawing:
 def _ladder(request: PictureRequest) -> Drawing:
     plan = request.only("ladder", Plan)
     words = [word for text in request.options.allow for word in text.split(",")]
-    return draw_ladder(plan.question, priced_again(plan), words)
+    return curves.draw_ladder(plan.question, priced_again(plan), words)
 
 
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
-    return draw_far_links(plan.question, plan.asked, request.budget)
+    return curves.draw_far_links(plan.question, plan.asked, request.budget)
 
 
 def _window(request: PictureRequest) -> Drawing:
@@ -152,12 +143,12 @@ def _window(request: PictureRequest) -> Drawing:
 
 def _heatmap(request: PictureRequest) -> Drawing:
     plan = request.only("heatmap", Plan)
-    return draw_heatmap(plan.question, priced_again(plan), plan.asked, request.budget)
+    return curves.draw_heatmap(plan.question, priced_again(plan), plan.asked, request.budget)
 
 
 def _tornado(request: PictureRequest) -> Drawing:
     plan = request.only("tornado", Plan)
-    return draw_tornado(plan.question, priced_again(plan), plan.restrictions.read, request.budget)
+    return curves.draw_tornado(plan.question, priced_again(plan), plan.restrictions.read, request.budget)
 
 
 PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {

@@ -13,17 +13,7 @@ from executor.measure.report import RunReport
 from executor.requirements import require_torch
 from meshwright.records import frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory
-from meshwright.render.measured import (
-    built_table,
-    comparison_table,
-    error_text,
-    next_step,
-    of_another_stack,
-    quantity_label,
-    quantity_text,
-    run_text,
-    step_line,
-)
+from meshwright.render import measured
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -70,7 +60,7 @@ class Ran(AnyRan[RunReport]):
         return super().document() | {"slow_ranks": slow}
 
     def told(self) -> Iterable[str | Table]:
-        return run_text(self.report, self.steps)
+        return measured.run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
@@ -78,7 +68,7 @@ class Ran(AnyRan[RunReport]):
         return frame_of([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
-        return str(comparison_table(comparison(self.report)))
+        return str(measured.comparison_table(comparison(self.report)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -110,7 +100,7 @@ class Built(AnswerBase):
             f"{self.plan.model.name}, {self.plan.layout}: built without devices on a mesh of {degrees}; the first"
             " rank of each stage holds"
         )
-        return told, "", built_table(self.ranks)
+        return told, "", measured.built_table(self.ranks)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -144,11 +134,13 @@ class TransformerRun(Running):
     plan: Plan
 
     def before(self, *, compiled: bool) -> str | None:
-        return of_another_stack(self.plan.stack.name, compiled=compiled)
+        return measured.of_another_stack(self.plan.stack.name, compiled=compiled)
 
     def step_line(self, step: Mapping[str, Any]) -> str:
         warm_up = not step["measured"]
-        return step_line(step["step"], step["loss"], step["seconds"], self.plan.prediction, warm_up=warm_up)
+        return measured.step_line(
+            step["step"], step["loss"], step["seconds"], self.plan.prediction, warm_up=warm_up
+        )
 
     def answer(self, report: AnyReport, steps: int) -> Ran:
         assert isinstance(report, RunReport)
@@ -160,7 +152,7 @@ class TransformerRun(Running):
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         assert isinstance(report, RunReport)
-        return next_step(comparison(report) if tells_of_its_device(report) else (), path)
+        return measured.next_step(comparison(report) if tells_of_its_device(report) else (), path)
 
     def built(self) -> Built:
         require_torch("run --dry-run")
@@ -192,11 +184,11 @@ def _table(report: EmulationReport) -> Table:
     planned = planned_memory(report)
     cells = [
         (
-            quantity_label(line.quantity),
-            quantity_text(line.quantity, planned.get(line.quantity, line.predicted)),
-            quantity_text(line.quantity, line.predicted),
-            quantity_text(line.quantity, line.measured),
-            error_text(line),
+            measured.quantity_label(line.quantity),
+            measured.quantity_text(line.quantity, planned.get(line.quantity, line.predicted)),
+            measured.quantity_text(line.quantity, line.predicted),
+            measured.quantity_text(line.quantity, line.measured),
+            measured.error_text(line),
         )
         for line in emulated(report)
     ]

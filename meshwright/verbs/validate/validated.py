@@ -26,17 +26,8 @@ from meshwright.plots.drawn import Drawing
 from meshwright.records import frame_of
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.validate import ValidateOptions
+from meshwright.verbs.validate import ValidateOptions, records
 from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
-from meshwright.verbs.validate.records import (
-    choice_record,
-    plot_subject,
-    prediction_record,
-    prediction_row,
-    residual_frame,
-    source_record,
-    source_row,
-)
 from meshwright.verbs.validate.text import step_table, summary, validation_text
 
 if TYPE_CHECKING:
@@ -126,7 +117,7 @@ class Validated(AnswerBase):
 
     def sources_to_frame(self) -> pd.DataFrame:
         """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""
-        return frame_of([source_row(source) for source in self.sources])
+        return frame_of([records.source_row(source) for source in self.sources])
 
     def plot(self, kind: str = "accuracy") -> Drawing:
         """Draw `accuracy` (predicted against measured) or `errors` (by part, axis, size and source).
@@ -139,24 +130,24 @@ class Validated(AnswerBase):
 
         if kind not in _KINDS:
             raise UnknownNameError("plot", kind, _KINDS)
-        frame = residual_frame(self.predictions)
+        frame = records.residual_frame(self.predictions)
         if frame.empty:
             raise ValueError("no run was both timed and predicted")
         drawn = predicted_against_measured if kind == "accuracy" else errors_by_axis
-        return Drawing(frame=frame, figure=drawn(frame, plot_subject(self.anchors)))
+        return Drawing(frame=frame, figure=drawn(frame, records.plot_subject(self.anchors)))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
-        return [prediction_row(one) for one in self.predictions]
+        return [records.prediction_row(one) for one in self.predictions]
 
     def document(self) -> dict[str, Any]:
         brier = brier_scores(self.predictions)
         return {
             "anchors": self.anchors,
-            "rows": [prediction_record(one) for one in self.predictions],
-            "sources": [source_record(one) for one in self.sources],
-            "choices": [choice_record(one) for one in self.choices],
+            "rows": [records.prediction_record(one) for one in self.predictions],
+            "sources": [records.source_record(one) for one in self.sources],
+            "choices": [records.choice_record(one) for one in self.choices],
             "figures": [asdict(one) for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
             "brier": brier and {"predicted": brier[0], "constant": brier[1]},
@@ -173,7 +164,7 @@ class Validated(AnswerBase):
             self.predictions, self.sources, self.choices, anchors=self.anchors, figures=self.figures
         )
         write_whole(folder / PAGE, page)
-        if not residual_frame(self.predictions).empty:
+        if not records.residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)
 
