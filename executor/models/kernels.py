@@ -1,15 +1,15 @@
 """Attention kernels that return the log-sum-exp of each row, so that parts of a row can be merged.
 
-Where there is a flash kernel it is torch's; elsewhere the scores are written out. Both passes take the same arguments,
-and the backward pass takes the output and the log-sum-exp of the *whole* rows, over all keys wherever they were
-(Dao et al. 2022, FlashAttention, algorithm 4): then gradients of parts simply add up.
+Where there is a flash kernel it is torch's; elsewhere the scores are written out. The backward pass takes the output
+and the log-sum-exp of the *whole* rows, over all keys wherever they were (Dao et al. 2022, FlashAttention,
+algorithm 4): then gradients of parts simply add up.
 
 Shape legend: B batch, H query heads, G key/value heads, Q queries, S keys, K head width.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,35 +21,39 @@ _FLASH_WIDTHS = 8
 _WIDEST_FLASH = 256
 
 
-class Kernel(Protocol):
-    """Both passes; without a `bias` the mask is causal where asked for, the last query seeing the last key."""
+class Meeting(NamedTuple):
+    """Queries and the keys that they meet; without a `bias` the mask is causal where asked for, the last query seeing
+    the last key."""
 
-    def forward(
-        self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool
-    ) -> tuple[Tensor, Tensor]:
+    query: Tensor
+    """(B, H, Q, K)"""
+    key: Tensor
+    """(B, G, S, K), as `value`."""
+    value: Tensor
+    bias: Tensor | None
+    causal: bool
+
+
+class Kernel(Protocol):
+    """Both passes of attention."""
+
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
         """Output (B, H, Q, K) and log-sum-exp (B, H, Q) in fp32."""
 
     def backward(
-        self,
-        gradient_BHQK: Tensor,
-        query_BHQK: Tensor,
-        key_BGSK: Tensor,
-        value_BGSK: Tensor,
-        out_BHQK: Tensor,
-        lse_BHQ: Tensor,
-        bias: Tensor | None,
-        causal: bool,
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value."""
 
 
-def kernel_for(query_BHQK: Tensor, value_BGSK: Tensor, bias: Tensor | None) -> Kernel:
+def kernel_for(met: Meeting) -> Kernel:
     """The fastest kernel for these tensors."""
-    same_width = query_BHQK.shape[-1] == value_BGSK.shape[-1]
-    if query_BHQK.device.type == "cpu" and same_width:
+    query, width = met.query, met.query.shape[-1]
+    same_width = width == met.value.shape[-1]
+    if query.device.type == "cpu" and same_width:
         return _FlashOfCpu()
-    fits = query_BHQK.shape[-1] % _FLASH_WIDTHS == 0 and query_BHQK.shape[-1] <= _WIDEST_FLASH
-    if query_BHQK.is_cuda and bias is None and same_width and fits and query_BHQK.dtype in _FLASH_DTYPES:
+    fits = width % _FLASH_WIDTHS == 0 and width <= _WIDEST_FLASH
+    if query.is_cuda and met.bias is None and same_width and fits and query.dtype in _FLASH_DTYPES:
         return _FlashOfCuda()
     return WrittenOut()
 
@@ -63,92 +67,49 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 class _FlashOfCpu:
     """The flash kernel of a CPU: its causal mask is aligned to the first query and key, so it takes square ones."""
 
-    def forward(
-        self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        causal, bias = self._mask(query_BHQK, key_BGSK, bias, causal)
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = self._masked(met)
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-            query_BHQK, key_BGSK, value_BGSK, 0.0, causal, attn_mask=bias
+            query, key, value, 0.0, causal, attn_mask=bias
         )
         return out, lse
 
     def backward(
-        self,
-        gradient_BHQK: Tensor,
-        query_BHQK: Tensor,
-        key_BGSK: Tensor,
-        value_BGSK: Tensor,
-        out_BHQK: Tensor,
-        lse_BHQ: Tensor,
-        bias: Tensor | None,
-        causal: bool,
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        causal, bias = self._mask(query_BHQK, key_BGSK, bias, causal)
+        query, key, value, bias, causal = self._masked(met)
         gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient_BHQK,
-            query_BHQK,
-            key_BGSK,
-            value_BGSK,
-            out_BHQK,
-            lse_BHQ,
-            0.0,
-            causal,
-            attn_mask=bias,
+            gradient_BHQK, query, key, value, out_BHQK, lse_BHQ, 0.0, causal, attn_mask=bias
         )
         return gradients
 
-    def _mask(
-        self, query_BHQK: Tensor, key_BGSK: Tensor, bias: Tensor | None, causal: bool
-    ) -> tuple[bool, Tensor | None]:
-        queries, keys = query_BHQK.shape[2], key_BGSK.shape[2]
-        if causal and queries != keys:
-            return False, causal_bias(queries, keys, query_BHQK)
-        return causal, bias
+    def _masked(self, met: Meeting) -> Meeting:
+        queries, keys = met.query.shape[2], met.key.shape[2]
+        if met.causal and queries != keys:
+            return met._replace(causal=False, bias=causal_bias(queries, keys, met.query))
+        return met
 
 
 class _FlashOfCuda:
     """The flash kernel of a GPU: its causal mask is aligned to the last query and key, as it should be."""
 
-    def forward(
-        self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = met
         assert bias is None
-        out, lse, *_ = _aten._scaled_dot_product_flash_attention(
-            query_BHQK, key_BGSK, value_BGSK, 0.0, causal
-        )
+        out, lse, *_ = _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, lse
 
     def backward(
-        self,
-        gradient_BHQK: Tensor,
-        query_BHQK: Tensor,
-        key_BGSK: Tensor,
-        value_BGSK: Tensor,
-        out_BHQK: Tensor,
-        lse_BHQ: Tensor,
-        bias: Tensor | None,
-        causal: bool,
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        assert bias is None
-        unused = torch.zeros(2, dtype=torch.int64, device=query_BHQK.device).view(torch.uint64)  # of dropout
-        query, key, value, dout, lse = (
-            one.contiguous() for one in (query_BHQK, key_BGSK, value_BGSK, gradient_BHQK, lse_BHQ)
+        assert met.bias is None
+        query, key, value, dout, out, lse = (
+            one.contiguous() for one in (*met[:3], gradient_BHQK, out_BHQK, lse_BHQ)
         )
+        unused = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)  # of dropout
+        sizes = None, None, query.shape[2], key.shape[2]
         gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_backward(
-            dout,
-            query,
-            key,
-            value,
-            out_BHQK.contiguous(),
-            lse,
-            None,
-            None,
-            query.shape[2],
-            key.shape[2],
-            0.0,
-            causal,
-            unused,
-            unused,
+            dout, query, key, value, out, lse, *sizes, 0.0, met.causal, unused, unused
         )
         return gradients
 
@@ -156,48 +117,41 @@ class _FlashOfCuda:
 class WrittenOut:
     """Scores in memory, in fp32: for masks, types and widths that no flash kernel takes."""
 
-    def forward(
-        self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
         """Softmax of the biased scores, times the values."""
-        groups = query_BHQK.shape[1] // key_BGSK.shape[1]
-        scores_BHQS = _scores(query_BHQK, key_BGSK, bias, causal)
+        query, key, value, *_ = met
+        groups = query.shape[1] // key.shape[1]
+        scores_BHQS = _scores(met)
         lse_BHQ = scores_BHQS.logsumexp(-1)
         weights = (scores_BHQS - lse_BHQ[..., None]).exp()
-        out = weights @ value_BGSK.float().repeat_interleave(groups, 1)
-        return out.to(query_BHQK.dtype), lse_BHQ
+        out = weights @ value.float().repeat_interleave(groups, 1)
+        return out.to(query.dtype), lse_BHQ
 
     def backward(
-        self,
-        gradient_BHQK: Tensor,
-        query_BHQK: Tensor,
-        key_BGSK: Tensor,
-        value_BGSK: Tensor,
-        out_BHQK: Tensor,
-        lse_BHQ: Tensor,
-        bias: Tensor | None,
-        causal: bool,
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
-        groups = query_BHQK.shape[1] // key_BGSK.shape[1]
-        scale = query_BHQK.shape[-1] ** -0.5
-        weights = (_scores(query_BHQK, key_BGSK, bias, causal) - lse_BHQ[..., None]).exp()
+        query, key, value, *_ = met
+        groups = query.shape[1] // key.shape[1]
+        scale = query.shape[-1] ** -0.5
+        weights = (_scores(met) - lse_BHQ[..., None]).exp()
         dout = gradient_BHQK.float()
         dvalue = weights.transpose(-1, -2) @ dout
-        dweights = dout @ value_BGSK.float().repeat_interleave(groups, 1).transpose(-1, -2)
+        dweights = dout @ value.float().repeat_interleave(groups, 1).transpose(-1, -2)
         own = (dout * out_BHQK.float()).sum(-1, keepdim=True)
         dscores = weights * (dweights - own) * scale
-        dquery = dscores @ key_BGSK.float().repeat_interleave(groups, 1)
-        dkey = dscores.transpose(-1, -2) @ query_BHQK.float()
+        dquery = dscores @ key.float().repeat_interleave(groups, 1)
+        dkey = dscores.transpose(-1, -2) @ query.float()
         dkey, dvalue = (one.unflatten(1, (-1, groups)).sum(2) for one in (dkey, dvalue))
-        return dquery.to(query_BHQK.dtype), dkey.to(key_BGSK.dtype), dvalue.to(value_BGSK.dtype)
+        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype)
 
 
-def _scores(query_BHQK: Tensor, key_BGSK: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+def _scores(met: Meeting) -> Tensor:
     """(B, H, Q, S) biased and masked, in fp32."""
-    groups = query_BHQK.shape[1] // key_BGSK.shape[1]
-    scores: Tensor = query_BHQK.float() @ key_BGSK.float().repeat_interleave(groups, 1).transpose(-1, -2)
-    scores = scores * query_BHQK.shape[-1] ** -0.5
+    query, key, _, bias, causal = met
+    groups = query.shape[1] // key.shape[1]
+    scores: Tensor = query.float() @ key.float().repeat_interleave(groups, 1).transpose(-1, -2)
+    scores = scores * query.shape[-1] ** -0.5
     if causal:
-        bias = causal_bias(query_BHQK.shape[2], key_BGSK.shape[2], scores)
+        bias = causal_bias(query.shape[2], key.shape[2], scores)
     return scores if bias is None else scores + bias

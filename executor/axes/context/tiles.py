@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.models.kernels import kernel_for
+from executor.models.kernels import Meeting, kernel_for
 from executor.models.positions import Places, Visibility
 
 Tensors = tuple[Tensor, ...]
@@ -37,10 +37,8 @@ class Tile:
         """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
         if visibility.blind(self.queries, self.keys):
             return None
-        query = query[:, :, self.rows]
-        key, value = (one[:, :, self.columns] for one in pair)
-        bias, causal = self._mask(visibility, query)
-        return kernel_for(query, value, bias).forward(query, key, value, bias, causal)
+        met = self._meeting(visibility, query, pair)
+        return kernel_for(met).forward(met)
 
     def gradients(
         self,
@@ -54,18 +52,17 @@ class Tile:
         """Gradients of queries, keys and values; None where the queries see none of the keys."""
         if visibility.blind(self.queries, self.keys):
             return None
-        gradient, query, out, lse = (one[:, :, self.rows] for one in (gradient, query, out, lse))
-        key, value = (one[:, :, self.columns] for one in pair)
-        bias, causal = self._mask(visibility, query)
-        kernel = kernel_for(query, value, bias)
-        return kernel.backward(gradient, query, key, value, out, lse.contiguous(), bias, causal)
+        met = self._meeting(visibility, query, pair)
+        gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
+        return kernel_for(met).backward(met, gradient, out, lse.contiguous())
 
-    def _mask(self, visibility: Visibility, query: Tensor) -> tuple[Tensor | None, bool]:
-        if visibility.is_causal(self.queries, self.keys):
-            return None, True
-        if visibility.sees_all(self.queries, self.keys):
-            return None, False
-        return visibility.bias(self.queries, self.keys, query.shape[1], query), False
+    def _meeting(self, visibility: Visibility, query: Tensor, pair: Tensors) -> Meeting:
+        query = query[:, :, self.rows]
+        key, value = (one[:, :, self.columns] for one in pair)
+        causal, bias = visibility.is_causal(self.queries, self.keys), None
+        if not causal and not visibility.sees_all(self.queries, self.keys):
+            bias = visibility.bias(self.queries, self.keys, query.shape[1], query)
+        return Meeting(query, key, value, bias, causal)
 
 
 _ALL = slice(None)

@@ -13,7 +13,7 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.kernels import WrittenOut, kernel_for
+from executor.models.kernels import Meeting, WrittenOut, kernel_for
 from executor.models.positions import Places, Visibility, positions
 from executor.models.sequence import FlexAttention, WholeSequence
 
@@ -186,12 +186,12 @@ def test_both_passes_of_a_kernel_are_autograds(
     mask = torch.ones(queries, 12, dtype=torch.bool, device=device).tril(12 - queries) if causal else None
     expected = F.scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True)
     wanted = torch.autograd.grad(expected, leaves, gradient)
-    given = [one.to(dtype) for one in (query, key, value)]
-    for kernel in (kernel_for(given[0], given[2], None), WrittenOut()):
-        out, lse = kernel.forward(given[0], given[1], given[2], None, causal)
+    met = Meeting(query.to(dtype), key.to(dtype), value.to(dtype), None, causal)
+    for kernel in (kernel_for(met), WrittenOut()):
+        out, lse = kernel.forward(met)
         assert torch.allclose(out.float(), expected, atol=near)
         assert lse.shape == query.shape[:-1]
-        found = kernel.backward(gradient.to(dtype), given[0], given[1], given[2], out, lse, None, causal)
+        found = kernel.backward(met, gradient.to(dtype), out, lse)
         for one, other in zip(found, wanted, strict=True):
             assert torch.allclose(one.float(), other, atol=10 * near)
 
