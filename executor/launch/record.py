@@ -121,8 +121,8 @@ def process_began() -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - (created - psutil.boot_time()))
 
 
-def read_progress(path: Path, first: int = 0) -> list[dict[str, Any]]:
-    """The complete lines of a progress file, from number `first` on."""
+def read_progress(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a progress file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[first:-1]]
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]

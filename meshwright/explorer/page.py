@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING
 
 from meshwright.explorer.asking import choices, sought
 from meshwright.explorer.controls import GROUPS, LONGEST, Control
 from meshwright.explorer.starting import Start
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from meshwright.pages.html import templates
 
 SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking", "changes", "plan")
 """Places of the parts, in their order on the page."""
@@ -20,15 +16,19 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 def page_of(start: Start, said: Mapping[str, str]) -> str:
     """The explorer's page, its controls set from the address; the rest of the address is left to the answer."""
     shown = {**sought(start, {}).shown, **start.names}
-    return _template().render(
-        title="Meshwright explorer",
-        about=f"{start.model.name} on {start.cluster.name}",
-        groups=GROUPS,
-        said=said,
-        shown=shown,
-        longest=LONGEST,
-        slots=SLOTS,
-        choices={control.name: _choices(start, control, said) for control in _listed()},
+    return (
+        templates("meshwright.explorer")
+        .get_template("page.html.j2")
+        .render(
+            title="Meshwright explorer",
+            about=f"{start.model.name} on {start.cluster.name}",
+            groups=GROUPS,
+            said=said,
+            shown=shown,
+            longest=LONGEST,
+            slots=SLOTS,
+            choices={control.name: _choices(start, control, said) for control in _listed()},
+        )
     )
 
 
@@ -40,17 +40,3 @@ def _choices(start: Start, control: Control, said: Mapping[str, str]) -> list[st
     """What there is to choose from, and what the address names beside it, which its answer refuses."""
     known = choices(start, control.catalogue)
     return list(dict.fromkeys([*known, *filter(None, [said.get(control.name, "")[:LONGEST]])]))
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("meshwright.explorer", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")

@@ -41,17 +41,22 @@ def section(chapter: Chapter, *, largest_drawing: int = _LARGEST_DRAWING) -> str
     return _environment(largest_drawing).get_template("chapter.html.j2").render(chapter=chapter)
 
 
-@cache
-def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
+def templates(package: str) -> Environment:
+    """The templates of a package; what they are given is escaped, and has to be there."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("meshwright.pages", "."),
+    return Environment(
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@cache
+def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
+    environment = templates("meshwright.pages")
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["picture"] = lambda block: isinstance(block, Picture)
     environment.tests["listing"] = lambda block: isinstance(block, Listing)

@@ -45,8 +45,6 @@ _ONCE = {
 """The same of what follows the passes."""
 _KINDS = PASSES | _ONCE
 _MAX_NUMBERED_RANKS = 20
-_MANY_BARS = 2000
-"""From which on they are pixels in SVG and PDF, too."""
 
 
 class Window(NamedTuple):
@@ -153,7 +151,7 @@ def draw(
         low, high = middle - _BAR / 2, middle + _BAR / 2
         corners.append([(start, low), (end, low), (end, high), (start, high)])
         colours.append(_shade(action.kind, action.chunk, chunks))
-    bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > _MANY_BARS)
+    bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > lanes.MANY_BARS)
     bars.set(edgecolor="white" if points else "face", linewidth=0.4 if points else 0.2)
     axes.add_collection(bars)
     axes.set_xlim(window.start / scale, window.end / scale)

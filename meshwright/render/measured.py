@@ -79,9 +79,9 @@ def on_other_devices(plan: Plan, device: str) -> str:
     )
 
 
-def comparison_table(lines: Sequence[ComparedQuantity], measured: str = "measured") -> Table:
+def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
     """Predicted beside measured, and how far steps of a run are from one another where it has several."""
-    headers = ["", "predicted", measured, "error", "noise"]
+    headers = ["", "predicted", "measured", "error", "noise"]
     if all(line.noise is None for line in lines):
         headers.pop()
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))

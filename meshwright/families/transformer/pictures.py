@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from cost_models.errors import InputError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
 from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
@@ -115,14 +118,11 @@ def _time(request: PictureRequest) -> Drawing:
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
 
-def _memory(request: PictureRequest) -> Drawing:
-    plan = request.only("memory", Plan)
-    return draw_memory(plan.question, priced_again(plan))
-
-
-def _timeline(request: PictureRequest) -> Drawing:
-    plan = request.only("timeline", Plan)
-    return draw_timeline(plan.question, priced_again(plan))
+def _of_its_layout(
+    kind: str, drawn: Callable[[Question, Estimate], Drawing], request: PictureRequest
+) -> Drawing:
+    plan = request.only(kind, Plan)
+    return drawn(plan.question, priced_again(plan))
 
 
 def _ladder(request: PictureRequest) -> Drawing:
@@ -134,11 +134,6 @@ def _ladder(request: PictureRequest) -> Drawing:
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
     return curves.draw_far_links(plan.question, plan.asked, request.budget)
-
-
-def _window(request: PictureRequest) -> Drawing:
-    plan = request.only("window", Plan)
-    return draw_window(plan.question, priced_again(plan))
 
 
 def _heatmap(request: PictureRequest) -> Drawing:
@@ -155,9 +150,9 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "frontier": _frontier,
     "scaling": _scaling,
     "time": _time,
-    "memory": _memory,
-    "timeline": _timeline,
-    "window": _window,
+    "memory": partial(_of_its_layout, "memory", draw_memory),
+    "timeline": partial(_of_its_layout, "timeline", draw_timeline),
+    "window": partial(_of_its_layout, "window", draw_window),
     "far-links": _far_links,
     "ladder": _ladder,
     "heatmap": _heatmap,

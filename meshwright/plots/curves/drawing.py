@@ -12,6 +12,7 @@ from cost_models.question import Question, parts_of
 from cost_models.units import counted
 from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_topology, draw_window
 from meshwright.plots.drawn import Drawing
+from meshwright.plots.parts.style import Frame
 from meshwright.plots.subjects import require_one_kind, subject_of
 from meshwright.render.goals import sizes_text
 from planner.answers.frontier import frontier_frame, pareto_frame
@@ -102,11 +103,7 @@ def draw_scaling(
     """
     from meshwright.plots.curves.scaling import scaling
 
-    require_one_kind(question, "scaling")
-    counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
-    if frame.empty:
-        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
+    frame = _scaled(question, gpu_counts, kinds, budget)
     gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
     subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
     return Drawing(frame=frame, figure=scaling(frame, subject))
@@ -122,12 +119,20 @@ def draw_stacked_scaling(
     """
     from meshwright.plots.curves.stacked_scaling import stacked_scaling
 
+    frame = _scaled(question, gpu_counts, ("strong",), budget)
+    return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
+
+
+def _scaled(
+    question: Question, gpu_counts: Sequence[int] | None, kinds: Sequence[str], budget: Budget | None
+) -> Frame:
+    """The best layouts at these numbers of GPUs. Raises InfeasibleError."""
     require_one_kind(question, "scaling")
     counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds=("strong",), budget=budget)
+    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
-    return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
+    return frame
 
 
 def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = ()) -> Drawing:

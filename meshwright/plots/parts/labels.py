@@ -65,7 +65,6 @@ def put_labels(
     lines: Iterable[Line2D] = (),
     marks: Iterable[tuple[float, float]] = (),
     texts: Iterable[Artist] = (),
-    sides: Sequence[tuple[str, str]] = _SIDES,
 ) -> list[Annotation]:
     """Write the labels in their order, the first with the widest choice; for the finished figure only.
 
@@ -75,7 +74,6 @@ def put_labels(
         lines: what no label may cross.
         marks: points no label may cover, beside those of the labels.
         texts: what is already written there.
-        sides: the places to try, as the corner of the label that is next to the point.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -93,7 +91,7 @@ def put_labels(
     written = []
     for place, label in zip(places, labels, strict=False):
         note = _note(axes, label)
-        if _settle(note, taken, place, sides) or label.needed:
+        if _settle(note, taken, place) or label.needed:
             taken.add(note, place)
             written.append(note)
         else:
@@ -172,16 +170,16 @@ def _note(axes: Axes, label: Label) -> Annotation:
     return note
 
 
-def _settle(note: Annotation, taken: _Taken, place: Place, sides: Sequence[tuple[str, str]]) -> bool:
+def _settle(note: Annotation, taken: _Taken, place: Place) -> bool:
     """Move it to the first free place; without one to the first that is inside the axes, and say so."""
     inside = None
-    for distance, side in product(_DISTANCES, sides):
+    for distance, side in product(_DISTANCES, _SIDES):
         _move(note, distance, side)
         if taken.has_inside(note):
             inside = inside or (distance, side)
             if taken.is_free(note, place):
                 return True
-    _move(note, *(inside or (_DISTANCES[0], sides[0])))
+    _move(note, *(inside or (_DISTANCES[0], _SIDES[0])))
     return False
 
 

@@ -18,7 +18,7 @@ _FILLED = 0.8
 """Share of its lane that a move fills."""
 _MOST_NAMED = 8
 """Ranks up to which every lane has its name."""
-_MANY_BARS = 2000
+MANY_BARS = 2000
 """From which on they are pixels in SVG and PDF, too."""
 _MOVES = {
     "weights": ("weights", style.SKY),
@@ -79,7 +79,7 @@ def draw_moves(axes: Axes, moves: Frame, rows: Rows, start: float, end: float, s
             [(left, middle - half), (right, middle - half), (right, middle + half), (left, middle + half)]
         )
         colours.append(_MOVES[move.kind][1])
-    bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > _MANY_BARS)
+    bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > MANY_BARS)
     bars.set(edgecolor="white", linewidth=0.2)
     axes.add_collection(bars)
 

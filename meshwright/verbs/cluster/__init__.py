@@ -13,7 +13,9 @@ from cost_models.flags import as_keywords, flag, out, switch
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
+    from cost_models.discovery.discover import Discovery
     from cost_models.discovery.machine import Machine
+    from cost_models.fabric.writing import Linked
     from meshwright.terminal.output import Output
     from meshwright.verbs.cluster.discovered import Discovered
     from meshwright.verbs.cluster.linked import LinkedCluster
@@ -108,20 +110,18 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
         _write_template(options.out, output)
         return
     parse_links(options.link)
+    file = options.out
+    then = f"meshwright plan MODEL {file} ..."
     if options.from_links is not None:
-        _of_links(options, options.from_links, output)
+        links = dict(part.split("=", 1) for part in options.link)
+        linked = cluster_from_links(
+            options.from_links, gpu=options.gpu, nodes=options.nodes, name=options.name, links=links
+        )
+        _tell(linked, linked.found, file, then, output)
         return
     may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
     answer = _ask(options, may_ask=may_ask)
-    output.assumed(answer.seen.assumed)
-    output.remark(answer.seen.notes)
-    shown = answer.text if options.out is not None else (*answer.text, "", answer.yaml.rstrip())
-    file = options.out
-    files = [] if file is None else [lambda: answer.save(file)]
-    output.answer(answer.record(), answer.rows, *shown, files=files)
-    output.wrote(
-        file, f"meshwright plan MODEL {file} ..." if answer.complete else f"fill in `unknown` in {file}"
-    )
+    _tell(answer, answer.seen, file, then if answer.complete else f"fill in `unknown` in {file}", output)
     if not answer.complete:
         output.end_with_no()
 
@@ -140,18 +140,16 @@ def _write_template(out: Path | None, output: Output) -> None:
     output.wrote(out, f"meshwright plan MODEL {out} ..., once it says what you have")
 
 
-def _of_links(options: ClusterFlags, file: Path, output: Output) -> None:
-    """The answer about a file of links, printed and written."""
-    links = dict(part.split("=", 1) for part in options.link)
-    answer = cluster_from_links(file, gpu=options.gpu, nodes=options.nodes, name=options.name, links=links)
-    output.assumed(answer.found.assumed)
-    output.remark(answer.found.notes)
-    out = options.out
+def _tell(
+    answer: Discovered | LinkedCluster, found: Discovery | Linked, out: Path | None, then: str, output: Output
+) -> None:
+    """The answer, printed and written."""
+    output.assumed(found.assumed)
+    output.remark(found.notes)
     shown = answer.text if out is not None else (*answer.text, "", answer.yaml.rstrip())
-    output.answer(
-        answer.record(), answer.rows, *shown, files=[] if out is None else [lambda: answer.save(out)]
-    )
-    output.wrote(out, f"meshwright plan MODEL {out} ...")
+    files = [] if out is None else [lambda: answer.save(out)]
+    output.answer(answer.record(), answer.rows, *shown, files=files)
+    output.wrote(out, then)
 
 
 def _ask(options: ClusterFlags, *, may_ask: bool) -> Discovered:

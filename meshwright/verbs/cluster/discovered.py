@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +25,37 @@ from meshwright.verbs.contract.answer import AnswerBase
 
 def discover_machine(options: DiscoverOptions) -> Discovered:
     """Ask a machine what it is. Raises InputError, HostError."""
-    nodes = options.nodes
-    if nodes is not None and not 1 <= nodes <= MAX_GPUS:
-        raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
-    said = parse_links([f"{place}={text}" for place, text in (options.links or {}).items()])
+    nodes, said = nodes_and_links(options.nodes, options.links)
     found = Discovered(seen=ask_machine(options.machine, nodes=nodes, name=options.name, said=said))
     if found.complete:
         _ = found.cluster  # what would be refused as a file is refused here
     return found
 
 
+def nodes_and_links(
+    nodes: int | None, links: Mapping[str, str] | None
+) -> tuple[int | None, dict[str, dict[str, Any]]]:
+    """What is said of a cluster beside what is found. Raises InputError."""
+    if nodes is not None and not 1 <= nodes <= MAX_GPUS:
+        raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
+    return nodes, parse_links([f"{place}={text}" for place, text in (links or {}).items()])
+
+
+class ClusterFile(AnswerBase):
+    """A cluster that was found, and the file of it."""
+
+    @property
+    @abstractmethod
+    def yaml(self) -> str:
+        """The cluster file."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the cluster file; with open places too, which `plan` refuses."""
+        write_whole(Path(path), self.yaml)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Discovered(AnswerBase):
+class Discovered(ClusterFile):
     """A machine as it describes itself."""
 
     seen: Discovery
@@ -53,10 +74,6 @@ class Discovered(AnswerBase):
     def cluster(self) -> ClusterSpec:
         """The cluster. Raises InputError with every place that is open."""
         return as_cluster(self.seen)
-
-    def save(self, path: str | Path) -> None:
-        """Write the cluster file; with open places too, which `plan` refuses."""
-        write_whole(Path(path), self.yaml)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -9,21 +9,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cost_models.base import MAX_GPUS
 from cost_models.communication.topology import group_of
-from cost_models.discovery.network import parse_links
 from cost_models.errors import InputError
 from cost_models.fabric.reading import read_links
 from cost_models.fabric.tools import Beside
 from cost_models.fabric.writing import Linked, linked, network_levels
 from cost_models.files import catalog
-from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.cluster import LinksOptions
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.verbs.cluster.discovered import ClusterFile, nodes_and_links
 
 _MOST_ODD = 12
 """Odd links that are printed; the file has all."""
@@ -31,10 +28,8 @@ _MOST_ODD = 12
 
 def linked_cluster(options: LinksOptions) -> LinkedCluster:
     """Read a file of links. Raises InputError."""
-    file, nodes = options.file, options.nodes
-    if nodes is not None and not 1 <= nodes <= MAX_GPUS:
-        raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
-    said = parse_links([f"{place}={text}" for place, text in (options.links or {}).items()])
+    file = options.file
+    nodes, said = nodes_and_links(options.nodes, options.links)
     found = read_links(file, Beside(nodes=nodes or 1, intra_node=said.get("intra_node")))
     gpu = options.gpu or found.said.get("gpu")
     if gpu is None:
@@ -51,7 +46,7 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LinkedCluster(AnswerBase):
+class LinkedCluster(ClusterFile):
     """A cluster as a graph of its links."""
 
     found: Linked
@@ -65,10 +60,6 @@ class LinkedCluster(AnswerBase):
     def cluster(self) -> ClusterSpec:
         """The cluster."""
         return self.found.cluster
-
-    def save(self, path: str | Path) -> None:
-        """Write the cluster file."""
-        write_whole(Path(path), self.yaml)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
