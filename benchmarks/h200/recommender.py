@@ -35,7 +35,7 @@ from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
-from executor.microbenchmarks.scale import cpu_scale, cuda_scale
+from executor.microbenchmarks.scale import scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
 from executor.recommender.engine import RecommenderEngine
@@ -101,7 +101,7 @@ def cases(*, dry: bool) -> list[str]:
 def rates(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Efficiencies of lookups by width and pooling, of sums and of optimizers by width."""
     device = _device(asked)
-    scale = cpu_scale(quick=True) if asked.dry else cuda_scale("bf16", quick=False)
+    scale = scale_of("cpu" if asked.dry else "cuda", quick=asked.dry)
     if asked.dry:
         scale = replace(scale, table_bytes=2**20, table_ids=2**12)
     watch = Stopwatch(device=device, budget_seconds=1e-4 if asked.dry else _BUDGET_SECONDS)

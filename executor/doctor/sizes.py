@@ -1,14 +1,15 @@
 """How much an examination measures, and which pairs of ranks talk in which round.
 
-Calls are short on a CPU, so that others do not interrupt them, and large on a GPU. In a round every process has one
-partner at most.
+In a round every process has one partner at most.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 
 import torch
+import yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,41 +36,10 @@ class Sizes:
     """For the repetitions of one check in a pass."""
 
 
-_SIZES = {
-    "cpu": Sizes(
-        dtype=torch.float32,
-        side=256,
-        copied_bytes=2**25,
-        places=4,
-        launches=100,
-        small_bytes=2**12,
-        large_bytes=2**20,
-        small_repeats=20,
-        large_repeats=12,
-        passes=5,
-        pairs_at_once=1,
-        budget_seconds=0.06,
-    ),
-    "cuda": Sizes(
-        dtype=torch.bfloat16,
-        side=8192,
-        copied_bytes=2**31,
-        places=1,
-        launches=200,
-        small_bytes=2**12,
-        large_bytes=2**28,
-        small_repeats=20,
-        large_repeats=5,
-        passes=5,
-        pairs_at_once=None,
-        budget_seconds=0.2,
-    ),
-}
-
-
 def sizes_of(device: str) -> Sizes:
     """Sizes for a kind of device: `cpu` or `cuda`."""
-    return _SIZES[device]
+    said = yaml.safe_load((files("executor.doctor") / "sizes.yaml").read_text(encoding="utf-8"))[device]
+    return Sizes(**said | {"dtype": getattr(torch, said["dtype"])})
 
 
 Pairs = tuple[tuple[int, int], ...]

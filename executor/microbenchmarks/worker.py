@@ -19,7 +19,7 @@ from executor.microbenchmarks import kernels
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.host import host_overhead, tiny_engines
 from executor.microbenchmarks.offload import offload
-from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
+from executor.microbenchmarks.scale import Scale, scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
 from executor.microbenchmarks.workers import among_workers, announce, result_of, worker_arguments
@@ -68,8 +68,8 @@ def main() -> None:
     given = parser.parse_args()
     with among_workers(given) as device:
         torch.manual_seed(given.rank)
-        on_gpu, quick = device.type == "cuda", given.quick
-        scale = cuda_scale(given.precision, quick=quick) if on_gpu else cpu_scale(quick=quick)
+        quick = given.quick
+        scale = scale_of(device.type, given.precision if device.type == "cuda" else None, quick=quick)
         budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
         watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
         # fault the pages in that the measurements will use: training does it in its first step

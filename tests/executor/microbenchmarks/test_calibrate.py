@@ -23,11 +23,11 @@ from executor.measure.storages import StorageTracker
 from executor.microbenchmarks import kernels, worker
 from executor.microbenchmarks.calibrate import fit_measurements, measure
 from executor.microbenchmarks.kernels import optimizer
-from executor.microbenchmarks.scale import cpu_scale
+from executor.microbenchmarks.scale import scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch
 
 TINY = replace(
-    cpu_scale(quick=True),
+    scale_of("cpu", quick=True),
     products=((64, 64, 64), (128, 64, 128), (128, 128, 64)),
     head_dims=(16,),
     sequences=(32, 64),

@@ -10,7 +10,7 @@ from processes import Processes
 
 from cost_models.measured.calibration.microbenchmark_parts import collective_curves
 from executor.microbenchmarks.collectives import collectives
-from executor.microbenchmarks.scale import cpu_scale
+from executor.microbenchmarks.scale import scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch
 
 LATE = 0.2
@@ -34,7 +34,7 @@ def timed() -> tuple[float, int]:
 def measured() -> list[tuple[str, float]]:
     """What each process measures of small messages."""
     watch = Stopwatch(device=torch.device("cpu"), budget_seconds=1e-3)
-    scale = replace(cpu_scale(quick=True), messages=(2**10, 2**12))
+    scale = replace(scale_of("cpu", quick=True), messages=(2**10, 2**12))
     rows = list(collectives(watch, scale))
     assert all(curve.behind_compute for curve in collective_curves(rows, behind_compute=True))
     return [(row.name, row.seconds) for row in rows]

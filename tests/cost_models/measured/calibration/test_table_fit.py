@@ -19,7 +19,7 @@ from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.microbenchmarks.scale import cpu_scale
+from executor.microbenchmarks.scale import scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch
 from executor.microbenchmarks.tables import tables
 
@@ -28,7 +28,7 @@ BANDWIDTH = 1e10
 
 def test_every_row_size_is_measured_the_same_in_every_round() -> None:
     """Pooling and optimizer, too: rounds are of one thing, and the fit has a full grid of each."""
-    scale = replace(cpu_scale(quick=True), table_bytes=2**20, table_widths=(4, 16), table_ids=64)
+    scale = replace(scale_of("cpu", quick=True), table_bytes=2**20, table_widths=(4, 16), table_ids=64)
     watch = Stopwatch(device=torch.device("cpu"), budget_seconds=1e-4)
     first, second = (list(tables(watch, scale)) for _ in range(2))
     assert [(one.name, one.shape, one.size) for one in first] == [
