@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -13,31 +14,9 @@ import typer
 from cost_models.errors import MeshwrightError, StoppedError
 from meshwright.cli.commands import InPanels, typer_function
 from meshwright.cli.usage_errors import UsageError, word_usage_error
-from meshwright.explorer.verb import explore_command
 from meshwright.terminal.output import print_error, word_os_error
 from meshwright.terminal.printing import say_aside
-from meshwright.verbs.advise import advise_command
-from meshwright.verbs.calibrate import calibrate_command
-from meshwright.verbs.catalog import catalog_command
-from meshwright.verbs.cluster import cluster_command
-from meshwright.verbs.compare import compare_command
 from meshwright.verbs.contract.command import Command
-from meshwright.verbs.doctor import doctor_command
-from meshwright.verbs.emulate import emulate_command
-from meshwright.verbs.estimate import estimate_command
-from meshwright.verbs.explain import explain_command
-from meshwright.verbs.export import export_command, import_command
-from meshwright.verbs.forecast import forecast_command
-from meshwright.verbs.measure import measure_command
-from meshwright.verbs.plan import plan_command
-from meshwright.verbs.plot import plot_command
-from meshwright.verbs.report import report_command
-from meshwright.verbs.reshard import reshard_command
-from meshwright.verbs.run import run_command
-from meshwright.verbs.serve import serve_command
-from meshwright.verbs.tokens import tokens_command
-from meshwright.verbs.validate import validate_command
-from meshwright.verbs.verify import verify_command
 
 
 def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
@@ -55,30 +34,15 @@ def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
 
 _COMPLETING = "_MESHWRIGHT_COMPLETE"
 """Set by a shell that wants words."""
-VERBS: tuple[Command[Any], ...] = (
-    plan_command,
-    estimate_command,
-    compare_command,
-    explain_command,
-    advise_command,
-    reshard_command,
-    verify_command,
-    forecast_command,
-    plot_command,
-    report_command,
-    explore_command,
-    cluster_command,
-    doctor_command,
-    run_command,
-    emulate_command,
-    measure_command,
-    serve_command,
-    export_command,
-    import_command,
-    tokens_command,
-    calibrate_command,
-    validate_command,
-    catalog_command,
+_OF_PLANS = ("plan", "estimate", "compare", "explain", "advise", "reshard", "verify", "forecast")
+_SHOWING = ("plot", "report", "explore")
+_RUNNING = ("cluster", "doctor", "run", "emulate", "measure", "serve", "export", "import", "tokens")
+_KNOWING = ("calibrate", "validate", "catalog")
+_ELSEWHERE = {"explore": "meshwright.explorer.verb", "import": "meshwright.verbs.export"}
+"""Verbs that have no module of their name in `meshwright.verbs`."""
+VERBS: tuple[Command[Any], ...] = tuple(
+    getattr(import_module(_ELSEWHERE.get(name, f"meshwright.verbs.{name}")), f"{name}_command")
+    for name in _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
 )
 """In the order of `--help`."""
 
