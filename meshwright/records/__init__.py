@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
 
 
-def frame_of(rows: Iterable[Any], columns: Sequence[str] | None = None) -> pd.DataFrame:
+def frame_of(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
     """Rows as a data frame; pandas is imported when there is one to make."""
     import pandas as pd
 

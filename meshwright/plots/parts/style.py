@@ -156,8 +156,8 @@ def name_in_corner(
 ) -> None:
     """Names in the colours of what they name, one below the other, in shares of the chart."""
     for row, (name, colour) in enumerate(names):
-        look = {"transform": axes.transAxes, "ha": side, "va": "top", "weight": "bold", "color": colour}
-        axes.text(x, top - step * row, name, **look)
+        words = axes.text(x, top - step * row, name, transform=axes.transAxes, color=colour)
+        words.set(ha=side, va="top", weight="bold")
 
 
 def check_suffix(path: Path) -> str:
