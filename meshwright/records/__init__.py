@@ -12,6 +12,11 @@ JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
 
 
+def fields_of(one: object, *names: str) -> dict[str, Any]:
+    """Fields and properties of these names, in this order."""
+    return {name: getattr(one, name) for name in names}
+
+
 def frame_of(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
     """Rows as a data frame; pandas is imported when there is one to make."""
     import pandas as pd

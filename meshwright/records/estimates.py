@@ -14,45 +14,29 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.changes import changes_of
+from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
 from planner.explaining.completing import Meant
+
+_RATES = ("mfu", "hfu", "causal_mfu", "tokens_per_second")
+_FITTING = ("microbatches", "peak_bytes", "memory_limit", "fits", "fits_probability", "verdict", "bound_by")
+_TRUST = ("tier", "profile", "error", "runs", "elsewhere", "borrowed", "unseen_error", "memory_error")
 
 
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
     """One estimate; seconds, bytes and shares, `memory` by pipeline rank, `pools` where the question has several."""
-    trust = estimate.trust
     pools = pool_records(question, estimate) if question is not None else []
     return {
         "layout": str(estimate.layout),
-        "step_seconds": estimate.step_seconds,
-        "weighed_seconds": estimate.weighed_seconds,
-        "mfu": estimate.mfu,
-        "hfu": estimate.hfu,
-        "causal_mfu": estimate.causal_mfu,
-        "tokens_per_second": estimate.tokens_per_second,
+        **fields_of(estimate, "step_seconds", "weighed_seconds", *_RATES),
         "tokens_per_second_per_gpu": estimate.tokens_per_second / estimate.layout.num_gpus,
-        "microbatches": estimate.microbatches,
-        "peak_bytes": estimate.peak_bytes,
-        "memory_limit": estimate.memory_limit,
-        "fits": estimate.fits,
-        "fits_probability": estimate.fits_probability,
-        "verdict": estimate.verdict,
-        "bound_by": estimate.bound_by,
+        **fields_of(estimate, *_FITTING),
         "warnings": list(estimate.warnings),
         "parts": estimate.time.as_dict(),
         "hidden_comm": estimate.hidden_comm.as_dict(),
         "fullest_rank": estimate.fullest_rank,
         "memory": [rank.as_dict() for rank in estimate.rank_memory],
-        "trust": {
-            "tier": trust.tier,
-            "profile": trust.profile,
-            "error": trust.error,
-            "runs": trust.runs,
-            "elsewhere": trust.elsewhere,
-            "borrowed": trust.borrowed,
-            "unseen_error": trust.unseen_error,
-            "memory_error": trust.memory_error,
-        },
+        "trust": fields_of(estimate.trust, *_TRUST),
         **_host(estimate),
         **_channels(question, estimate),
         **({"pools": pools} if pools else {}),
@@ -100,18 +84,7 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
     return {
         "layout": str(estimate.layout),
         **layout_cells(estimate.layout),
-        "step_seconds": estimate.step_seconds,
-        "mfu": estimate.mfu,
-        "hfu": estimate.hfu,
-        "causal_mfu": estimate.causal_mfu,
-        "tokens_per_second": estimate.tokens_per_second,
-        "microbatches": estimate.microbatches,
-        "peak_bytes": estimate.peak_bytes,
-        "memory_limit": estimate.memory_limit,
-        "fits": estimate.fits,
-        "fits_probability": estimate.fits_probability,
-        "verdict": estimate.verdict,
-        "bound_by": estimate.bound_by,
+        **fields_of(estimate, "step_seconds", *_RATES, *_FITTING),
         **_host(estimate),
         **{f"{part}_seconds": seconds for part, seconds in estimate.time},
         **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
@@ -169,13 +142,8 @@ def question_record(question: Question) -> dict[str, Any]:
         documents["mean_tokens"] = training.drawn(lengths).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
     pools = [
-        {
-            "name": p.cluster.name,
-            "gpu": p.cluster.gpu.name,
-            "gpus": p.cluster.num_gpus,
-            "profile": p.hardware.name,
-        }
-        for p in (question.pools if isinstance(question, MixedQuestion) else ())
+        {"name": pool.cluster.name, **_pool(pool)}
+        for pool in (question.pools if isinstance(question, MixedQuestion) else ())
     ]
     return {
         "model": question.model.name,
@@ -213,13 +181,10 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
     for name, run in groupby(layout.pools):
         ranks = range(first, first + len(list(run)))
         first = ranks.stop
-        pool = by_name[name]
         records.append(
             {
                 "pool": name,
-                "gpu": pool.cluster.gpu.name,
-                "gpus": pool.cluster.num_gpus,
-                "profile": pool.hardware.name,
+                **_pool(by_name[name]),
                 "ranks": list(ranks),
                 "blocks": [layout.layers[rank] for rank in ranks],
                 "recompute": [layout.stage_recompute[rank] for rank in ranks],
@@ -230,13 +195,15 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
     return records
 
 
+def _pool(pool: Question) -> dict[str, Any]:
+    return {"gpu": pool.cluster.gpu.name, "gpus": pool.cluster.num_gpus, "profile": pool.hardware.name}
+
+
 def _replica_record(pool: Question, own: PoolReplicas, layout: Layout) -> dict[str, Any]:
     """The same where whole replicas lie in each pool: how many microbatches each of them takes, and how long."""
     return {
         "pool": own.pool,
-        "gpu": pool.cluster.gpu.name,
-        "gpus": pool.cluster.num_gpus,
-        "profile": pool.hardware.name,
+        **_pool(pool),
         "replicas": len(own.microbatches),
         "microbatches": list(own.microbatches),
         "step_seconds": own.step_seconds,
