@@ -198,9 +198,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not axis or not self._on_compute_stream():
             yield
             return
-        with _RecordFunctionFast(
-            f"wait {axis}"
-        ):  # not `record_function`, an operator that this mode would see
+        # not `record_function`, an operator that this mode would see
+        with _RecordFunctionFast(f"wait {axis}"):
             start = mark_on(self._device)
             yield
             self._spans.append(Wait(axis, start, mark_on(self._device)))

@@ -75,9 +75,8 @@ class ExpertAxis(Axis):
             fully_shard(routed.experts, mesh=mesh, **how_sharded(self.rank, on_host=id(routed) in away))
             assert isinstance(routed.experts, FSDPModule)
             routed.experts.set_gradient_divide_factor(layout.data_ranks)
-            if (
-                experts["shard"].size() > 1
-            ):  # gloo cannot scale as it adds; with one rank it would divide twice
+            # gloo cannot scale as it adds; with one rank it would divide twice
+            if experts["shard"].size() > 1:
                 routed.experts.set_force_sum_reduction_for_comms(True)
 
 

@@ -75,9 +75,8 @@ class FlatParameters:
             for p, start in zip(self.parameters, starts, strict=True)
         }
         self._pending: dict[int, DeviceMesh] = {}
-        mine = WeakMethod(
-            self._accumulate
-        )  # a hook that held all this would keep it, and the model, for ever
+        # a hook that held all this would keep it, and the model, for ever
+        mine = WeakMethod(self._accumulate)
 
         def accumulate_here(parameter: nn.Parameter) -> None:
             if (take := mine()) is not None:

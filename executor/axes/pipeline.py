@@ -209,9 +209,8 @@ class PipelineAxis(Axis):
     def parts_made(self) -> None:
         self.group: dist.ProcessGroup | None = None
         layout = self.rank.layout
-        if (
-            self.rank.plan.model.tied_embeddings and layout.schedule not in V_SHAPED
-        ):  # in a V one rank holds both
+        # in a V one rank holds both
+        if self.rank.plan.model.tied_embeddings and layout.schedule not in V_SHAPED:
             self._meet(layout)
 
     def join(self, gradient: Gradient) -> None:

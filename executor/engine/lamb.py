@@ -128,9 +128,8 @@ class WholeNorms:
         found = [one.begin() for one in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
         for parameter, squares in (one for some in found for one in some):
-            sums[self._place[id(parameter)]] = (
-                squares  # one slice of each, as a flat buffer has it in one piece
-            )
+            # one slice of each, as a flat buffer has it in one piece
+            sums[self._place[id(parameter)]] = squares
         if self._group is not None:
             sums.div_(self._copies)
             dist.all_reduce(sums, group=self._group)

@@ -100,9 +100,8 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-        how["device_id"] = (
-            device  # NCCL connects now, and later groups are split off (`executor.mesh.make_groups`)
-        )
+        # NCCL connects now, and later groups are split off (`executor.mesh.make_groups`)
+        how["device_id"] = device
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = _store_here(rank, ranks)
     # of a group of n, each would ask the store for n - 1 addresses; so it asks for those that it speaks with

@@ -66,9 +66,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
-    repeated = (
-        len(report.all_step_seconds) > 1
-    )  # one step tells neither noise nor what a thread usually needs
+    # one step tells neither noise nor what a thread usually needs
+    repeated = len(report.all_step_seconds) > 1
     told = on_cpu and not report.is_foreign
     thread_noise = report.thread_noise if told else None  # a GPU's host launches, and need not compute
     thread = ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise)

@@ -173,9 +173,8 @@ class _Ring(torch.autograd.Function):
         dquery = torch.zeros_like(query, dtype=torch.float32)
         held = Message.of((key, value))
         mine = Message(torch.zeros_like(held.buffer), held.shapes)
-        behind: Coming | None = (
-            None  # gradients, which follow the keys and values of others on their way home
-        )
+        # gradients, which follow the keys and values of others on their way home
+        behind: Coming | None = None
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2])

@@ -72,9 +72,8 @@ def ask(options: LargestOptions) -> LargestQuestion:
     restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
     count = problems.read(lambda: _count(options.gpus))
     cluster = problems.read(lambda: whole_cluster(replace(options, host_memory=None)))
-    base = (
-        catalog.load_model("llama2-7b") if family is None else family.base
-    )  # to read the rest of what is wrong
+    # to read the rest of what is wrong
+    base = catalog.load_model("llama2-7b") if family is None else family.base
     asked = options
     assumed: tuple[str, ...] = ()
     if cluster is not None:
