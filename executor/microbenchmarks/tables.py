@@ -15,13 +15,7 @@ import torch
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_parts import (
-    CHANGE,
-    LOOKUP,
-    SERVED,
-    SUMS,
-    moved_bytes,
-)
+from cost_models.measured.calibration.microbenchmark_parts import CHANGE, LOOKUP, SERVED, SUMS, moved_bytes
 from cost_models.recommender.caching import POLICIES
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, pooled, row_gradients

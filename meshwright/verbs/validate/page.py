@@ -13,11 +13,7 @@ from cost_models.measured.validation.chances import chance_ranges
 from cost_models.measured.validation.choices import ChoiceScore
 from cost_models.measured.validation.figures import Figures
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import (
-    SourceScore,
-    measured_seconds,
-    step_error,
-)
+from cost_models.measured.validation.scores import SourceScore, measured_seconds, step_error
 from cost_models.units import format_seconds
 from meshwright.render.words import part_label, percent
 from meshwright.verbs.validate.text import (

@@ -15,10 +15,7 @@ from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
 from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
 from meshwright.families.transformer.planning.next_step import odd_count_note, running_command
-from meshwright.families.transformer.planning.recommendation import (
-    near_sentence,
-    recommendation_record,
-)
+from meshwright.families.transformer.planning.recommendation import near_sentence, recommendation_record
 from meshwright.families.transformer.planning.training import training_run
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
@@ -31,12 +28,7 @@ from meshwright.render.expected import expected_record, nearest_sentence
 from meshwright.render.explanation import why_not_text
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
-from meshwright.render.ranked import (
-    certificate_sentence,
-    optimum_table,
-    placed_on_pools,
-    question_header,
-)
+from meshwright.render.ranked import certificate_sentence, optimum_table, placed_on_pools, question_header
 from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NOT_PROVED
 from meshwright.verbs.contract.answer import AnswerBase
