@@ -41,13 +41,13 @@ def section(chapter: Chapter, *, largest_drawing: int = _LARGEST_DRAWING) -> str
     return _environment(largest_drawing).get_template("chapter.html.j2").render(chapter=chapter)
 
 
-def templates(package: str) -> Environment:
-    """The templates of a package; what they are given is escaped, and has to be there."""
+def templates(package: str, *, escaped: bool = True) -> Environment:
+    """The templates of a package; what they are given is escaped for HTML, and has to be there."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
         loader=PackageLoader(package, "."),
-        autoescape=True,
+        autoescape=escaped,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,11 +1,15 @@
-"""The accuracy of predictions as a page: tables by source, the worst sweeps and rows, and what had to be assumed."""
+"""The accuracy of predictions as a page: tables by source, the worst sweeps and rows, and what had to be assumed.
+
+`accuracy.md.j2` has the page's words; here are the cells of its tables.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from cost_models.documents import printable
 from cost_models.measured.runs.shipped import source_notes
@@ -15,33 +19,21 @@ from cost_models.measured.validation.figures import Figures
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import SourceScore, measured_seconds, step_error
 from cost_models.units import format_seconds
+from meshwright.pages.html import templates
 from meshwright.render.words import part_label, percent
-from meshwright.verbs.validate.text import (
-    CHANCE_HEADERS,
-    CHOICE_HEADERS,
-    MEMORY_HEADERS,
-    STEP_HEADERS,
-    chance_cells,
-    chances_heading,
-    choice_cells,
-    figures_section,
-    memory_cells,
-    reasons,
-    signed_percent,
-    speaks_of_memory,
-    step_cells,
-    summary,
-)
+from meshwright.verbs.validate import text
 
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
 T = TypeVar("T")
+Cells = list[list[str]]
 _OWN = "in the table that was given"
 _OF_EACH = 3
 _MAX_ROWS = 20
 """Lines of the tables of what is worst."""
 _ENOUGH = 5
 """Rows from which a group's median is worth printing."""
+_HEAVY = 0.1
 
 
 def accuracy_page(
@@ -53,125 +45,86 @@ def accuracy_page(
     figures: Sequence[Figures] = (),
 ) -> str:
     """The page as Markdown; its plots are beside it."""
-    return "\n".join(_lines(predictions, sources, choices, anchors, figures)).rstrip() + "\n"
-
-
-def _lines(
-    predictions: Sequence[Prediction],
-    sources: Sequence[SourceScore],
-    choices: Sequence[ChoiceScore],
-    anchors: int,
-    figures: Sequence[Figures],
-) -> Iterator[str]:
-    yield "# Accuracy"
-    yield ""
-    yield "Written by `meshwright validate -o FOLDER`: what the model predicts for training runs that others timed,"
-    yield "beside what they measured. None of the runs was measured by this project. Errors are predicted /"
-    yield "measured - 1; [how to read the figures](guides/validating.md)."
-    if anchors:
-        yield f"{anchors} rows of each sweep of one framework and GPU calibrated its others, and are left out."
-    yield from _compared(predictions, sources, anchors)
-    if any(source.step for source in sources):
-        yield from ("", f"![Predicted against measured step times]({PREDICTED_PLOT})", "", "## Step time", "")
-        yield "`bias`: mean of the signed errors; `tau`: rank correlation within sweeps; `regret`, `worst`: how much"
-        yield "slower the layout with the best prediction ran than the fastest of its sweep, on average and at worst."
-        yield ""
-        yield from _table(STEP_HEADERS, [step_cells(source) for source in sources if source.step])
-    if choices:
-        yield from ("", "## Choices", "")
-        yield "Regret within sweeps: how much slower the chosen layout ran than the fastest, on average and at worst,"
-        yield "of the layout predicted `fastest` and of the one `recommended` in its place"
-        yield "([decision 36](decisions/0036-recommended-beside-fastest.md)). `in 90 %`: of all `pairs` of layouts, the"
-        yield "share whose measured ratio of times lay in the model's 90 % interval."
-        yield ""
-        yield from _table(CHOICE_HEADERS, [choice_cells(choice) for choice in choices])
-    if held := [source for source in sources if speaks_of_memory(source)]:
-        yield from ("", "## Memory", "")
-        yield "`caught`: runs out of memory that were predicted so; `alarms`: runs that fitted and were predicted not"
-        yield "to."
-        yield ""
-        yield from _table(MEMORY_HEADERS, [memory_cells(source) for source in held])
-    if any(one.row.flag("oom") for one in predictions):
-        yield from (
-            "",
-            chances_heading(predictions),
-            "",
-        )
-        yield from _table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
-    yield from figures_section(figures)
-    yield from _anchored(sources)
-    yield from _sweeps(sources)
-    if any(step_error(one) is not None for one in predictions):
-        yield from ("", "## Where the errors are", "", f"![Errors by axis]({AXES_PLOT})")
-        yield from _by_part(predictions)
-        yield from _worst(predictions)
-        yield from _open_questions(sources)
-    yield from _unknowns(predictions)
-    yield from _skipped(predictions)
-
-
-def _compared(
-    predictions: Sequence[Prediction], sources: Sequence[SourceScore], anchors: int
-) -> Iterator[str]:
-    """Whose runs they are, how to do it again, and the error no prediction can go below."""
-    yield from ("", "## What was compared", "")
-    yield f"{' '.join(summary(predictions, anchors=anchors).split())}."
-    yield ""
     notes = source_notes()
-    cells = [
-        [
-            source.source,
-            str(source.rows),
-            str(source.step.count if source.step else 0),
-            notes[source.source].measured if source.source in notes else _OWN,
+    environment = templates("meshwright.verbs.validate", escaped=False)
+    environment.filters |= {"cell": _cell, "dashes": lambda _: " --- "}
+    page = environment.get_template("accuracy.md.j2").render(
+        anchors=anchors,
+        summary=" ".join(text.summary(predictions, anchors=anchors).split()),
+        compared=[
+            [
+                source.source,
+                str(source.rows),
+                str(source.step.count if source.step else 0),
+                notes[source.source].measured if source.source in notes else _OWN,
+            ]
+            for source in sources
+        ],
+        predicted_plot=PREDICTED_PLOT,
+        axes_plot=AXES_PLOT,
+        step_headers=text.STEP_HEADERS,
+        timed=[text.step_cells(source) for source in sources if source.step],
+        choice_headers=text.CHOICE_HEADERS,
+        choices=[text.choice_cells(choice) for choice in choices],
+        memory_headers=text.MEMORY_HEADERS,
+        memory=[text.memory_cells(source) for source in sources if text.speaks_of_memory(source)],
+        chance_headers=text.CHANCE_HEADERS,
+        out_of_memory=any(one.row.flag("oom") for one in predictions),
+        chances=[text.chance_cells(one) for one in chance_ranges(predictions)],
+        chances_heading=text.chances_heading(predictions),
+        figures=[_figures(group) for group in figures],
+        anchored=[
+            [source.source, str(error.count), percent(error.median), percent(error.p90)]
+            for source in sources
+            if (error := source.anchored) is not None
+        ],
+        of_each=_OF_EACH,
+        sweeps=_sweeps(sources),
+        heavy=f"{100 * _HEAVY:.0f}",
+        by_part=list(_by_part(predictions)),
+        worst=_worst(predictions),
+        unknown=[
+            [source.source, notes[source.source].unknown] for source in sources if source.source in notes
+        ],
+        assumed=_assumed(predictions),
+        skipped=[[reason, str(rows)] for reason, rows in text.reasons(predictions)[:_MAX_ROWS]],
+    )
+    return page.rstrip() + "\n"
+
+
+_UNITS = {"mfu": "points of MFU", "days": "%"}
+_SHOWN = {"mfu": "{:.1f} %", "days": "{:.2f} days"}
+_OFF = {"mfu": "{:+.1f} points", "days": "{:+.1f} %"}
+
+
+def _figures(group: Figures) -> dict[str, Any]:
+    """A table of figures, with what each rung of a ladder adds, and how many are met."""
+    shown, off = _SHOWN[group.quantity], _OFF[group.quantity]
+    headers = ["", "published", "predicted", "off"]
+    rows = [
+        [one.name, shown.format(one.published), shown.format(one.predicted), off.format(one.off)]
+        for one in group.points
+    ]
+    near = f"{group.within:g} {_UNITS[group.quantity]}"
+    profiles = sorted({point.profile for point in group.points})
+    met = [f"Within {near}: {group.met} of {len(group.points)}; profiles: {', '.join(profiles)}."]
+    if group.ladder:
+        headers += ["adds, published", "adds, predicted"]
+        adds = [
+            (two.published - one.published, two.predicted - one.predicted)
+            for one, two in pairwise(group.points)
         ]
-        for source in sources
-    ]
-    yield from _table(("source", "rows", "timed", "measured by"), cells)
-    yield ""
-    yield "The constants of the shipped profiles were fitted to the shipped runs, so the errors of those are of runs"
-    yield "that were seen ([accuracy and limits](concepts/accuracy-and-limits.md))."
-    yield "The noise floor: publishers of one nominal configuration differ by 3 to 10 %, releases of one trainer by"
-    yield "up to 25 %. To write this page for a table of your own, or again for the shipped ones:"
-    yield ""
-    yield "```console"
-    yield "$ meshwright validate --runs mine.csv -o my-accuracy"
-    yield "$ meshwright validate -o docs"
-    yield "```"
+        for row, added in zip(rows, [("", ""), *((f"{a:+.1f}", f"{b:+.1f}") for a, b in adds)], strict=True):
+            row += added
+        right = sum(abs(found - known) <= group.within for known, found in adds)
+        met.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
+    return {"title": group.title, "source": group.source, "headers": headers, "rows": rows, "met": met}
 
 
-def _open_questions(sources: Sequence[SourceScore]) -> Iterator[str]:
-    """What the residuals of each source may hang on."""
-    notes = source_notes()
-    cells = [[source.source, notes[source.source].unknown] for source in sources if source.source in notes]
-    if cells:
-        yield from ("", "What nobody printed, and residuals may hang on:", "")
-        yield from _table(("source", "unknown"), cells)
-
-
-def _anchored(sources: Sequence[SourceScore]) -> Iterator[str]:
-    scored = [(source, source.anchored) for source in sources if source.anchored is not None]
-    if not scored:
-        return
-    yield from ("", "## With three rows in hand", "")
-    yield "Sweeps of five timed rows and more, once one factor was taken from three of them (left out)."
-    yield ""
-    cells = [
-        [source.source, str(error.count), percent(error.median), percent(error.p90)]
-        for source, error in scored
-    ]
-    yield from _table(("source", "rows", "median", "p90"), cells)
-
-
-def _sweeps(sources: Sequence[SourceScore]) -> Iterator[str]:
+def _sweeps(sources: Sequence[SourceScore]) -> Cells:
     """Sweeps with the largest regret."""
     found = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
-    if not found:
-        return
-    yield from ("", "## Sweeps in which another layout was the fastest", "")
-    yield f"The worst, at most {_OF_EACH} of a source."
-    yield ""
-    cells = [
+    return [
         [
             name,
             _sweep(sweep.key),
@@ -181,7 +134,6 @@ def _sweeps(sources: Sequence[SourceScore]) -> Iterator[str]:
         ]
         for name, sweep in _a_few_of_each(sorted(found, key=lambda one: -one[1].regret), lambda one: one[0])
     ]
-    yield from _table(("source", "sweep", "rows", "regret", "tau"), cells)
 
 
 def _sweep(key: Sequence[str]) -> str:
@@ -190,7 +142,7 @@ def _sweep(key: Sequence[str]) -> str:
     return f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
 
 
-def _by_part(predictions: Sequence[Prediction]) -> Iterator[str]:
+def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
     """Median error of the runs in which a part has its largest shares."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in predictions:
@@ -198,32 +150,22 @@ def _by_part(predictions: Sequence[Prediction]) -> Iterator[str]:
         if error is not None and total > 0:
             for part, seconds in one.parts.items():
                 shares[part].append((seconds / total, error))
-    cells = []
     for part, pairs in shares.items():
         heavy = [(share, error) for share, error in pairs if share >= _HEAVY]
         if len(heavy) >= _ENOUGH:
             errors = [error for _, error in heavy]
-            cells.append(
-                [
-                    part_label(part),
-                    str(len(heavy)),
-                    percent(statistics.median(share for share, _ in heavy)),
-                    signed_percent(statistics.median(errors)),
-                    percent(statistics.median(abs(error) for error in errors)),
-                ]
-            )
-    if cells:
-        yield from ("", f"Runs in which a part takes {100 * _HEAVY:.0f} % of the predicted step or more:", "")
-        yield from _table(("part", "runs", "median share", "median error", "median size"), cells)
+            yield [
+                part_label(part),
+                str(len(heavy)),
+                percent(statistics.median(share for share, _ in heavy)),
+                text.signed_percent(statistics.median(errors)),
+                percent(statistics.median(abs(error) for error in errors)),
+            ]
 
 
-_HEAVY = 0.1
-
-
-def _worst(predictions: Sequence[Prediction]) -> Iterator[str]:
+def _worst(predictions: Sequence[Prediction]) -> Cells:
     """Runs furthest off."""
     timed = [(error, one) for one in predictions if (error := step_error(one)) is not None]
-    yield from ("", "## Runs furthest off", "", f"At most {_OF_EACH} of a source.", "")
     cells = []
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
     for error, one in _a_few_of_each(ordered, lambda pair: pair[1].row.source):
@@ -236,13 +178,13 @@ def _worst(predictions: Sequence[Prediction]) -> Iterator[str]:
                 f"`{one.case.layout.brief}`",
                 format_seconds(measured_seconds(one.row) or 0.0),
                 format_seconds(one.step_seconds),
-                signed_percent(error),
+                text.signed_percent(error),
             ]
         )
-    yield from _table(("run", "model", "layout", "measured", "predicted", "error"), cells)
+    return cells
 
 
-def _unknowns(predictions: Sequence[Prediction]) -> Iterator[str]:
+def _assumed(predictions: Sequence[Prediction]) -> Cells:
     """What rows leave open, and how far off the runs are that leave it open."""
     told: Counter[str] = Counter()
     errors: dict[str, list[float]] = defaultdict(list)
@@ -251,22 +193,10 @@ def _unknowns(predictions: Sequence[Prediction]) -> Iterator[str]:
             told[assumed] += 1
             if (error := step_error(one)) is not None:
                 errors[assumed].append(abs(error))
-    if not told:
-        return
-    yield from ("", "## What had to be assumed", "")
-    cells = [
+    return [
         [assumed, str(rows), percent(statistics.median(errors[assumed])) if errors[assumed] else "-"]
         for assumed, rows in told.most_common(_MAX_ROWS)
     ]
-    yield from _table(("assumption", "rows", "median error of those timed"), cells)
-
-
-def _skipped(predictions: Sequence[Prediction]) -> Iterator[str]:
-    found = reasons(predictions)
-    if not found:
-        return
-    yield from ("", "## Rows that were not predicted", "")
-    yield from _table(("reason", "rows"), [[reason, str(rows)] for reason, rows in found[:_MAX_ROWS]])
 
 
 def _a_few_of_each(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
@@ -281,13 +211,6 @@ def _a_few_of_each(items: Sequence[T], source_of: Callable[[T], str]) -> Iterato
 def _over(seen: Counter[str]) -> int:
     """Items of sources that have had their share."""
     return sum(max(0, number - _OF_EACH) for number in seen.values())
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headers)} |"
-    yield f"|{'|'.join(' --- ' for _ in headers)}|"
-    for row in rows:
-        yield f"| {' | '.join(_cell(cell) for cell in row)} |"
 
 
 def _cell(text: str) -> str:
