@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from cost_models.families import family_of_plan_kind, part
 from executor.run_config import RunConfig
@@ -21,6 +21,9 @@ P = TypeVar("P", bound=AnyPlan, contravariant=True)
 
 class Training(Protocol[P]):
     """Training of one family's plans; processes, devices, faults and records are common to all."""
+
+    trainer: ClassVar[str]
+    """`module:function` that trains; it imports torch."""
 
     def require_trainable(self, plan: P, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
         """Check plan and flags; returns the flags that the plan is trained with.
@@ -47,6 +50,8 @@ class Training(Protocol[P]):
             InputError: data or checkpoint do not go with the plan.
             RunError: the loss is no number, or a checkpoint could not be written.
         """
+        done: AnyReport | Stopped = part(self.trainer)(plan, device, config, watcher, stop)
+        return done
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
         """Fields of the failure of a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted`

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.errors import InputError
 from executor.families import Training
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
 
-if TYPE_CHECKING:
-    import torch
-
-    from executor.recommender.report import RecommenderReport
-    from executor.steps import Stopped, Watcher
-
 
 class RecommenderTraining(Training[RecommenderPlan]):
     """Sharded tables and a dense network, on clicks."""
+
+    trainer = "executor.recommender.train:train"
 
     def require_trainable(
         self, plan: RecommenderPlan, config: RunConfig, on_note: Callable[[str], None]
@@ -44,18 +40,6 @@ class RecommenderTraining(Training[RecommenderPlan]):
 
     def require_devices(self, plan: RecommenderPlan, name: str, *, on_gpu: bool) -> None:
         """Any device multiplies in fp32 and bf16."""
-
-    def train(
-        self,
-        plan: RecommenderPlan,
-        device: torch.device,
-        config: RunConfig,
-        watcher: Watcher,
-        stop: Callable[[], bool],
-    ) -> RecommenderReport | Stopped:
-        from executor.recommender.train import train
-
-        return train(plan, device, config, watcher, stop)
 
     def of_rank(self, plan: RecommenderPlan, rank: int) -> dict[str, Any]:
         parts = {name: each[rank] for name, each in plan.prediction.device_parts.items()}

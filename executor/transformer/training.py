@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.defaults import OWN_COMPILED
 from cost_models.errors import HostError, InputError
@@ -21,18 +21,13 @@ from planner.plan import Plan
 from planner.rules.legality import require_held
 from planner.rules.stack import require_runnable
 
-if TYPE_CHECKING:
-    import torch
-
-    from executor.measure.report import RunReport
-    from executor.steps import Stopped, Watcher
-
-
 _BYTE_VOCABULARY = 256
 
 
 class TransformerTraining(Training[Plan]):
     """Transformers on tokens."""
+
+    trainer = "executor.transformer.train:train"
 
     def require_trainable(self, plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
         config = config.model_copy(update={"compile": config.compile or plan.stack.compiled})
@@ -54,18 +49,6 @@ class TransformerTraining(Training[Plan]):
                 f"{name} has `overlap=tp`, which sends through the symmetric memory of GPUs",
                 hint="leave `tp` out",
             )
-
-    def train(
-        self,
-        plan: Plan,
-        device: torch.device,
-        config: RunConfig,
-        watcher: Watcher,
-        stop: Callable[[], bool],
-    ) -> RunReport | Stopped:
-        from executor.transformer.train import train
-
-        return train(plan, device, config, watcher, stop)
 
     def of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
         from executor.measure.report import predicted_parts
