@@ -3,7 +3,9 @@
     python benchmarks/traces/run.py faults      # five faults at three strengths in played jobs → faults.csv
     python benchmarks/traces/run.py calibrated  # one traced layout of a played machine, nine others → calibrated.csv
     python benchmarks/traces/run.py public DIR  # every trace in a folder → public.csv
-    python benchmarks/traces/run.py speed       # a trace of 1 GB → printed
+    python benchmarks/traces/run.py hta DIR PYTHON  # the same beside HolisticTraceAnalysis, which PYTHON has → hta.csv
+    python benchmarks/traces/run.py logs DIR    # every NN.log of a folder, addresses in logs.csv → logs.csv
+    python benchmarks/traces/run.py speed [GB]  # a trace of 1 GB → printed
 
 Played jobs are those of the tests (`tests/cost_models/played_jobs.py`): ranks meet at collectives, clocks are apart.
 """
@@ -11,13 +13,17 @@ Played jobs are those of the tests (`tests/cost_models/played_jobs.py`): ranks m
 from __future__ import annotations
 
 import csv
+import json
+import math
+import re
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +36,12 @@ from played_jobs import FAULTS, Fault, plan_of, play  # noqa: E402
 from cost_models.axes.layout import parse_layout  # noqa: E402
 from cost_models.errors import InputError  # noqa: E402
 from cost_models.measured.calibration.moved_profile import moved  # noqa: E402
+from cost_models.measured.logs.reading import Work, read_logs  # noqa: E402
+from cost_models.measured.logs.steps import usual  # noqa: E402
 from cost_models.measured.traces.events import TraceFile  # noqa: E402
+from cost_models.measured.traces.kernels import AXES, KERNELS, UNNAMED, Parts  # noqa: E402
 from cost_models.measured.traces.reading import read_traces  # noqa: E402
+from cost_models.measured.traces.splitting import KINDS, Spans, split  # noqa: E402
 from cost_models.specs.hardware import Moved  # noqa: E402
 from meshwright.families.transformer.measured import Measured, measure  # noqa: E402
 
@@ -145,39 +155,162 @@ def public(folder: Path) -> Iterable[Mapping[str, Any]]:
         }
 
 
-def speed() -> None:
-    """One large trace: bytes a second of CPU, and memory."""
-    layout = parse_layout("dp8")
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_trace(
-            Path(folder) / "trace_rank0.json",
-            layout,
-            0,
-            {"compute": 0.5, "host": 0.02, "dp": 0.1},
-            steps=3,
-            passes=int(sys.argv[2]) if len(sys.argv) > 2 else 100_000,
-        )
-        size, began = path.stat().st_size, time.process_time()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        read_traces([path], layout)
-        took = time.process_time() - began
-        more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(
-        f"{size / 1e6:.0f} MB, {took:.1f} CPU s, {size / 1e6 / took:.0f} MB/s, {more / 1024:+.0f} MiB above writing it"
+def beside_hta(folder: Path, python: str) -> Iterable[Mapping[str, Any]]:
+    """From a trace's first kernel to its last: shares that compute, only communicate or copy, are idle; the share of
+    communication behind compute; as our spans have them and as HTA does."""
+    paths = sorted(folder.glob("*.json*"))
+    theirs = {}
+    for how in ("default", "whole"):
+        call = [python, str(HERE / "hta_breakdown.py"), how, *map(str, paths)]
+        theirs[how] = json.loads(subprocess.run(call, stdout=subprocess.PIPE, check=True).stdout)
+    for path in paths:
+        row: dict[str, Any] = {"file": path.name}
+        try:
+            row |= {name: round(share, 4) for name, share in _whole(path).items()}
+        except InputError as error:
+            row["said"] = error.headline.replace(str(path), "FILE")[:90]
+        for how, hta in ((how, found[str(path)]) for how, found in theirs.items()):
+            whole = sum(hta.get(name, 0.0) for name in ("idle", "compute", "non_compute"))
+            if whole:
+                shares = {name: hta[name] / whole for name in ("compute", "non_compute", "idle")}
+                shares["hidden"] = hta.get("overlap", math.nan) / 100
+                row |= {
+                    f"hta_{how}_{name}": round(share, 4) for name, share in shares.items() if share == share
+                }
+            row |= {f"hta_{how}_said": hta["said"]} if "said" in hta else {}
+        yield row
+
+
+def _whole(path: Path) -> Mapping[str, float]:
+    """Shares of a whole trace, as `split` has them of a step."""
+    of = TraceFile(path)
+    parts, spans, device = (
+        Parts(parse_layout(f"dp{max(of.world_size or 2, (of.rank or 0) + 1)}")),
+        Spans(),
+        None,
     )
+    for event in of.events():
+        if event.category in KERNELS and event.device == (event.device if device is None else device):
+            device, part = event.device, parts.part_of(event)
+            spans.add(event.start, event.seconds, "dp" if part == UNNAMED else part)
+    if not spans.start:
+        raise InputError("no kernel of a GPU")
+    found = split(spans)
+    busy = split(spans, order=(*AXES, *(kind for kind in KINDS if kind not in AXES))).parts
+    exposed, sent = (sum(one[f"{axis}_comm"] for axis in AXES) for one in (found.parts, busy))
+    compute = sum(found.parts[name] for name in ("compute", "optimizer", "other"))
+    shares = {
+        "compute": compute / found.seconds,
+        "non_compute": (exposed + found.parts["bubble"] + found.parts["offload"]) / found.seconds,
+        "idle": found.parts["host"] / found.seconds,
+        "other": found.parts["other"] / found.seconds,
+    }
+    return shares | ({"hidden": 1 - exposed / sent} if sent else {})
+
+
+def logs(folder: Path) -> Iterable[Mapping[str, Any]]:
+    """Each public log of logs.csv, as copied from its page: what was understood of it."""
+    with (HERE / "logs.csv").open(newline="") as file:
+        pages = [{name: row[name] for name in ("log", "address")} for row in csv.DictReader(file)]
+    for page in pages:
+        path = folder / f"{page['log']}.log"
+        batch = re.search(r"global[ _]batch[ _]size: *(\d+) ", path.read_text())
+        sequences = int(batch[1]) if batch else 1
+        row = page | {"lines": len(path.read_text().splitlines())}
+        try:
+            log = read_logs([path], Work(tokens=1, sequences=sequences, gpus=1))
+        except InputError as error:
+            yield row | {"trainer": "", "said": error.headline.replace(f"`{path}` ", "")[:60]}
+            continue
+        steps = usual(log.steps.kept)
+        middle = statistics.median(line.seconds for line in steps.lines)
+        rate = next(
+            (
+                one
+                for one in ("seconds", "tokens_per_second_per_gpu", "samples_per_second")
+                if one in log.format.values
+            ),
+            "steps_per_second",
+        )
+        yield row | {
+            "trainer": log.format.called,
+            "steps": log.steps.told,
+            "quantity": rate,
+            "usual": f"{middle if rate == 'seconds' else sequences / middle:.4g}",
+            "allocated_gib": f"{max(log.allocated.values()) / 2**30:.2f}" if log.allocated else "",
+            "reserved_gib": f"{max(log.reserved.values()) / 2**30:.2f}" if log.reserved else "",
+            "said": " ".join(f"{name}={next(iter(values))}" for name, values in log.settings.items())[:60],
+        }
+
+
+def speed(gigabytes: float = 1.0) -> None:
+    """One large trace, read in a process of its own: bytes a second of CPU, and the process's peak."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = _large(Path(folder), int(1e9 * gigabytes))
+        call = [sys.executable, __file__, "reading", str(path)]
+        told = json.loads(subprocess.run(call, stdout=subprocess.PIPE, check=True).stdout)
+        size = path.stat().st_size
+    print(f"{size / 1e6:,.0f} MB, {told['kernels']:,} kernels: {told['seconds']:.1f} CPU s,", end=" ")
+    print(
+        f"{size / 1e6 / told['seconds']:.0f} MB/s; peak {told['peak_mib']:.0f} MiB, {told['before_mib']:.0f} before"
+    )
+
+
+def _large(folder: Path, least: int) -> Path:
+    """A trace of steps like those of the tests' writer, each kernel with the operator and the launch before it."""
+    parts = {"compute": 0.5, "host": 0.02, "dp": 0.1, "optimizer": 0.01}
+    small = write_trace(folder / "small.json", parse_layout("dp8"), 0, parts, steps=1, passes=2_000)
+    events = json.loads(small.read_text())["traceEvents"]
+    kernels = [one for one in events if one.get("cat") == "kernel"]
+    path, number, step, written = folder / "trace_rank0.json", 0, 0, 0
+    with path.open("w") as file:
+        written += file.write('{"distributedInfo": {"rank": 0, "world_size": 8}, "traceEvents": [')
+        while written < least:
+            later = 1e6 * step
+            for one in kernels:
+                number += 1
+                ids = {"External id": number, "correlation": number}
+                start = one["ts"] + later
+                dims = [[4096, 4096], [4096, 1024 * (1 + number % 8)]]
+                host = {"ph": "X", "pid": 1, "tid": 1, "ts": start - 20, "dur": 15}
+                for event in (
+                    host | {"cat": "cpu_op", "name": "aten::mm", "args": ids | {"Input Dims": dims}},
+                    host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": ids},
+                    one | {"ts": start, "args": one["args"] | ids},
+                ):
+                    written += file.write(json.dumps(event) + ",\n")
+            first = min(one["ts"] for one in kernels) + later
+            mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
+            written += file.write(json.dumps(mark | {"ts": first, "dur": 1e6}) + ",\n")
+            step += 1
+        file.write(json.dumps({"ph": "M", "name": "process_name"}) + "]}")
+    return path
+
+
+def reading(path: Path) -> None:
+    """Read one trace, and print what that took."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    (one,) = read_traces([path], parse_layout("dp8"))
+    took, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    told = {"seconds": took, "peak_mib": peak / 1024, "before_mib": before / 1024}
+    print(json.dumps(told | {"kernels": sum(map(len, one.products.values()))}))
 
 
 def main() -> None:
     """Run one of them, and write its table."""
     what = sys.argv[1]
-    if what == "speed":
-        speed()
+    if what in ("speed", "reading"):
+        speed(*map(float, sys.argv[2:])) if what == "speed" else reading(Path(sys.argv[2]))
         return
-    rows = list(
-        {"faults": faults, "calibrated": calibrated}[what]()
-        if what != "public"
-        else public(Path(sys.argv[2]))
-    )
+    of: dict[str, Callable[..., Iterable[Mapping[str, Any]]]] = {
+        "faults": faults,
+        "calibrated": calibrated,
+        "public": lambda folder: public(Path(folder)),
+        "hta": lambda folder, python: beside_hta(Path(folder), python),
+        "logs": lambda folder: logs(Path(folder)),
+    }
+    rows = list(of[what](*sys.argv[2:]))
     with (HERE / f"{what}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(
             file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"

@@ -34,7 +34,8 @@ _PARTS = {
     "offload": ("offload",),
     "bubble": ("bubble",),
     "optimizer": ("optimizer",),
-    "other": ("jitter",),
+    "jitter": ("jitter",),
+    "other": (),
     "data": (),
 }
 """What a run tells apart (`executor.measure.parts`) → the parts of a prediction it is made of."""

@@ -24,6 +24,7 @@ _CAUSES = {
     "dp_comm": "gradients or weights are exchanged after compute, not behind it, or the network is slower",
     "pp_comm": "what stages send is not hidden, or the links between them are slower than planned",
     "bubble": "stages wait for one another: they are uneven, or have fewer microbatches than planned",
+    "jitter": "ranks come to their collectives at different times; `plot ranks` draws who waits for whom",
     "offload": "copies to and from host memory are not hidden, or the host's link is slower than planned",
     "optimizer": "the update is not fused, or not sharded as planned",
     "other": "work that no part of a plan has",

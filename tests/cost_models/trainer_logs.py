@@ -97,6 +97,47 @@ def hugging_face(seconds: Sequence[float], work: Work = WORK, first: int = 1) ->
     return ["\r".join(bars), "{'loss': 6.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.01}"]
 
 
+VARIANTS = {
+    "megatron-seconds": (
+        "[default7]: iteration       {step}/   500 | consumed samples:          640 | consumed tokens:       655360 |"
+        " elapsed time per iteration (s): 1.25 | global batch size:    64 | lm loss: 6.5E+00 | grad norm: 1.250 |"
+        " samples per second: 51.200 | TFLOPs: 1.00 |"
+    ),
+    "megatron-with-mean": (
+        " [2026-01-02 03:04:05] iteration        {step}/     500 | consumed samples:          640 |"
+        " elapsed time per iteration (ms): 1250.0/1301.5 | global batch size:    64 | lm loss: 6.5E+00 |"
+    ),
+    "megatron-plain-loss": (
+        "=>  [x] iteration  {step}/  500 | consumed samples: 640 | elapsed time per iteration (ms): 1250.0 |"
+        " global batch size: 64 | loss: 6.5E+00 | grad norm: 1.250 |"
+    ),
+    "gpt-neox": (
+        "[2026-01-02 03:04:05,006] [INFO] [timer.py:215:stop] epoch=0/micro_step={step}/global_step={step},"
+        " RunningAvgSamplesPerSec=1.0, CurrSamplesPerSec=2.0, MemAllocated=5.1GB, MaxMemAllocated=20.25GB\n"
+        " samples/sec: 51.2 | iteration       {step}/     500 | elapsed time per iteration (ms): 1250.0 |"
+        " learning rate: 1.0E-06 | approx flops per GPU: 1.0TFLOPS | lm_loss: 6.5E+00 |"
+    ),
+    "torchtitan-2024": (
+        "[rank0]:2026-01-02 03:04:05,006 - root - INFO - step: {step}  loss:  6.5000  memory: 20.25GiB(25.32%)"
+        "  wps: 6,554  mfu: 1.00%"
+    ),
+    "nanotron-2025": (
+        "01/02 03:04:05 [INFO|DP=0|TP=0|node-1]: iteration: {step} / 500 | consumed_tokens: 1.31M |"
+        " time_per_iteration_ms: 1.25K | tokens_per_sec: 52.4K | global_batch_size: 65.5K | grad_norm: 1.25 |"
+        " lm_loss: 6.5 | lr: 0.0003 | eta: 1 day, 0:00:01"
+    ),
+    "deepspeed-by-place": (
+        "[2026-01-02 03:04:05,006] [INFO] [timer.py:207:stop] 0/{step}, RunningAvgSamplesPerSec=1.0,"
+        " CurrSamplesPerSec=51.2, MemAllocated=5.1GB, MaxMemAllocated=20.25GB"
+    ),
+    "deepspeed-mean": "[INFO 2026-01-02 03:04:05] 0/{step}, SamplesPerSec=51.2, MaxMemAllocated=20.25GB",
+    "lightning": "Epoch 0:   1%|          | {step}/500 [01:02<1:25:00, 1.25s/it, loss=6.5, global_step=9.0]",
+    "torchtune-bar": "1|{step}|Loss: 6.5:   1%|          | {step}/500 [01:02<1:25:00, 1.25s/it]",
+    "swift": "Train:   1%|          | {step}/500 [01:02<1:25:00,  1.25s/it]",
+    "bar-without-bar": "  1% {step}/500 [01:02<1:25:00,  1.25s/it]",
+}
+"""Lines of a step of 1.25 s as releases and trainers near those of `data/logs/` print them, found in public logs."""
+
 WRITERS: dict[str, Callable[..., list[str]]] = {
     one.__name__: one
     for one in (

@@ -23,14 +23,17 @@ class Printed(Spec):
     """A number in a line."""
 
     pattern: str
-    """Regular expression whose group is the number."""
-    unit: float = 1.0
-    """What 1 stands for in base units: seconds, bytes."""
+    """Regular expression whose last group is the number."""
+    unit: float | dict[str, float] = 1.0
+    """What 1 stands for in base units, seconds or bytes; where the line says the unit, by the group `unit`."""
 
     def read(self, text: str) -> float | None:
         """The number in base units, as `1,234`, `5.6E+00` or `7.8K`; None where the line has none."""
         found = search(self.pattern, text)
-        return None if found is None else number(found[1]) * self.unit
+        if found is None:
+            return None
+        unit = self.unit[found["unit"]] if isinstance(self.unit, dict) else self.unit
+        return number(found[found.lastindex or 0]) * unit
 
 
 class Said(Spec):
@@ -82,12 +85,13 @@ class _Formats(Spec):
 
 @cache
 def formats() -> Mapping[str, LogFormat]:
-    """Every format by its name; progress bars, which are read where nothing else tells, come last."""
+    """Every format by its name; where several tell, seconds are read before rates, and these before progress bars."""
     found: dict[str, LogFormat] = {}
     for file in data_files("logs"):
         document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
         found |= validate(document, _Formats).formats
-    return {name: found[name] for name in sorted(found, key=lambda name: found[name].one_total)}
+    order = sorted(found, key=lambda name: (found[name].one_total, "seconds" not in found[name].values))
+    return {name: found[name] for name in order}
 
 
 def number(text: str) -> float:

@@ -128,7 +128,7 @@ def _nothing_found(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
         problems=[
             Problem("", f"{one.format.called}: lines with `{one.format.mark}`") for one in logs.values()
         ],
-        hint="lines of steps must be in it; another trainer's: a YAML of `data/logs/` says what it prints",
+        hint="lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints",
     )
 
 

@@ -5,8 +5,9 @@ A collective's kernel runs while its rank waits for the others; the shortest of 
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -62,10 +63,11 @@ class Achieved(NamedTuple):
 
 def products(job: Job, question: Question) -> list[Achieved]:
     """Products by shape, those first that lose most."""
-    device, times = device_of(question), dict[Product, list[float]]()
+    device = device_of(question)
+    times: dict[Product, array[float]] = {}
     for rank in job.traced:
         for product, seconds in rank.products.items():
-            times.setdefault(product, []).extend(seconds)
+            times.setdefault(product, array("d")).extend(seconds)
     ranks = len(job.traced)
     found = []
     for product, seconds in times.items():
@@ -75,7 +77,7 @@ def products(job: Job, question: Question) -> list[Achieved]:
     return sorted(found, key=lambda one: -one.excess)
 
 
-def _product(product: Product, seconds: list[float], ranks: int, predicted: float) -> Achieved:
+def _product(product: Product, seconds: Sequence[float], ranks: int, predicted: float) -> Achieved:
     usual = median(seconds)
     return Achieved(
         axis="",

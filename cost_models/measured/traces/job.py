@@ -14,6 +14,7 @@ from cost_models.measured.traces.exchanges import Arrival, Late, arrivals, late_
 from cost_models.measured.traces.host import Pass
 from cost_models.measured.traces.passes import Pipeline, aligned, bubble_of, passes_of, updating_of
 from cost_models.measured.traces.reading import Traced
+from cost_models.measured.traces.splitting import without_waits
 from cost_models.pipeline.placed import pass_spans
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
@@ -52,11 +53,16 @@ class Job:
 
 
 def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -> Job:
-    """Match the collectives of a job's ranks, find the passes of its pipelines, and tell waits for other stages from
-    sends."""
+    """Match the collectives of a job's ranks, find the passes of its pipelines, and tell waits for other stages and for
+    late ranks from what is sent."""
     ranks, longest = list(traced), max(one.seconds for one in traced)
     matched = arrivals({one.rank: one.exchanges for one in ranks}, layout)
     late = _first_late(late_ranks(matched, longest), ranks, layout)
+    waits = _waits(matched)
+    ranks = [
+        replace(one, parts=without_waits(one.step, waits[one.rank])) if one.rank in waits else one
+        for one in ranks
+    ]
     annotated = all(one.passes for one in ranks)
     if annotated:  # on a CPU: a barrier is where steps begin
         ranks = [_waiting(one, longest) for one in ranks]
@@ -91,6 +97,16 @@ def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -
         slow_stage=_slow_stage(ranks, pipeline, layout),
         unfollowed=tuple(rank for rank, each in raw.items() if not each),
     )
+
+
+def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, float]]]:
+    """Rank → when each of its collectives began, and how long it waited there for the last to come."""
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for members in matched:
+        most = max(one.waited for one in members)
+        for one in members:
+            waits[one.rank].append((one.at, most - one.waited))
+    return waits
 
 
 def _first_late(late: Sequence[Late], ranks: Sequence[Traced], layout: Layout) -> tuple[Late, ...]:

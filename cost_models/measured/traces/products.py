@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cost_models.arrays import Ints
 from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.kernels import patterns
 
@@ -40,10 +40,13 @@ class Product(NamedTuple):
 
 @dataclass(slots=True)
 class Products:
-    """Kernels that multiply, launches and operators, as they come."""
+    """Kernels that multiply, launches and operators, as they come: 12 to 16 bytes each."""
 
-    _shapes: dict[int, Product] = field(default_factory=dict)
-    """Id of an operator → what it multiplies."""
+    _shapes: dict[Product, int] = field(default_factory=dict)
+    _operator: array[int] = field(default_factory=lambda: array("q"))
+    """Id of an operator."""
+    _shape: array[int] = field(default_factory=lambda: array("i"))
+    """Which of the shapes it multiplies."""
     _launch: array[int] = field(default_factory=lambda: array("q"))
     _launcher: array[int] = field(default_factory=lambda: array("q"))
     _kernel: array[int] = field(default_factory=lambda: array("q"))
@@ -67,27 +70,34 @@ class Products:
     def told(self, event: Event) -> None:
         """Keep an operator that multiplies, or a launch."""
         operator = _id(event.details.get("External id"))
-        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._shapes) < _MOST:
+        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MOST:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
-                self._shapes[operator] = shape
+                self._operator.append(operator)
+                self._shape.append(self._shapes.setdefault(shape, len(self._shapes)))
         elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MOST:
             self._launch.append(_id(event.details.get("correlation")))
             self._launcher.append(operator)
 
-    def found(self) -> dict[Product, list[float]]:
+    def found(self) -> dict[Product, array[float]]:
         """Each shape with the seconds of its kernels."""
-        launch, launcher = np.array(self._launch), np.array(self._launcher)
-        order = np.argsort(launch, kind="stable")
-        found: dict[Product, list[float]] = defaultdict(list)
-        for kernel, seconds in zip(self._kernel, self._seconds, strict=True):
-            operator = kernel
-            if kernel < 0 and len(order):
-                behind = int(np.searchsorted(launch, -kernel, sorter=order))
-                place = int(order[min(behind, len(order) - 1)])
-                operator = int(launcher[place]) if launch[place] == -kernel else 0
-            if (shape := self._shapes.get(operator)) is not None:
-                found[shape].append(seconds)
-        return dict(found)
+        kernel, seconds = np.array(self._kernel), np.array(self._seconds)
+        launched = _looked_up(-kernel, np.array(self._launch), np.array(self._launcher), none=0)
+        operator = np.where(kernel < 0, launched, kernel)
+        shape = _looked_up(operator, np.array(self._operator), np.array(self._shape), none=-1)
+        named = list(self._shapes)
+        return {
+            named[one]: array("d", seconds[shape == one]) for one in dict.fromkeys(shape.tolist()) if one >= 0
+        }
+
+
+def _looked_up(keys: Ints, known: Ints, values: Ints, *, none: int) -> Ints:
+    """The value that is known of each key, the last where there are several; `none` where none is."""
+    if not len(known):
+        return np.full(len(keys), none)
+    order = np.argsort(known, kind="stable")
+    place = np.searchsorted(known, keys, side="right", sorter=order) - 1
+    found = order[np.maximum(place, 0)]
+    return np.where(known[found] == keys, values[found], none)
 
 
 def _id(value: object) -> int:

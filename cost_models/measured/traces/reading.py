@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class Traced:
     """Begin and seconds of each of its exchanges."""
     passes: tuple[Pass, ...] = ()
     """Those of the step that the trainer annotates, in seconds since it began."""
-    products: dict[Product, list[float]] = field(default_factory=dict)
+    products: dict[Product, array[float]] = field(default_factory=dict)
     """Matrix products of the whole trace whose shapes it tells → seconds of each."""
     unknown: dict[str, float] = field(default_factory=dict)
     """Names of kernels of part `other` → seconds in the whole trace."""

@@ -1,7 +1,8 @@
 """Splits a step of one rank's trace into parts that add up to it.
 
 compute, optimizer, other   on a GPU: a kernel of that kind runs; where several do, the first of these
-tp, cp, ep, pp, dp _comm    communication of that axis while no such kernel runs, waiting for slower ranks included
+tp, cp, ep, pp, dp _comm    communication of that axis while no such kernel runs
+jitter                      nothing but a collective that waits for a rank that is late, where its peers' traces tell
 offload                     only copies to or from host memory
 data                        nothing runs, and the host waits for a batch
 host                        nothing else
@@ -24,9 +25,10 @@ from cost_models.errors import InputError
 from cost_models.measured.traces.kernels import AXES, OTHER, UNNAMED
 from cost_models.units import grouped
 
-KINDS = ("compute", "optimizer", OTHER, *AXES, UNNAMED, "offload", "data")
+JITTER = "jitter"
+KINDS = ("compute", "optimizer", OTHER, *AXES, UNNAMED, JITTER, "offload", "data")
 """What may run, what counts first on a GPU at the front."""
-ON_CPU = (*AXES, UNNAMED, "offload", "data", "optimizer", "compute", OTHER)
+ON_CPU = (*AXES, UNNAMED, JITTER, "offload", "data", "optimizer", "compute", OTHER)
 """The same on a CPU."""
 COMPUTE, _OPTIMIZER, PP = (KINDS.index(kind) for kind in ("compute", "optimizer", "pp"))
 MOST_SPANS = 20_000_000
@@ -112,6 +114,20 @@ def split(spans: Spans, *, number: int | None = None, order: Sequence[str] = KIN
     )
 
 
+def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
+    """The parts of a step of which it is known when collectives began, and for how long they waited for late ranks."""
+    low, kind, late = step.low.copy(), step.kind, np.array(waits).reshape(-1, 2)
+    late = late[np.argsort(late[:, 0])]
+    sends = np.isin(kind, [KINDS.index(axis) for axis in AXES if axis != "pp"])
+    place = np.searchsorted(late[:, 0], low)
+    mine = sends & (late[np.minimum(place, len(late) - 1), 0] == low)
+    low[mine] = np.minimum(low[mine] + late[place[mine], 1], step.high[mine])
+    waited = np.full(int(mine.sum()), KINDS.index(JITTER))
+    begin, end = np.concatenate([low, step.low[mine]]), np.concatenate([step.high, low[mine]])
+    parts, _ = _parts(begin, end, np.concatenate([kind, waited]), step.seconds, KINDS)
+    return parts | {"pp_comm": parts["pp_comm"] - step.parts["bubble"], "bubble": step.parts["bubble"]}
+
+
 def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
     """Begin and end of each step: each lasts until the next begins."""
     if not spans.steps:
@@ -141,7 +157,7 @@ def _parts(
             sends = tuple(zip(edges[:-1][here].tolist(), edges[1:][here].tolist(), strict=True))
         free &= ~here
     parts = {f"{axis}_comm": found[axis] for axis in AXES}
-    parts |= {name: found[name] for name in ("compute", "optimizer", "offload", "data")}
+    parts |= {name: found[name] for name in ("compute", "optimizer", "offload", "data", JITTER)}
     parts[OTHER] = found[OTHER] + found[UNNAMED]
     parts["host"] = max(0.0, whole - sum(parts.values()))
     return parts, sends

@@ -19,8 +19,8 @@ from planner.plan import Plan
 LAYOUTS = ("mbs2", "pp2 mbs2", "dp2 mbs2 zero1", "tp2 mbs4", "pp2 mbs1 recompute=full", "dp2 mbs2 zero3")
 
 
-def profiled(plan: Plan, folder: Path) -> list[tuple[StepSpans, float]]:
-    """Two steps after a warm-up, each written as a trace and as recorded; with the share of operators in what each is
+def profiled(plan: Plan, folder: Path, steps: int) -> list[tuple[StepSpans, float]]:
+    """Steps after a warm-up, each written as a trace and as recorded; with the share of operators in what each is
     busy with."""
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
@@ -29,7 +29,7 @@ def profiled(plan: Plan, folder: Path) -> list[tuple[StepSpans, float]]:
     config = RunConfig(steps=1)
     engine = Engine(plan, torch.device("cpu"), config.engine)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, data="random")
-    warm, *more = (batches.between(one, engine.share.first, engine.share.last) for one in range(3))
+    warm, *more = (batches.between(one, engine.share.first, engine.share.last) for one in range(1 + steps))
     engine.step(*warm)
     rank, told = torch.distributed.get_rank(), []
     for number, batch in enumerate(more):
@@ -39,6 +39,27 @@ def profiled(plan: Plan, folder: Path) -> list[tuple[StepSpans, float]]:
     return told
 
 
+def differences(plan: Plan, folder: Path, processes: Processes, steps: int = 2) -> list[dict[str, float]]:
+    """Part → the largest difference on a rank, as a share of the step; `sum` is that of all parts. Of each profiled
+    step."""
+    ranks, found = range(plan.layout.num_gpus), []
+    for number, told in enumerate(
+        zip(*processes.run(len(ranks), profiled, plan, folder, steps), strict=True)
+    ):
+        shares = {rank: told[rank][1] for rank in ranks}
+        expected = step_parts([spans for spans, _ in told], shares, on_cpu=False)
+        traces = [folder / f"{number}" / f"trace_rank{rank}.json.gz" for rank in ranks]
+        job = put_together(read_traces(traces, plan.layout, on_cpu=True), plan.question, plan.layout)
+        assert [len(job.passes[rank]) for rank in ranks] == [len(spans.work) for spans, _ in told]
+        step = max(spans.end for spans, _ in told)
+        off = {"sum": max(abs(sum(one.parts.values()) - step) / step for one in job.traced)}
+        for one in job.traced:
+            for part, seconds in expected[one.rank].items():
+                off[part] = max(off.get(part, 0.0), abs(one.parts[part] - seconds) / step)
+        found.append(off)
+    return found
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @few(2)
 def test_parts_of_a_trace_are_those_of_the_recording(
@@ -46,18 +67,5 @@ def test_parts_of_a_trace_are_those_of_the_recording(
 ) -> None:
     """Within 3 % of the step, on every rank; of two steps in one, as another process may have had the core between two
     marks of the other."""
-    plan = plan_for(layout)
-    ranks = range(plan.layout.num_gpus)
-    worst = []
-    for number, told in enumerate(zip(*processes.run(len(ranks), profiled, plan, tmp_path), strict=True)):
-        shares = {rank: told[rank][1] for rank in ranks}
-        expected = step_parts([spans for spans, _ in told], shares, on_cpu=False)
-        traces = [tmp_path / f"{number}" / f"trace_rank{rank}.json.gz" for rank in ranks]
-        job = put_together(read_traces(traces, plan.layout, on_cpu=True), plan.question, plan.layout)
-        assert [len(job.passes[rank]) for rank in ranks] == [len(spans.work) for spans, _ in told]
-        step = max(spans.end for spans, _ in told)
-        off = [abs(sum(one.parts.values()) - step) / step for one in job.traced]
-        for one in job.traced:
-            off += [abs(one.parts[part] - seconds) / step for part, seconds in expected[one.rank].items()]
-        worst.append(max(off))
+    worst = [max(one.values()) for one in differences(plan_for(layout), tmp_path, processes)]
     assert min(worst) < 0.03, worst

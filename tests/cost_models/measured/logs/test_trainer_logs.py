@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from trainer_logs import WORK, WRITERS, megatron, torchtitan
+from trainer_logs import VARIANTS, WORK, WRITERS, megatron, torchtitan
 
 from cost_models.errors import InputError
 from cost_models.measured.logs import lines, steps
@@ -46,9 +46,33 @@ def test_every_format_tells_the_seconds_of_its_steps(write: Write, trainer: str)
     assert losses == {6.5} or trainer in ("deepspeed", "hugging_face")
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_formats_are_read(write: Write, variant: str) -> None:
+    """What 51 public logs were found to print."""
+    downloads = "100%|##########| 3/3 [00:00<00:00, 900.00 examples/s]"
+    log = read(write([downloads, *(VARIANTS[variant].format(step=step) for step in range(1, 7))]))
+    assert [line.seconds for line in log.steps.kept] == pytest.approx([1.25] * 6, rel=0.001)
+    assert {line.loss for line in log.steps.kept} == {6.5} or log.format.one_total or "deepspeed" in variant
+    assert set(log.allocated.values()) <= {20.25 * 2**30}
+
+
+def test_a_summary_tells_a_mean_step(write: Write) -> None:
+    told = "{'train_runtime': '125.0', 'train_steps_per_second': '0.8', 'epoch': '3'}"
+    (line,) = read(write(["{'loss': 6.5, 'epoch': 1.0}", told])).steps.kept
+    assert line.seconds == 1.25
+
+
+def test_memory_in_bytes_and_settings_with_their_source_are_read(write: Write) -> None:
+    nemo = WRITERS["nemo"](EVEN)[0] + " | max_memory_reserved: 3221225472 | max_memory_allocated: 2147483648"
+    log = read(write([nemo]))
+    assert (log.allocated, log.reserved) == ({0: 2.0 * 2**30}, {0: 3.0 * 2**30})
+    dots = "  model_parallel_size ............. 2...........................updated"
+    assert list(read(write([dots, *megatron(EVEN)])).settings["model_parallel_size"]) == ["2"]
+
+
 def test_every_format_has_a_writer() -> None:
     called = {one.called for one in formats().values()}
-    assert len(called) <= len(WRITERS)
+    assert len(called) <= len(WRITERS) + len(VARIANTS)
     assert all(one.called and one.profile for one in formats().values())
 
 

@@ -14,6 +14,8 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.measured.logs import lines
 from cost_models.measured.traces import events
+from cost_models.measured.traces.events import Event
+from cost_models.measured.traces.products import Products
 from cost_models.measured.traces.reading import read_traces
 
 PARTS = {"compute": 0.5, "host": 0.02, "optimizer": 0.03, "offload": 0.01, "other": 0.02}
@@ -209,3 +211,31 @@ def test_an_event_made_to_fill_a_memory_is_refused(tmp_path: Path, monkeypatch: 
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b'{"traceEvents": [{"name": "' + b"a" * (1 << 22)))
     assert "has an event of more than" in _refused(bomb)
+
+
+def test_products_of_a_long_trace_take_few_bytes() -> None:
+    """A trace of 1 GB has a million of them; each was an object of its own, some 300 bytes."""
+    read = Products()
+
+    def event(category: str, name: str, number: int) -> Event:
+        said = {"External id": number, "correlation": number, "Input Dims": [[8, 4], [4, 1 + number % 3]]}
+        return Event(name=name, category=category, start=0.0, seconds=1.0, device=0, thread="", details=said)
+
+    tracemalloc.start()
+    for number in range(1, 20_001):
+        for category, name in (
+            ("cpu_op", "aten::mm"),
+            ("cuda_runtime", "cudaLaunchKernel"),
+            ("kernel", "gemm"),
+        ):
+            one = event(category, name, number)
+            read.ran(one) if category == "kernel" else read.told(one)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 20_000 * 80
+    found = read.found()
+    assert {str(product): len(seconds) for product, seconds in found.items()} == {
+        "8 x 4 x 2": 6667,
+        "8 x 4 x 3": 6667,
+        "8 x 4 x 1": 6666,
+    }

@@ -91,3 +91,23 @@ def test_collectives_stand_beside_the_profile(meshwright, tmp_path: Path) -> Non
     refused = meshwright(*words, "gemms")
     assert refused.code == 2
     assert "there are products and collectives" in refused.err
+
+
+@pytest.mark.parametrize("layout", ["dp8 mbs1 zero1", "tp4 dp2 mbs1 zero1", "pp2 dp4 mbs1 zero1"])
+def test_waiting_for_late_ranks_is_no_communication(tmp_path: Path, layout: str) -> None:
+    """Ranks of a played job differ by up to 30 % from pass to pass: what the others wait is jitter, not the network."""
+    plan = plan_of(layout)
+    even, uneven = (
+        measure(plan, (), play(_made(tmp_path / f"{jitter}"), plan, jitter=jitter)) for jitter in (0.0, 0.3)
+    )
+    step = plan.prediction.step_seconds
+    for calm, late in zip(even.report.ranks, uneven.report.ranks, strict=True):
+        for part in ("tp_comm", "dp_comm"):
+            assert late.parts[part] == pytest.approx(calm.parts[part], abs=0.003 * step)
+    waited = max(one.parts["jitter"] for one in uneven.report.ranks)
+    assert waited > 0.01 * step > 10 * max(one.parts["jitter"] for one in even.report.ranks)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
