@@ -32,7 +32,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import stride_of
 from cost_models.communication.levels import levels_of
-from cost_models.operators.block import block_operators, norm_weights
+from cost_models.operators.block import block_operators, embedding_weights, norm_weights, transform_weights
 from cost_models.operators.parameters import further_weights
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
@@ -107,9 +107,9 @@ def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, l
         yield by_kind[kind], count, [{rank} for rank in ranks]
     first, last = ([{int(ranks[at])} for ranks in stage_of] for at in (0, -1))
     h, norm = model.hidden_size, float(norm_weights(model))
-    positions = model.max_positions * h if model.positions == "learned" else 0
-    yield {"whole": positions + model.embedding_norm * norm}, 1, first
-    yield {"whole": norm, "columns": float(model.head_bias * model.vocab_size)}, 1, last
+    yield {"whole": float(embedding_weights(model))}, 1, first
+    inside = norm * model.ends_in_norm + transform_weights(model)
+    yield {"whole": inside, "columns": float(model.head_bias * model.vocab_size)}, 1, last
     both = [one | two for one, two in zip(first, last, strict=True)]
     for ends in [both] if model.tied_embeddings else [first, last]:
         yield {"columns": float(model.vocab_size * h)}, 1, ends

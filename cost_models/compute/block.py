@@ -164,6 +164,7 @@ def _core_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     if question.hardware.attention:
         core = attention_core(question, columns)
         share = attended_keys(question.model, question.training).computed / question.model.unmasked(length)
+        share *= 2 if question.model.encoder else 1  # curves are of causal kernels
         return core.forward * share * uneven, core.backward * share * uneven
     forward, backward = flash_seconds(question, columns, device)
     return forward * uneven, backward * uneven

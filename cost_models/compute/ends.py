@@ -17,6 +17,7 @@ from cost_models.compute.measured_operators import (
     head_operators,
 )
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
+from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
 
@@ -63,13 +64,30 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
     trains = question.training.tuning is None
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
+    before, before_weight = _transform(question, columns, device)
+    head_weight = head_weight + trains * before_weight
     return EndSeconds(
         embedding_forward=others.embedding_forward,
         embedding_backward=others.embedding_backward * trains,
-        head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device),
-        head_backward=others.head_backward + gemm_seconds(tokens, width, vocabulary, device) + head_weight,
+        head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device) + before,
+        head_backward=others.head_backward
+        + gemm_seconds(tokens, width, vocabulary, device)
+        + (head_weight + before),
         head_weight=head_weight,
     )
+
+
+def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """(N,) seconds of the square matrix that an encoder may have before the output matrix, with activation and norm at
+    memory rate, and towards its weights; every tensor rank has it whole, for its part of the stream."""
+    model = question.model
+    if model.encoder is None or not model.encoder.head_transform:
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    width = np.asarray(float(model.hidden_size))
+    tokens = tokens_on_rank(question, columns, "stream")
+    moved = 4 * tokens * width * device.element_bytes / device.memory_rate
+    towards = gemm_seconds(width, width, tokens, device, over_rows=True)
+    return gemm_seconds(tokens, width, width, device) + moved, towards
 
 
 def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:

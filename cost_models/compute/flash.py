@@ -1,7 +1,8 @@
 """Seconds of the attention core where a flash kernel runs it: scores are never stored, masked blocks never computed.
 
     seconds = FLOPs · (u + calls · half / 2) / s / (peak · share · (1 + half / reference))
-    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window or a document
+    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window or document;
+              in an encoder all, where no `half` is added: blocks on the diagonal are whole, and rows alike
 
 Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain, and causal
 rows are of unlike length: kernels take as long as if a sequence had `half` tokens more. Their published shares were
@@ -39,7 +40,8 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     flops = 2.0 * columns.tokens(sequence) * sequence * widths
     unmasked = attended_keys(question.model, question.training).computed
     calls = attention_calls(question, columns)
-    executed = flops * (unmasked + calls * _HALF / 2) / sequence
+    in_vain = 0.0 if question.model.encoder else _HALF / 2
+    executed = flops * (unmasked + calls * in_vain) / sequence
     longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens
     least = device.profile.kernel_seconds * calls
     paid = flops * unmasked / sequence / device.power_rate

@@ -11,7 +11,7 @@ from typing import Any
 from cost_models.base import Spec
 from cost_models.errors import UnknownNameError
 from cost_models.files.parsing import KINDS
-from cost_models.specs.model.transformer_shape import DERIVED_FIELDS
+from cost_models.specs.model.filling import DERIVED_FIELDS
 
 
 def json_schema(kind: str) -> dict[str, Any]:

@@ -19,8 +19,15 @@ from cost_models.hugging_face.rotary import as_before_five, unscaled
 from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.model.blocks import Rotary
 
-_DROPOUT_KEYS = ("resid_pdrop", "hidden_dropout", "residual_dropout", "resid_dropout", "dropout")
-"""Of GPT-2, GPT-J, Phi and MPT; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo; OPT."""
+_DROPOUT_KEYS = (
+    "resid_pdrop",
+    "hidden_dropout_prob",
+    "hidden_dropout",
+    "residual_dropout",
+    "resid_dropout",
+    "dropout",
+)
+"""Of GPT-2, GPT-J, Phi and MPT; BERT and its kin; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo; OPT."""
 
 
 class Dropout(NamedTuple):
@@ -159,8 +166,11 @@ _PHRASES: dict[tuple[str, Any], str] = {
     ("qk_norm_over", "all"): "over all heads at once",
     ("norm_placement", "after"): "norms after attention and MLP",
     ("norm_placement", "around"): "norms before and after attention and MLP",
+    ("norm_placement", "before"): "norms before attention and MLP",
+    ("norm_placement", "after-sum"): "norms over sums with the residual stream",
     ("norm_bias", False): "no biases of norms",
     ("embedding_norm", True): "a norm behind the embedding",
+    ("embedding_norm", False): "no norm behind the embedding",
     ("head_bias", True): "a bias on the head",
     ("parallel_block", True): "attention beside the MLP",
     ("parallel_block", False): "attention before the MLP",
@@ -181,6 +191,9 @@ _PHRASES: dict[tuple[str, Any], str] = {
 
 def _phrase(name: str, value: Any) -> str:
     """A field with its value in words."""
+    if name == "encoder":
+        rows = value.get("token_types", 0)
+        return f"{rows or 'no'} type{'s' * (rows != 1)} of tokens"
     if name == "rotary":
         return f"rotary positions of base {value.get('base', Rotary().base):g}"
     if name == "moe_layers":

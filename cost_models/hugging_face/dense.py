@@ -138,6 +138,27 @@ def _alternating(config: Config) -> Derived:
     return found | rotary(config, pattern=turned)
 
 
+def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
+    """BERT's kin: a table of types of tokens, and positions that begin behind that of padding where `shifted`."""
+    rows = whole_number(config, "type_vocab_size", types) if types else 0
+    first = whole_number(config, "pad_token_id", 1) + 1 if shifted else 0
+    return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
+
+
+def encoder_refusal(config: Config) -> str | None:
+    if config.get("is_decoder"):
+        return "it is a decoder (`is_decoder`), of which its family has no weights"
+    if (kind := config.get("position_embedding_type", "absolute")) != "absolute":
+        return f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
+    if config.get("embedding_size", config.get("hidden_size")) != config.get("hidden_size"):
+        return "its embeddings are narrower than its blocks (`embedding_size`)"
+    if config.get("sinusoidal_pos_embds"):
+        return "its positions are not learned (`sinusoidal_pos_embds`)"
+    if config.get("use_task_id"):
+        return "it has a table of tasks (`use_task_id`)"
+    return None
+
+
 def opt_refusal(config: Config) -> str | None:
     if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
         return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
@@ -160,6 +181,7 @@ DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "qk_norms": _qk_norms,
     "alternating": _alternating,
     "multi_query": _multi_query,
+    "encoder": _encoder,
     "post_norms": _post_norms,
 }
 """Name in the table → function."""

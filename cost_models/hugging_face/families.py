@@ -87,6 +87,7 @@ _DERIVATIONS: dict[str, Callable[..., Derived]] = {
 }
 _REFUSALS: dict[str, Callable[[Config], str | None]] = {
     "opt_refusal": dense.opt_refusal,
+    "encoder_refusal": dense.encoder_refusal,
     "hunyuan_refusal": mixtures.hunyuan_refusal,
     "hybrid_refusal": hybrids.hybrid_refusal,
     "nemotron_refusal": hybrids.nemotron_refusal,

@@ -10,7 +10,7 @@ from cost_models.errors import InputError
 from cost_models.hugging_face.config import ACTIVATIONS, read_config
 from cost_models.hugging_face.families import Family, table
 from cost_models.hugging_face.rotary import SCALED
-from cost_models.specs.model.blocks import Rotary
+from cost_models.specs.model.blocks import Encoder, Rotary
 from cost_models.specs.transformer import TransformerSpec
 
 _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
@@ -33,6 +33,10 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
     """The fields on which weights depend."""
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
+    if model.encoder is not None:  # no config says what is masked
+        usual = Encoder()
+        unsaid = {"masked": usual.masked, "mask_token": usual.mask_token}
+        fields["encoder"] = model.encoder.model_copy(update=unsaid)
     if model.positions != "learned":
         del fields["max_positions"]
     return fields
@@ -63,6 +67,11 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
         }
     if model.positions == "rotary" or model.attention_window is not None:
         config["sliding_window"] = model.attention_window
+    if model.encoder is not None:
+        config |= {
+            "type_vocab_size": model.encoder.token_types,
+            "pad_token_id": max(0, model.encoder.first_position - 1),
+        }
     if model.has_experts:
         config["norm_topk_prob"] = model.normalized_routing
     return config

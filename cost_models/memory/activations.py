@@ -80,8 +80,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     return ActivationBytes(
         block=np.stack([block.none, block.selective, element * stream], axis=-1),
         mlp=block.mlp,
-        embedding=_MASK_BYTES * stream if question.dropout > 0 else np.zeros(len(columns)),
-        head=stream * _norm_bytes(question, model.norm) + element * entered * trains,
+        embedding=stream * (_MASK_BYTES * (question.dropout > 0) + _of_embedding(question)),
+        head=stream * _head_vectors(question) + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
@@ -90,6 +90,19 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         ),
         released_logits=np.where(chunked, 0.0, logits * released),
     )
+
+
+def _head_vectors(question: Question) -> float:
+    """Bytes that norms before the output matrix keep for each number of the stream, and what is before these."""
+    model, element = question.model, question.training.element_bytes
+    transforms = model.encoder is not None and model.encoder.head_transform
+    return _norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + 2 * element * transforms
+
+
+def _of_embedding(question: Question) -> float:
+    """Bytes that an encoder's norm behind the embedding keeps for each number of the stream."""
+    model = question.model
+    return _norm_bytes(question, model.norm) if model.embedding_norm and model.encoder else 0.0
 
 
 def _chunked_loss(question: Question, hidden: Array) -> Array:

@@ -21,6 +21,8 @@ from cost_models.specs.transformer import TransformerSpec
 
 _CACHED = 64
 """Models whose operators are kept, so that prices that ask many times do not make them anew."""
+_BEFORE, _AFTER = ("before", "around"), ("after", "around")
+"""Placements of norms with one before a half, and with one over what it found."""
 
 
 @lru_cache(maxsize=_CACHED)
@@ -42,13 +44,13 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
 def _mixing(model: TransformerSpec) -> Iterator[Operator]:
     """The half that mixes tokens."""
     mixer = model.mixer_of(0)
-    if model.norm_placement != "after":
+    if model.norm_placement in _BEFORE:
         yield _norm(model, "attention norm", "attention", apart=model.latent_attention is not None)
     if mixer in ("attention", "both"):
         yield from attention_operators(model)
     if mixer in ("recurrence", "both"):
         yield from recurrence_operators(model, beside_attention=mixer == "both")
-    if model.norm_placement != "before":
+    if model.norm_placement in _AFTER:
         yield _norm(model, "attention post-norm", "attention")
     if not model.parallel_block:
         yield from _added(model, "attention", terms=3 if mixer == "both" else 2)
@@ -57,10 +59,10 @@ def _mixing(model: TransformerSpec) -> Iterator[Operator]:
 def _feeding(model: TransformerSpec) -> Iterator[Operator]:
     """The half of MLP or mixture."""
     parallel = model.parallel_block
-    if model.norm_placement != "after" and not model.forked:
+    if model.norm_placement in _BEFORE and not model.forked:
         yield _norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)
     yield from feed_forward_operators(model)
-    if model.norm_placement != "before":
+    if model.norm_placement in _AFTER:
         yield _norm(model, "mlp post-norm", "mlp")
     yield from _added(model, "mlp", terms=3 if parallel else 2)
 
@@ -89,15 +91,31 @@ def _norm(
     )
 
 
-def norm_weights(model: TransformerSpec) -> float:
+def norm_weights(model: TransformerSpec) -> int:
     """Gains over the residual stream's width, and biases where the norm has them."""
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
+
+
+def embedding_weights(model: TransformerSpec) -> int:
+    """Parameters of the embedding besides its tokens: positions, types of tokens and a norm, whole on every rank."""
+    rows = model.max_positions * (model.positions == "learned")
+    rows += model.encoder.token_types if model.encoder else 0
+    return rows * model.hidden_size + model.embedding_norm * norm_weights(model)
+
+
+def transform_weights(model: TransformerSpec) -> int:
+    """Of the square matrix with its bias, and of the norm, that an encoder may have before the output matrix."""
+    there = model.encoder is not None and model.encoder.head_transform
+    return there * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
 
 
 def _added(model: TransformerSpec, half: Half, *, terms: int) -> tuple[Operator, ...]:
     """What was found is dropped out and added to the residual stream; a parallel block adds both halves at once."""
     stream = Tensor(width=model.hidden_size, place="stream")
-    return (
+    summed = (
         Operator(name=f"{half} dropout", kind="dropout", half=half, reads=stream),
         Operator(name=f"{half} residual", kind="residual", half=half, reads=stream, inputs=terms),
     )
+    if model.norm_placement == "after-sum":
+        return *summed, _norm(model, f"{half} post-norm", half)
+    return summed

@@ -138,7 +138,9 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
     ends = np.arange(some)[:, None] * longest + cuts
     last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # the document that began before
     offset = np.minimum(ends - start_D[last], drawn.documents[last])
-    piece = np.diff(before_D[last] + _scores(model.unmasked, offset), axis=1)
+    whole = drawn.documents[last]
+    begun = offset * whole if model.encoder else _scores(model.unmasked, offset)
+    piece = np.diff(before_D[last] + begun, axis=1)
     of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
     together = of_rank[: max(1, some // mbs) * mbs].reshape(-1, min(mbs, some), cp).sum(axis=1)
     return max(0.0, float(together.max(axis=1).sum() / together.mean(axis=1).sum()) - 1.0)

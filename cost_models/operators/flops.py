@@ -47,7 +47,7 @@ class ForwardFlops:
     block_attention: float
     """Scores and weighted values of one block."""
     head: float
-    """Output layer."""
+    """Output layer, with what an encoder has before it."""
     adapters: float
     """Of the adapters of one block."""
     projection: float
@@ -66,11 +66,13 @@ def forward_flops(
     adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
     widths = model.attention_share * (model.query_size + model.attended_size)
+    transform = 2.0 * model.hidden_size**2 if model.encoder and model.encoder.head_transform else 0.0
+    logits = 2.0 * model.hidden_size * float(padded_vocabulary(model, tp))
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,
         adapters=sequence_length * sum(one.share * one.flops for one in adapters),
-        head=2.0 * sequence_length * model.hidden_size * float(padded_vocabulary(model, tp)),
+        head=sequence_length * (logits + transform),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,
     )
 

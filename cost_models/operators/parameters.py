@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.operators.block import block_operators, norm_weights
+from cost_models.operators.block import block_operators, embedding_weights, norm_weights, transform_weights
 from cost_models.operators.on_rank import held_on_rank
 from cost_models.operators.record import Held
 from cost_models.specs.transformer import TransformerSpec
@@ -27,9 +27,9 @@ class Parameters:
     experts: Array
     """Routed experts of this rank, averaged over all blocks; their copies lie on other ranks than those of the rest."""
     embedding: Array
-    """Token embedding (and learned positions, and the norm behind them)."""
+    """Token embedding (and learned positions, types of tokens, and the norm behind them)."""
     head_vectors: Array
-    """The norm before the output matrix, and the bias behind it."""
+    """The norm before the output matrix, the bias behind it, and what an encoder has between them."""
     head_matrix: Array
     """The output matrix, whether it is its own or a copy of the token embedding."""
 
@@ -53,13 +53,13 @@ def parameters(
     """
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = held_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
-    positions = model.max_positions * h if model.positions == "learned" else 0
     vocabulary = padded_vocabulary(model, tp) * h / tp
     return Parameters(
         block=block,
         experts=experts,
-        embedding=vocabulary + positions + model.embedding_norm * norm,
-        head_vectors=norm * np.ones(tp.shape) + model.head_bias * vocabulary / h,
+        embedding=vocabulary + embedding_weights(model),
+        head_vectors=(norm * model.ends_in_norm + transform_weights(model)) * np.ones(tp.shape)
+        + model.head_bias * vocabulary / h,
         head_matrix=vocabulary,
     )
 

@@ -1,4 +1,4 @@
-"""The spec of a decoder-only transformer, its fields checked against one another."""
+"""The spec of a transformer, its fields checked against one another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cost_models.specs.model.transformer_shape import TransformerShape
 
 def contradiction(model: TransformerShape) -> str:
     """The first contradiction between a model's fields; empty where there is none."""
-    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture)
+    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder)
     return next((what for check in checks for what in check(model)), "")
 
 
@@ -85,6 +85,25 @@ def _mixers(model: TransformerShape) -> Iterator[str]:
         yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
     if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
         yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
+
+
+def _encoder(model: TransformerShape) -> Iterator[str]:
+    encoder = model.encoder
+    if encoder is None:
+        return
+    causal = {
+        "attention_window": model.attention_window,
+        "recurrence": model.recurrence,
+        "further_tokens": model.further_tokens,
+        "attention_sinks": model.attention_sinks,
+    }
+    yield from (f"{name} is for decoders, and encoder makes it none" for name, one in causal.items() if one)
+    if model.positions == "alibi":
+        yield "alibi positions are for decoders, and encoder makes it none"
+    if encoder.first_position >= model.max_positions:
+        yield f"first_position {encoder.first_position} is not below max_positions {model.max_positions}"
+    if encoder.mask_token is not None and encoder.mask_token >= model.vocab_size:
+        yield f"mask_token {encoder.mask_token} is not below vocab_size {model.vocab_size}"
 
 
 def _mixture(model: TransformerShape) -> Iterator[str]:

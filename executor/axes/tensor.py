@@ -80,7 +80,9 @@ def split_tensors(
             "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         }
         if sequence_parallel:
-            ends["norm"] = SequenceParallel()
+            ends |= {"norm": SequenceParallel()} if model.norm is not None else {}
+            if model.transform is not None:
+                ends |= {"transform.dense": _OnItsTokens(), "transform.norm": SequenceParallel()}
         _parallelize(model, mesh, ends)
         if ends_tied and model.embedding is not None:
             # splitting made two parameters of one; both are split by vocabulary
@@ -103,6 +105,8 @@ def _embedding_plan(
             plan["positions"] = PrepareModuleOutput(
                 output_layouts=Replicate(), desired_output_layouts=Shard(1)
             )
+        if model.embedding.types is not None:
+            plan["types"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
         if model.embedding.norm is not None:
             plan["norm"] = SequenceParallel(use_local_output=True)
     return plan

@@ -23,12 +23,15 @@ from torch import Tensor
 
 from cost_models.arrays import Ints
 from cost_models.errors import InputError
+from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.training import TrainingSpec
 from executor.data.tokens import open_tokens, require_a_sequence
-from executor.run_config import RANDOM, TEXT
+from executor.run_config import NO_TARGET, RANDOM, TEXT
 
 _SHIPPED_BYTES = 4_000_000
 """Enough text that short runs never see a window twice."""
+_BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
+"""Of masked tokens the share that becomes the mask, and that with those that become some other token."""
 
 _Windows = npt.NDArray[Any]
 """(N, S + 1) tokens."""
@@ -45,8 +48,17 @@ class Batches:
         InputError: no token folder, a broken one, or one that does not go with the model.
     """
 
-    def __init__(self, training: TrainingSpec, *, vocabulary: int, seed: int, data: str = TEXT) -> None:
+    def __init__(
+        self,
+        training: TrainingSpec,
+        *,
+        vocabulary: int,
+        seed: int,
+        data: str = TEXT,
+        encoder: Encoder | None = None,
+    ) -> None:
         self.training, self.seed, self.vocabulary = training, seed, vocabulary
+        self.encoder = encoder
         self.name = data
         """The same for the same tokens: the word, or the digest of the folder's tokens."""
         if data == RANDOM:
@@ -69,8 +81,30 @@ class Batches:
     def between(self, step: int, first: int, last: int) -> tuple[Tensor, Tensor]:
         """The same of the sequences of the global batch from `first` to `last` − 1."""
         windows = self._draw(step, first, last).astype(np.int64)
+        if self.encoder is not None:
+            inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
+            return torch.from_numpy(inputs), torch.from_numpy(targets)
         both = torch.from_numpy(windows)
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+    def _masked(
+        self, tokens: Ints, step: int, first: int, encoder: Encoder
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As many of every sequence as are masked: eight of ten become the mask, one another token, one stays (Devlin
+        et al. 2018, section 3.1). Others have no target."""
+        inputs, targets = tokens.copy(), np.full_like(tokens, NO_TARGET)
+        length = tokens.shape[1]
+        for row in range(len(tokens)):
+            draw = np.random.default_rng((self.seed, step, first + row))
+            places = draw.permutation(length)[: encoder.masked_of(length)]
+            fate = draw.random(len(places))
+            other = draw.integers(0, self.vocabulary, len(places))
+            mask = self.vocabulary - 1 if encoder.mask_token is None else encoder.mask_token
+            targets[row, places] = tokens[row, places]
+            inputs[row, places] = np.select(
+                [fate < _BECOME_MASKS, fate < _BECOME_OTHERS], [mask, other], tokens[row, places]
+            )
+        return inputs, targets
 
     def _of_text(self, step: int, first: int, last: int) -> _Windows:
         """Draw windows from anywhere in the text."""

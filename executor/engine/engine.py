@@ -27,7 +27,7 @@ from executor.mesh import local, with_values
 from executor.models.adapters import add_adapters, freeze
 from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
-from executor.run_config import EngineOptions
+from executor.run_config import NO_TARGET, EngineOptions
 from executor.timing import Carried
 from planner.plan import Plan
 
@@ -206,7 +206,9 @@ class Engine(Rank):
         """
         value = answer
         if self.loss_chunk is None:
-            value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS)
+            encoder, length = self.plan.model.encoder, self.plan.training.sequence_length
+            counted = encoder.masked_of(length) / length if encoder else 1.0
+            value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS, counted)
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
@@ -282,9 +284,14 @@ def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
     return DTensor.from_local(low, mesh, logits_BSV.placements, run_check=False)
 
 
-def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token, in fp32."""
-    return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten())
+def loss(logits_BSV: Tensor, targets_BS: Tensor, counted: float = 1.0) -> Tensor:
+    """Mean cross-entropy of the next token, in fp32; of a share of the tokens `counted`, whose targets are others than
+    `NO_TARGET`: context ranks have more or less of these, and all divide alike."""
+    logits, targets = logits_BSV.flatten(0, 1).float(), targets_BS.flatten()
+    if counted == 1.0:
+        return F.cross_entropy(logits, targets)
+    total = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_TARGET)
+    return total / (counted * targets.numel())
 
 
 def mean_over_data(value: float, engine: Engine) -> float:

@@ -25,6 +25,8 @@ from executor.models.initial import TIED
 from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]
+_COPIES = ("decoder.weight", "decoder.bias")
+"""Of an encoder's head, in files that hold both."""
 _EXPERT = "#"
 """Stands for an expert's number in names of theirs."""
 _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
@@ -139,7 +141,8 @@ class Names:
 
     def is_weight(self, name: str) -> bool:
         """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
-        tied = self.spec.tied_embeddings and name.startswith(f"{self.family.head}.")
+        copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
+        tied = self.spec.tied_embeddings and name in copies
         return not tied and not name.endswith(tuple(_table()["no_weights"]))
 
     def no_module_for(self, name: str) -> str | None:
@@ -195,7 +198,7 @@ class Names:
             )
         theirs = known[ours]
         beside = [f"{stem}{one}.{kind}" for one, other in known.items() if other == theirs]
-        found = theirs if ours == "head" else front + theirs
+        found = theirs.removeprefix("/") if ours == "head" or theirs.startswith("/") else front + theirs
         return found, kind, [one for one in beside if one in self._ours]
 
     def _rows(self, name: str, theirs: str, counts: Mapping[str, int]) -> tuple[Rows, int]:

@@ -29,7 +29,10 @@ def positions(places: Places, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """The mask of causal attention: a query sees itself and what is before it, as far back as `window` allows."""
+    """The mask of attention: a query sees itself and what is before it, as far back as `window` allows, or all."""
+
+    both_ways: bool = False
+    """A query sees every key, without a bias, those behind it too: an encoder's."""
 
     window: int | None = None
     """Keys that a query sees, itself included; None: all."""
@@ -46,6 +49,8 @@ class Visibility:
 
     def blind(self, queries: Places, keys: Places) -> bool:
         """Whether no query sees any key."""
+        if self.both_ways:
+            return False
         return keys[0].start > queries[-1].stop - 1 or keys[-1].stop - 1 < self.first_seen(queries[0].start)
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
@@ -53,11 +58,11 @@ class Visibility:
         ends_alike = (
             len(queries) == 1 and keys[-1].start <= queries[0].start < keys[-1].stop == queries[0].stop
         )
-        return self._unbiased(queries, keys) and (keys == queries or ends_alike)
+        return not self.both_ways and self._unbiased(queries, keys) and (keys == queries or ends_alike)
 
     def sees_all(self, queries: Places, keys: Places) -> bool:
         """Whether every query sees every key, without a bias."""
-        return self._unbiased(queries, keys) and keys[-1].stop - 1 <= queries[0].start
+        return self.both_ways or (self._unbiased(queries, keys) and keys[-1].stop - 1 <= queries[0].start)
 
     def bias(self, queries: Places, keys: Places, heads: int, like: Tensor) -> Tensor:
         """(1, H or 1, Q, S) the bias added to the scores, of the type and on the device of `like`.
@@ -67,7 +72,7 @@ class Visibility:
         """
         at, of = (positions(places, like.device).int() for places in (queries, keys))
         there = at[:, None] - of[None, :]
-        hidden = there < 0
+        hidden = (there < 0) & (not self.both_ways)
         if self.window is not None:
             hidden = hidden | self.hides(at[:, None], of[None, :])
         bias = torch.zeros((), device=like.device)
@@ -98,6 +103,7 @@ class Visibility:
 def visibility_of(spec: TransformerSpec, window: int | None, first_head: int) -> Visibility:
     """The mask of a block with that window; `first_head` is the first of the heads at hand."""
     return Visibility(
+        both_ways=spec.encoder is not None,
         window=window,
         chunked=spec.window_kind == "chunked",
         slopes=spec.num_heads if spec.positions == "alibi" else 0,

@@ -32,7 +32,7 @@ class Sequence(Protocol):
     def attend(
         self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """(B, H, S, K) causal attention of this rank's queries to the keys and values of the whole sequence."""
+        """(B, H, S, K) attention of this rank's queries to the keys and values of the whole sequence."""
 
 
 class WholeSequence:
@@ -51,24 +51,23 @@ class WholeSequence:
     ) -> Tensor:
         """Attention by torch's own kernel, on a GPU by FlexAttention where it can skip what a window hides."""
         places = self.places(query_BHSK.shape[2])
-        if not visibility.is_causal(places, places) and suits_flex(query_BHSK):
+        causal, all_seen = visibility.is_causal(places, places), visibility.sees_all(places, places)
+        if not (causal or all_seen) and suits_flex(query_BHSK):
             return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
-        mask = self._mask_of(query_BHSK, visibility)
+        mask = None if causal or all_seen else self._mask_of(query_BHSK, visibility)
         return F.scaled_dot_product_attention(
             query_BHSK,
             key_BGSK,
             value_BGSK,
             attn_mask=mask,
-            is_causal=mask is None,
+            is_causal=causal and not all_seen,
             enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
         )
 
-    def _mask_of(self, query_BHSK: Tensor, visibility: Visibility) -> Tensor | None:
-        """The mask, made once and kept while nothing changes; None: the kernel's own causal mask does."""
+    def _mask_of(self, query_BHSK: Tensor, visibility: Visibility) -> Tensor:
+        """The mask, made once and kept while nothing changes."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
-        if visibility.is_causal(places, places):
-            return None
         key = (visibility, heads, tokens, query_BHSK.dtype, query_BHSK.device)
         if self._mask is None or self._mask[0] != key:
             self._mask = (key, visibility.bias(places, places, heads, query_BHSK))

@@ -20,7 +20,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from executor.models.experts import ExpertPlace, MoE
-from executor.models.feed_forward import FeedForward
+from executor.models.feed_forward import ACTIVATIONS, FeedForward
 from executor.models.sequence import Sequence, WholeSequence
 
 
@@ -37,7 +37,8 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to the residual stream, with norms before, after or around.
+    """Attention and feed-forward, each added to the residual stream, with norms before, after or around, or over
+    the sums.
 
     With `parallel_block` both read the stream side by side, through one norm or two, and what they found is added at
     once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where it is added.
@@ -50,7 +51,7 @@ class Block(nn.Module):
         self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None, layer: int = 0
     ) -> None:
         super().__init__()
-        before, after = spec.norm_placement != "after", spec.norm_placement != "before"
+        before, after = spec.norm_placement in ("before", "around"), spec.norm_placement != "before"
         self.attention_norm = make_norm(spec) if before else None
         self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.attention_post_norm = make_norm(spec) if after else None
@@ -59,10 +60,14 @@ class Block(nn.Module):
         self.mlp_post_norm = make_norm(spec) if after else None
         self.fork = nn.Identity() if spec.forked else None
         self.join = nn.Identity() if spec.parallel_block else None
+        self.norms_sums = spec.norm_placement == "after-sum"
         self.dropout = dropout
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
+        if self.norms_sums:
+            x_BSD = _through(self.attention_post_norm, x_BSD + self._dropped(self.attention(x_BSD)))
+            return _through(self.mlp_post_norm, x_BSD + self._dropped(self.mlp(x_BSD)))
         if self.join is not None:
             return x_BSD + self._dropped(self._side_by_side(x_BSD))
         x_BSD = x_BSD + self._attended(
@@ -100,20 +105,38 @@ class Positions(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(spec.max_positions, spec.hidden_size))
         self.sequence: Sequence = WholeSequence()
+        self.first = spec.encoder.first_position if spec.encoder else 0
 
     def forward(self, tokens: int) -> Tensor:
         """(1, S, D)."""
-        rows = [self.weight[run.start : run.stop] for run in self.sequence.places(tokens)]
+        rows = [
+            self.weight[self.first + run.start : self.first + run.stop]
+            for run in self.sequence.places(tokens)
+        ]
         return (rows[0] if len(rows) == 1 else torch.cat(rows)).unsqueeze(0)
 
 
+class TokenTypes(nn.Module):
+    """A table of types of tokens, of which each token is of the first."""
+
+    def __init__(self, spec: TransformerSpec, types: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(types, spec.hidden_size))
+
+    def forward(self, tokens: int) -> Tensor:
+        """(1, S, D)."""
+        return self.weight[:1].expand(tokens, -1).unsqueeze(0)
+
+
 class Embedding(nn.Module):
-    """Tokens, and learned positions where the spec has them."""
+    """Tokens, and learned positions and types of tokens where the spec has them."""
 
     def __init__(self, spec: TransformerSpec, vocabulary: int, dropout: float) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, spec.hidden_size)
         self.positions = Positions(spec) if spec.positions == "learned" else None
+        types = spec.encoder.token_types if spec.encoder else 0
+        self.types = TokenTypes(spec, types) if types else None
         self.norm = make_norm(spec) if spec.embedding_norm else None
         self.scale = spec.embedding_scale
         self.dropout = dropout
@@ -125,7 +148,24 @@ class Embedding(nn.Module):
             x_BSD = x_BSD * self.scale
         if self.positions is not None:
             x_BSD = x_BSD + self.positions(tokens_BS.shape[1])
+        if self.types is not None:
+            x_BSD = x_BSD + self.types(tokens_BS.shape[1])
         return F.dropout(_through(self.norm, x_BSD), self.dropout, self.training)
+
+
+class HeadTransform(nn.Module):
+    """A square matrix, the activation and a norm before the output matrix of an encoder."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.dense = nn.Linear(spec.hidden_size, spec.hidden_size, bias=spec.mlp_bias)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.norm = make_norm(spec)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        normed: Tensor = self.norm(self.activation(self.dense(x_BSD)))
+        return normed
 
 
 class Transformer(nn.Module):
@@ -162,7 +202,9 @@ class Transformer(nn.Module):
                 for layer in (range(spec.num_layers) if blocks is None else blocks)
             }
         )
-        self.norm = make_norm(spec) if has_head else None
+        self.norm = make_norm(spec) if has_head and spec.ends_in_norm else None
+        transforms = has_head and spec.encoder is not None and spec.encoder.head_transform
+        self.transform = HeadTransform(spec) if transforms else None
         self.logit_scale, self.vocabulary = spec.logit_scale, spec.vocab_size
         self.head = nn.Linear(spec.hidden_size, vocabulary, bias=spec.head_bias) if has_head else None
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
@@ -179,10 +221,10 @@ class Transformer(nn.Module):
         for layer, block in self.blocks.items():
             self.before(f"blocks.{layer}")
             x = block(x)
-        if self.norm is None or self.head is None:
+        if self.head is None:
             return x
         self.before("head")
-        x = self.norm(x)
+        x = _through(self.transform, _through(self.norm, x))
         if self.logit_scale != 1.0:
             x = x * self.logit_scale
         if targets_BS is None or self.loss_chunk is None:

@@ -131,7 +131,13 @@ def train(
     with out_of_memory_by_part(device) as held:
         engine = Engine(plan, device, config.engine, filled=False)
         held.append(engine)
-        batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
+        batches = Batches(
+            plan.training,
+            vocabulary=plan.model.vocab_size,
+            seed=config.seed,
+            data=config.data,
+            encoder=plan.model.encoder,
+        )
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
         source = None if config.weights is None else Folder(config.weights, plan.model)

@@ -82,9 +82,14 @@ def fine_tuned(
     """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
 
     Raises:
-        InputError: a target names no matrix of the model.
+        InputError: a target names no matrix of the model, or an encoder is asked for preferences.
     """
     tuning = training.tuning
+    if training.reference is not None and model.encoder is not None:
+        raise InputError(
+            f"`{model.name}` is an encoder, trained to guess masked tokens: there are no preferences (--task dpo)",
+            hint="--task full or lora trains it",
+        )
     if tuning is None:
         return model, None, ()
     there = ", ".join(f"`{one}`" for one in matrix_names(model))

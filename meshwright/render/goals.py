@@ -235,7 +235,9 @@ def count_sentence(question: Question, tp: int) -> str:
     model, length = question.model, question.training.sequence_length
     counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
     text = f"MFU counts {counts['mfu']} a token, attention"
-    if (model.attention_window or length) >= length:
+    if model.encoder is not None:
+        text += " to tokens on both sides, and logits of all of them"
+    elif (model.attention_window or length) >= length:
         text += f" without the causal mask ({counts['causal_mfu']} with it)"
     else:
         text += (

@@ -127,6 +127,7 @@ EVERYWHERE: dict[str, Translate] = {
     "model.source": nothing,
     "model.changed": nothing,  # the other fields say what
     "model.recurrence": only("model.recurrence", "recurrences are not written", None),
+    "model.encoder": only("model.encoder", "encoders are not written", None),
     "model.mixers": nothing,  # a part of recurrences
     "model.separate_halves": only("model.separate_halves", "its blocks have both halves", False),
     "model.attention_gate": only("model.attention_gate", "gates on attention are not written", False),

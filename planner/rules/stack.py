@@ -94,13 +94,18 @@ def _another_model(question: Question, layout: Layout) -> Words:
 @rule_when(
     "learned positions reach the sequence",
     lambda q, x: (
-        (x.tp > 0) & (q.model.positions == "learned") & (q.training.sequence_length > q.model.max_positions)
+        (x.tp > 0)
+        & (q.model.positions == "learned")
+        & (q.training.sequence_length > q.model.longest_sequence)
     ),
 )
 def _positions(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
-    what = f"`{model.name}` has {model.max_positions:,} learned positions; sequences have {length:,} tokens"
-    return Words(what, f"shorten the sequence, or write `max_positions: {length}` in a model file of yours")
+    what = (
+        f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have {length:,} tokens"
+    )
+    needed = length + model.max_positions - model.longest_sequence
+    return Words(what, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
 
 
 def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:

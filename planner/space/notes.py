@@ -37,11 +37,11 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
 
 def _learned_positions(question: Question) -> str:
     model, length = question.model, question.training.sequence_length
-    if model.positions != "learned" or length <= model.max_positions or question.stack.name in OWN_STACKS:
+    if model.positions != "learned" or length <= model.longest_sequence or question.stack.name in OWN_STACKS:
         return ""  # our own executor refuses it
-    more = format_count(float((length - model.max_positions) * model.hidden_size))
+    more = format_count(float((length - model.longest_sequence) * model.hidden_size))
     return (
-        f"{model.name} has {grouped(model.max_positions)} learned positions; sequences of {grouped(length)} tokens"
+        f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)} tokens"
         f" need a longer table, whose {more} more parameters are not priced"
     )
 

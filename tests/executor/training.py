@@ -52,6 +52,13 @@ LLAMA: dict[str, Any] = GPT | {
     "attention_bias": False,
     "mlp_bias": False,
 }
+BERT: dict[str, Any] = GPT | {
+    "norm_placement": "after-sum",
+    "embedding_norm": True,
+    "head_bias": True,
+    "attention_scale": 4.0,  # else weights so small let keys hardly matter
+    "encoder": {"token_types": 2, "masked": 0.25, "first_position": 2},
+}
 MOE: dict[str, Any] = LLAMA | {
     "num_experts": 4,
     "experts_per_token": 2,
@@ -124,7 +131,7 @@ def train_weights(
     options = EngineOptions(sgd=sgd, rate=rate, clip=clip, compile=compile)
     engine = Engine(plan, torch.device("cpu"), options)
     before = _whole(engine)
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
     curve = []
     for step in range(steps):
         inputs, targets = batches.between(step, engine.share.first, engine.share.last)

@@ -118,6 +118,26 @@ class Recurrence(Spec):
         return self.mixed_size + gate + self.heads * self.head_numbers
 
 
+class Encoder(Spec):
+    """What makes a model an encoder: tokens attend to those on both sides, and it is trained to guess some that are
+    masked (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
+
+    masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
+    """Share of a sequence's tokens that are masked; the loss is of these alone."""
+    mask_token: Annotated[int, Field(ge=0)] | None = None
+    """The token that stands for a masked one. Default: the last of the vocabulary."""
+    token_types: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Rows of a table of types of tokens, of which each token is of the first; 0: there is none."""
+    first_position: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Row of the learned positions that a sequence's first token has (RoBERTa: 2)."""
+    head_transform: bool = True
+    """Whether a square matrix, the activation and a norm lie before the output matrix."""
+
+    def masked_of(self, sequence_length: int) -> int:
+        """Tokens of a sequence that are masked."""
+        return max(1, round(self.masked * sequence_length))
+
+
 class RotaryScaling(Spec):
     """Scaling of rotary positions, for sequences longer than those a model was first trained on."""
 

@@ -8,21 +8,28 @@ from pydantic import Field, model_validator
 
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.model import blocks
-from cost_models.specs.model.blocks import LISTED, ExpertGroups, LatentAttention, Recurrence, Rotary, Scale
+from cost_models.specs.model.blocks import (
+    LISTED,
+    Encoder,
+    ExpertGroups,
+    LatentAttention,
+    Recurrence,
+    Rotary,
+    Scale,
+)
+from cost_models.specs.model.filling import filled_in
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
-NormPlacement = Literal["before", "after", "around"]
+NormPlacement = Literal["before", "after", "around", "after-sum"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
 RouterScores = Literal["softmax", "sigmoid"]
 WindowKind = Literal["sliding", "chunked"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
-DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
-"""Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
 
 class TransformerShape(Spec):
-    """A decoder-only transformer, dense or MoE.
+    """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
     filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
@@ -53,7 +60,8 @@ class TransformerShape(Spec):
     norm: Norm = "layernorm"
     """Normalisation of a block's two halves and at the end."""
     norm_placement: NormPlacement = "before"
-    """Where norms lie: before attention and MLP, after each (OLMo 2), or both (Gemma 2)."""
+    """Where norms lie: before attention and MLP, after each (OLMo 2), both (Gemma 2), or over each sum with the
+    residual stream (BERT), which then has no norm at the end."""
     norm_bias: bool = True
     """Whether a layer norm has a bias beside its gains."""
     norm_epsilon: Scale = 1e-5
@@ -136,6 +144,8 @@ class TransformerShape(Spec):
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
     """Latent queries, keys and values; None: they are projected from the residual stream."""
+    encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
     """Tokens predicted beyond the next one, each by one more block behind the last with a projection of its own and the
     head once more (multi-token prediction; DeepSeek-V3, arXiv 2412.19437, section 2.2); not counted in `num_layers`."""
@@ -152,28 +162,7 @@ class TransformerShape(Spec):
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
         """Complete the fields that follow from others; leaves wrong types to the field checks."""
-        if not isinstance(data, dict):
-            return data
-        heads, hidden = data.get("num_heads"), data.get("hidden_size")
-        filled = dict(data)
-        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
-            filled.setdefault("num_kv_heads", heads)
-            # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
-            filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
-            filled.setdefault("ffn_hidden_size", 4 * hidden)
-            if filled.get("num_experts"):
-                filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
-                named = filled.get("moe_layers")
-                count = len(named) if isinstance(named, list | tuple) else 0
-                filled.setdefault("num_moe_layers", count or data.get("num_layers"))
-        else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
-            for name in DERIVED_FIELDS:
-                filled.setdefault(name, 1)
-        if filled.get("recurrence") is not None:
-            filled["mixers"] = filled.get("mixers") or ("recurrence",)
-        if "attention_bias" in filled:
-            filled.setdefault("attention_output_bias", filled["attention_bias"])
-        return filled
+        return filled_in(data) if isinstance(data, dict) else data
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -188,6 +177,16 @@ class TransformerShape(Spec):
         states = (self.recurrence.called,) if self.recurrence else ()
         gates = ("gates on attention",) * self.attention_gate + ("blocks of one half",) * self.separate_halves
         return (*sinks, *further, *states, *gates)
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether a norm lies between the last block and the head."""
+        return self.norm_placement != "after-sum"
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that has learned positions."""
+        return self.max_positions - (self.encoder.first_position if self.encoder else 0)
 
     @property
     def query_size(self) -> int:
@@ -226,7 +225,10 @@ class TransformerShape(Spec):
         )
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to, the mean over queries and blocks: half of the sequence without a window."""
+        """Keys that a query attends to, the mean over queries and blocks: half of the sequence without a window, in an
+        encoder all."""
+        if self.encoder:
+            return self.attended(sequence_length)
         whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.window_kind == "sliding":
             return self._over_blocks(whole, window * (1 - window / sequence_length / 2))

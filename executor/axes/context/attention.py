@@ -132,9 +132,10 @@ class _ZigZag:
         """This rank's two pieces."""
         return zigzag_places(self.rank, self.ranks, count)
 
-    def tile(self, step: int, count: int) -> Tile:
+    def tile(self, step: int, count: int, visibility: Visibility) -> Tile:
         """The queries and keys that meet after `step` steps of the ring."""
-        return tile_of_ring(self.rank, (self.rank - step) % self.ranks, self.ranks, count)
+        source = (self.rank - step) % self.ranks
+        return tile_of_ring(self.rank, source, self.ranks, count, visibility.both_ways)
 
     def attend(
         self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
@@ -156,7 +157,7 @@ class _Ring(torch.autograd.Function):
         held = Message.of((key, value))
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2])
+            tile = share.tile(step, query.shape[2], visibility)
             merged.add(tile, tile.attend(visibility, query, held.tensors))
             if coming is not None:
                 held = coming.wait()
@@ -177,7 +178,7 @@ class _Ring(torch.autograd.Function):
         behind: Coming | None = None
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2])
+            tile = share.tile(step, query.shape[2], visibility)
             found = tile.gradients(visibility, gradient, query, held.tensors, out, lse)
             sums = mine
             if step > 0:
@@ -204,7 +205,7 @@ class _Gathered(torch.autograd.Function):
     ) -> Tensor:
         merged = Merged(query, value)
         whole = _whole(key, value, share.group)
-        for tile in tiles_of_whole(share.places(query.shape[2]), visibility):
+        for tile in tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2]):
             merged.add(tile, tile.attend(visibility, query, whole))
         out = merged.rows(query.dtype)
         ctx.share, ctx.visibility = share, visibility
@@ -218,7 +219,7 @@ class _Gathered(torch.autograd.Function):
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.empty_like(query)
         whole = _whole(key, value, share.group)
-        tiles = tiles_of_whole(share.places(query.shape[2]), visibility)
+        tiles = tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2])
         parts = []
         for tile in tiles:
             found = tile.gradients(visibility, gradient, query, whole, out, lse)

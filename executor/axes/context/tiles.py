@@ -75,28 +75,28 @@ def zigzag_places(rank: int, ranks: int, count: int) -> Places:
     return head, tail
 
 
-def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
-    """The queries of a rank and the keys of `source` that the causal mask lets meet.
+def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
+    """The queries of a rank and the keys of `source` that the causal mask lets meet; all where they see `both_ways`.
 
     Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
     second piece, and after its first.
     """
     half = count // 2
     own, theirs = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
-    if source == rank:
+    if source == rank or both_ways:
         return Tile(rows=_ALL, columns=_ALL, queries=own, keys=theirs)
     if source < rank:
         return Tile(rows=_ALL, columns=slice(0, half), queries=own, keys=theirs[:1])
     return Tile(rows=slice(half, count), columns=_ALL, queries=own[1:], keys=theirs)
 
 
-def tiles_of_whole(places: Places, visibility: Visibility) -> list[Tile]:
-    """A tile for each run of queries, with all keys that it may see; keys lie in order."""
+def tiles_of_whole(places: Places, visibility: Visibility, count: int) -> list[Tile]:
+    """A tile for each run of queries, with all of `count` keys that it may see; keys lie in order."""
     tiles, row = [], 0
     for run in places:
-        first = visibility.first_seen(run.start)
-        rows, columns = slice(row, row + len(run)), slice(first, run.stop)
-        tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, run.stop),)))
+        first, end = visibility.first_seen(run.start), count if visibility.both_ways else run.stop
+        rows, columns = slice(row, row + len(run)), slice(first, end)
+        tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, end),)))
         row += len(run)
     return tiles
 

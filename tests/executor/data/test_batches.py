@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from cost_models.errors import InputError
+from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.training import TrainingSpec
 from executor.data.batches import Batches, text_tokens
 from executor.data.tokens import TokenHeader, write_header
+from executor.run_config import NO_TARGET
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=32)
 
@@ -81,3 +83,20 @@ def numbered(folder: Path, count: int) -> Path:
     )
     write_header(header, folder)
     return folder
+
+
+def test_as_many_tokens_of_each_sequence_are_masked_whoever_draws_it() -> None:
+    """Of those eight in ten become the mask; a replica draws of a sequence what another would."""
+    encoder = Encoder(masked=0.25, mask_token=7)
+    training = TrainingSpec(global_batch=8, sequence_length=512)
+    batches = Batches(training, vocabulary=256, seed=1, data="random", encoder=encoder)
+    plain = Batches(training, vocabulary=256, seed=1, data="random").slice(3, 0, 1)[0]
+    inputs, targets = batches.slice(3, 0, 1)
+    masked = targets != NO_TARGET
+    assert masked.sum(1).tolist() == [128] * 8
+    assert torch.equal(targets[masked], plain[masked])
+    assert torch.equal(inputs[~masked], plain[~masked])
+    assert float((inputs[masked] == 7).float().mean()) == pytest.approx(0.8, abs=0.05)
+    halves = [batches.slice(3, rank, 2) for rank in range(2)]
+    assert torch.equal(torch.cat([one for one, _ in halves]), inputs)
+    assert torch.equal(torch.cat([one for _, one in halves]), targets)

@@ -13,7 +13,7 @@ import pytest
 from covering import cases_of, in_every_run
 from effort import number
 from processes import Processes
-from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
+from training import BERT, GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
 
 STEPS = number(2, 4)
 """The second has what the first update did."""
@@ -61,6 +61,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "two norms": TWO_NORMS,
     "around": AROUND,
     "after": AFTER,
+    "bert": BERT,
+    "norms before": BERT | {"norm_placement": "before", "tied_embeddings": False},
 }
 
 CASES = in_every_run(cases_of("parity"))

@@ -22,6 +22,10 @@ _LLAMA: dict[str, Any] = {
     "vocab_size": 256,
     "max_position_embeddings": 64,
 }
+_BERT = {
+    name: _LLAMA[name]
+    for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+} | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 255}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | {"tie_word_embeddings": False, "rope_theta": 5e5},
@@ -33,8 +37,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": _GPT,
     "gpt_neox": _LLAMA | {"rotary_pct": 0.5, "num_key_value_heads": 4},
     "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "bert": _BERT | {"max_position_embeddings": 64},
+    "roberta": _BERT | {"max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
 }
-"""Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert."""
+"""Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert; encoders."""
+ENCODERS = ("bert", "roberta")
 
 
 def make_folder(
@@ -51,7 +58,9 @@ def make_folder(
     spec = resolve_model(str(folder)).spec
     generator = torch.Generator().manual_seed(1)
     tensors = {
-        name: (torch.randn(shape, generator=generator) * 0.1 + ("norm" in name or "ln_" in name)).to(dtype)
+        name: (torch.randn(shape, generator=generator) * 0.1 + ("norm" in name.lower() or "ln_" in name)).to(
+            dtype
+        )
         for name, shape in Names(spec, model_type).shapes.items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -105,7 +114,7 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     values = FromTensors(folder.names, counted, InitialValues.of(plan, engine.options))
     engine.fill_frozen(values)
     engine.fill(values)
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
     curve = []
     for step in range(steps):
         inputs, targets = batches.between(step, engine.share.first, engine.share.last)

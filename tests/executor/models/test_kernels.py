@@ -25,6 +25,7 @@ SIGHTS = [
     Visibility(window=3, slopes=4),
     Visibility(window=5, chunked=True),
     Visibility(window=3, chunked=True, slopes=4),
+    Visibility(both_ways=True),
 ]
 DEVICES = [
     "cpu",
@@ -33,6 +34,8 @@ DEVICES = [
 
 
 def seen(query: int, key: int, visibility: Visibility) -> bool:
+    if visibility.both_ways:
+        return True
     if visibility.window is None or key > query:
         return key <= query
     if visibility.chunked:
@@ -116,7 +119,7 @@ def as_defined(
 def test_flex_attention_gets_the_window_and_the_slopes() -> None:
     """What a GPU's kernels are told, one after the other: output and gradients are those of the dense mask."""
     flexible = FlexAttention(as_defined)
-    for visibility, length in product(SIGHTS[1:], (12, 150)):
+    for visibility, length in product(SIGHTS[1:-1], (12, 150)):
         query, key, value, gradient = tensors(length)
         out = flexible.attend(query, key, value, visibility)
         expected = written_out(query, key, value, visibility)
@@ -210,9 +213,9 @@ def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(
         ring, gathered = Merged(own, value), Merged(own, value)
         for source in range(ranks):
             theirs = positions(zigzag_places(source, ranks, 4), query.device)
-            tile = tile_of_ring(rank, source, ranks, 4)
+            tile = tile_of_ring(rank, source, ranks, 4, visibility.both_ways)
             ring.add(tile, tile.attend(visibility, own, (key[:, :, theirs], value[:, :, theirs])))
-        for tile in tiles_of_whole(zigzag_places(rank, ranks, 4), visibility):
+        for tile in tiles_of_whole(zigzag_places(rank, ranks, 4), visibility, 4 * ranks):
             gathered.add(tile, tile.attend(visibility, own, (key, value)))
         assert torch.allclose(ring.out, expected[:, :, mine], atol=1e-5)
         assert torch.allclose(gathered.out, expected[:, :, mine], atol=1e-5)

@@ -53,6 +53,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "norms over all heads": _GATED | {"qk_norm": True, "qk_norm_over": "all"},
     "norms around": _GATED | {"norm_placement": "around"},
     "norms after": _GATED | {"norm_placement": "after"},
+    "norms over sums": GPT | _SIZE | {"norm_placement": "after-sum", "encoder": {}},
     "window": _GATED | {"attention_window": 32},
     "latents": LATENT | _GATED | {"head_dim": 24, "latent_attention": _LATENTS},
     "no latent of queries": LATENT

@@ -36,6 +36,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "moe_layers": (4,),
     },
     "side by side": {"recurrence": STATES, "mixers": ("both",), "num_layers": 3},
+    "encoder": {"encoder": {"token_types": 2}, "norm_placement": "after-sum", "embedding_norm": True},
     "states alone": {"recurrence": STATES, "separate_halves": True},
 }
 

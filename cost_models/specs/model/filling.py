@@ -1,0 +1,32 @@
+"""Fields of a transformer that a file may leave out, because they follow from others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
+"""Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
+
+
+def filled_in(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those that follow; wrong types are left to the checks of fields."""
+    heads, hidden = data.get("num_heads"), data.get("hidden_size")
+    filled = dict(data)
+    if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        filled.setdefault("num_kv_heads", heads)
+        # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
+        filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
+        filled.setdefault("ffn_hidden_size", 4 * hidden)
+        if filled.get("num_experts"):
+            filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
+            named = filled.get("moe_layers")
+            count = len(named) if isinstance(named, list | tuple) else 0
+            filled.setdefault("num_moe_layers", count or data.get("num_layers"))
+    else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
+        for name in DERIVED_FIELDS:
+            filled.setdefault(name, 1)
+    if filled.get("recurrence") is not None:
+        filled["mixers"] = filled.get("mixers") or ("recurrence",)
+    if "attention_bias" in filled:
+        filled.setdefault("attention_output_bias", filled["attention_bias"])
+    return filled
