@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
-from executor.axes.replicas import Share
 from executor.data.batches import Batches
-from executor.mesh import Place
 from executor.pinned import carried_to
+
+if TYPE_CHECKING:
+    from executor.axes.axis import Rank
 
 Batch = TypeVar("Batch")
 
@@ -59,21 +59,10 @@ class Ahead(Generic[Batch]):
             return self._draw(number)
 
 
-class Reader(Protocol):
-    """A rank of a transformer's job, as far as its sequences go."""
-
-    device: torch.device
-    share: Share
-    place: Place
-    mesh: DeviceMesh
-    context_group: dist.ProcessGroup | None
-    stages: list[int]
-
-
 class SharedBatches:
     """The sequences of this rank's replica: read once by those ranks that work on the same, one step ahead."""
 
-    def __init__(self, batches: Batches, rank: Reader, num_stages: int, last: int) -> None:
+    def __init__(self, batches: Batches, rank: Rank, num_stages: int, last: int) -> None:
         self._rank = rank
         self._needed = not {0, num_stages - 1}.isdisjoint(rank.stages)
         """Whether this rank has the first stage, which takes tokens, or the last, which takes their targets."""

@@ -1,15 +1,14 @@
 """The weights of a rank: room for what it keeps and no more, and which boxes of the whole model that is.
 
 Slices of the model are made without memory, then changed as the axes say; only what is left of each parameter gets
-memory. A `DTensor` knows which part of the whole it is; for parameters that are parts without being a `DTensor` their
-module answers `parts_of_wholes()`; any other is taken to be whole on every rank that has it.
+memory. A `DTensor` knows which part of the whole it is; parameters of routed experts are parts without being one; any
+other is taken to be whole on every rank that has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from executor.boxes import Box, boxes_of_range
 from executor.engine.optimizer import Optimizer
 from executor.mesh import as_part, held, local
+from executor.models.experts import RoutedExperts
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 
@@ -70,14 +70,6 @@ class Named:
     name: str
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
-
-
-@runtime_checkable
-class Parted(Protocol):
-    """A module some of whose own parameters are parts of larger ones, as those of the experts on one rank are."""
-
-    def parts_of_wholes(self) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Name of the parameter in this module → (shape of the whole, where the part begins)."""
 
 
 def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
@@ -165,7 +157,7 @@ def box_here(tensor: DTensor) -> Box:
 
 def _named(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> Named:
     shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
-    parts = module.parts_of_wholes() if isinstance(module, Parted) else {}
+    parts = module.parts_of_wholes() if isinstance(module, RoutedExperts) else {}
     whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
     return Named(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
 

@@ -17,7 +17,7 @@ import resource
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -35,42 +35,18 @@ from executor.measure.report import NAMED_PARTS, AllocatorPeak
 from executor.measure.storages import DRIVE, HOST, REST, StorageTracker
 from executor.mesh import local
 
+if TYPE_CHECKING:
+    from executor.engine.engine import Engine
+
 MEASURED_PARTS = (*NAMED_PARTS, REST)
 
 
-class Trains(Protocol):
-    """An engine whose memory is measured: its slices of the model, its optimizers, and a step."""
-
-    @property
-    def parts(self) -> Iterable[nn.Module]:
-        """Slices of the model."""
-
-    @property
-    def optimizers(self) -> Iterable[Optimizer]:
-        """Every torch optimizer that updates them."""
-
-    def host_tensors(self) -> Iterable[Tensor]:
-        """Tensors that the layout keeps in host memory."""
-
-    def drive_tensors(self) -> Iterable[Tensor]:
-        """Tensors that the layout keeps on the host's drive."""
-
-    def gradient_buffers(self) -> Iterable[Tensor]:
-        """Flat buffers on the device in which gradients accumulate."""
-
-    def host_parameters(self) -> Collection[int]:
-        """ids of parameters whose gradients are in host memory, too."""
-
-    def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> object:
-        """One optimizer step."""
-
-
-def measure_memory(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> dict[str, int]:
+def measure_memory(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> dict[str, int]:
     """Part → bytes at this rank's peak within one step, which it trains; without those in host memory."""
     return measure_tiers(engine, inputs_BS, targets_BS)[0]
 
 
-def measure_tiers(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[dict[str, int], int]:
+def measure_tiers(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[dict[str, int], int]:
     """(part → bytes at this rank's peak within one step, which it trains; most bytes of it in host memory).
 
     Run it after a first step, so that optimizer states exist. Works on any device, because it follows tensors; what
@@ -84,21 +60,21 @@ def measure_tiers(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> tupl
     return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}, tracker.host_peak
 
 
-def held_parts(engine: Trains) -> dict[str, int]:
+def held_parts(engine: Engine) -> dict[str, int]:
     """Part → bytes of the weights, gradients and optimizer states that exist now, without running anything."""
     tracker = StorageTracker()
     _name_what_lasts(tracker, engine)
     return {part: tracker.now[part] for part in NAMED_PARTS}
 
 
-def held_on_host(engine: Trains) -> int:
+def held_on_host(engine: Engine) -> int:
     """Bytes that the layout keeps in host memory now."""
     tracker = StorageTracker()
     tracker.name(HOST, engine.host_tensors())
     return tracker.now[HOST]
 
 
-def held_on_drive(engine: Trains) -> int:
+def held_on_drive(engine: Engine) -> int:
     """Bytes that the layout keeps on the host's drive."""
     return sum(one.nbytes for one in engine.drive_tensors())
 
@@ -152,7 +128,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
             handle.remove()
 
 
-def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
+def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
     """Name the tensors that live from step to step."""
     for part in (*NAMED_PARTS, HOST, DRIVE):
         tracker.name(part, ())
@@ -204,12 +180,12 @@ class OutOfMemoryError(RuntimeError):
 
 
 @contextmanager
-def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
+def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
     """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets.
 
     RunError where it was host memory, and the engine keeps blocks there; HostError where the drive failed.
     """
-    engines: list[Trains] = []
+    engines: list[Engine] = []
     before = _allocated_peak(device)
     try:
         yield engines
@@ -227,7 +203,7 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
         raise OutOfMemoryError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
 
 
-def _host_ran_out(held: int, engine: Trains) -> RunError:
+def _host_ran_out(held: int, engine: Engine) -> RunError:
     """The error of a rank that keeps blocks in host memory and ran out of it."""
     device = sum(held_parts(engine).values())
     return RunError(
@@ -237,7 +213,7 @@ def _host_ran_out(held: int, engine: Trains) -> RunError:
     )
 
 
-def _drive_failed(error: DriveError, engine: Trains) -> HostError:
+def _drive_failed(error: DriveError, engine: Engine) -> HostError:
     """The error of a rank whose drive could not be read or written."""
     device = sum(held_parts(engine).values())
     return HostError(

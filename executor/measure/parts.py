@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import Tensor
@@ -29,8 +30,11 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from cost_models.schedules.actions import KINDS
-from executor.measure.step_spans import Recordable, StepSpans, WaitSpan, WorkSpan, record_steps
+from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan, record_steps
 from executor.timing import AXES, OFFLOAD, Waits, finish, lap_between, mark_on
+
+if TYPE_CHECKING:
+    from executor.engine.engine import Engine
 
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "bubble", "optimizer", "other")
 
@@ -118,7 +122,7 @@ _MICROSECOND = 1e-6
 _OPERATOR = "aten::"
 
 
-def operator_share(engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+def operator_share(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> float:
     """Train one step, its forward and backward pass profiled; at most 1."""
     on_gpu = engine.device.type == "cuda"
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
@@ -138,7 +142,7 @@ def operator_share(engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor) ->
 
 
 def profile_step(
-    engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor, path: Path
+    engine: Engine, inputs_BS: Tensor, targets_BS: Tensor, path: Path
 ) -> tuple[StepSpans, float]:
     """Train one step and write what torch's profiler saw of it as a Chrome trace: operators with their shapes, kernels,
     and by name passes, waits and the update. Returns the same step as recorded, and the seconds inside its operators.

@@ -9,19 +9,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._profiler import _RecordFunctionFast
-from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import record_function
 
 from cost_models.axes.offload.moves import Lane
 from executor.mesh import Place
 from executor.messages import gather_json
-from executor.timing import WAITS, Carried, Mark, Pass, Passes, Wait, Waits, finish, lap_between, mark_on
+from executor.timing import WAITS, Carried, Mark, Pass, Wait, Waits, finish, lap_between, mark_on
+
+if TYPE_CHECKING:
+    from executor.engine.engine import Engine
 
 
 class WorkSpan(NamedTuple):
@@ -79,27 +80,7 @@ class StepSpans:
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
 
-class Recordable(Protocol):
-    """An engine whose steps are recorded: its meshes, its device, the two phases of a step, its passes."""
-
-    mesh: DeviceMesh
-    device: torch.device
-    context_group: dist.ProcessGroup | None
-    experts: DeviceMesh | None
-    place: Place
-    passes: Passes
-
-    def record(self, into: list[Carried] | None) -> None:
-        """Start recording copies to and from host memory and updates there; None: stop."""
-
-    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
-        """The first phase."""
-
-    def update(self) -> float:
-        """The second."""
-
-
-def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
+def record_steps(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
     """Train a step on each batch and return the recording of each; a profiler sees steps, passes and waits by name."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []

@@ -29,15 +29,12 @@ class SavedAnswer(Answer, Protocol):
         """Write it."""
 
 
-class PlanAnswer(Answer, Protocol):
-    """The best plans, of which one can be saved."""
+class PlanAnswer(SavedAnswer, Protocol):
+    """The best plans, of which one can be saved, to be run."""
 
     @property
     def plan(self) -> AnyPlan:
         """The answer as a plan."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to run."""
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """What is said below the answer."""
@@ -57,7 +54,7 @@ class AdviceAnswer(SavedAnswer, Protocol):
         """What is said below the answer."""
 
 
-class EstimateAnswer(Answer, Protocol):
+class EstimateAnswer(SavedAnswer, Protocol):
     """The price of one layout, which can be saved as a plan."""
 
     @property
@@ -67,9 +64,6 @@ class EstimateAnswer(Answer, Protocol):
     @property
     def fits(self) -> bool:
         """Whether it fits in memory."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it as a plan."""
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
 from cost_models.specs.operations import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
-from executor.measure.any_report import save_report
+from executor.measure.any_report import AnyReport, save_report
 from executor.measure.operations import PARTS, OperationsReport
 from executor.starting import StartReport
 from meshwright.render.tables import Table, table
@@ -24,26 +24,7 @@ if TYPE_CHECKING:
     from executor.emulate.alone import AnyEmulation
 
 
-class Measured(Protocol):
-    """A report of a run."""
-
-    @property
-    def operations(self) -> OperationsReport | None:
-        """What saves and failures took; None where nothing was saved."""
-
-    @property
-    def start(self) -> StartReport | None:
-        """What the last start took."""
-
-    @property
-    def losses(self) -> tuple[float, ...]:
-        """Mean loss of every step, warm-up included."""
-
-    def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """As plain values."""
-
-
-R = TypeVar("R", bound=Measured)
+R = TypeVar("R", bound=AnyReport)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
