@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -46,18 +46,6 @@ _MEANT_FOR = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlotRequest:
-    """Files to draw, options, and the notes met on the way."""
-
-    files: Sequence[Path]
-    options: PlotOptions
-    budget: Budget
-    """For the searches of a curve."""
-    notes: list[str] = field(default_factory=list)
-    """What the pictures leave out."""
-
-
 def require_kind(kind: str) -> None:
     """Raise UnknownNameError where there is no such kind of plot."""
     if kind not in _KINDS:
@@ -70,7 +58,7 @@ def draw_kind(kind: str, files: Sequence[str | Path], options: PlotOptions, budg
     check_options(kind, options)
     spending = budget or Budget(time_limit=options.time_limit or CURVE_SECONDS, keep_on_interrupt=True)
     spending.proof = "bounds"
-    request = PlotRequest(files=tuple(map(Path, files)), options=options, budget=spending)
+    request = PictureRequest(files=tuple(map(Path, files)), options=options, budget=spending)
     return Plotted(kind=kind, drawing=_KINDS[kind](request), notes=tuple(request.notes))
 
 
@@ -88,42 +76,38 @@ def check_options(kind: str, options: PlotOptions) -> None:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
-def _of_plans(kind: str, request: PlotRequest) -> Drawing:
+def _of_plans(kind: str, request: PictureRequest) -> Drawing:
     """A kind that families draw of their plans; each file is read once, as it may be a pipe."""
     plans = [load_any_plan(path) for path in request.files]
     for plan in plans:
-        notes = verbs_of_plan(plan).notes(plan)
-        request.notes.extend(note for note in notes if note not in request.notes)
+        request.note(verbs_of_plan(plan).notes(plan))
     verbs = verbs_of_plan(plans[0])
     if kind not in verbs.pictures:
         raise InputError(
             f"`{kind}` is not drawn of {verbs.noun}", hint=f"{sentence_list(sorted(verbs.pictures))} are"
         )
-    asked = PictureRequest(plans=plans, options=request.options, budget=request.budget, notes=request.notes)
-    return verbs.pictures[kind](asked)
+    return verbs.pictures[kind](replace(request, plans=plans))
 
 
-def _plan(request: PlotRequest, path: Path) -> Plan:
+def _plan(request: PictureRequest, path: Path) -> Plan:
     """Read a transformer's plan, and note what its question says."""
     plan = load_plan(path)
-    request.notes.extend(
-        note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
-    )
+    request.note(notes_of(plan.question, plan.restrictions.read))
     return plan
 
 
-def _forecast(request: PlotRequest) -> Drawing:
+def _forecast(request: PictureRequest) -> Drawing:
     if len(request.files) != 1:
         raise InputError(f"`forecast` draws one plan, not {len(request.files)}")
     plan, options = _plan(request, request.files[0]), request.options
     return forecast(plan, options.tokens, operations=options.operations).plot()
 
 
-def _cache(request: PlotRequest) -> Drawing:
+def _cache(request: PictureRequest) -> Drawing:
     return import_module("meshwright.plots.cache").draw_cache_of(request.files)  # type: ignore[no-any-return]
 
 
-def _topology(request: PlotRequest) -> Drawing:
+def _topology(request: PictureRequest) -> Drawing:
     """A cluster, alone or with a plan for it."""
     name, *plans = map(str, request.files)
     gpus = request.options.gpus
@@ -147,7 +131,7 @@ def _topology(request: PlotRequest) -> Drawing:
     return draw_topology(planned, plan.question, priced_again(plan))
 
 
-def _accuracy(request: PlotRequest) -> Drawing:
+def _accuracy(request: PictureRequest) -> Drawing:
     from meshwright.plots.measured.accuracy import accuracy
 
     frame = frames.accuracy_frame(request.files)
@@ -155,7 +139,7 @@ def _accuracy(request: PlotRequest) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-def _timeline(request: PlotRequest) -> Drawing:
+def _timeline(request: PictureRequest) -> Drawing:
     """A plan alone, or with the report of a run above it."""
     if len(request.files) != 2:
         return _of_plans("timeline", request)
@@ -180,7 +164,7 @@ def _timeline(request: PlotRequest) -> Drawing:
     return Drawing(frame=measured, figure=figure)
 
 
-def _ranks(request: PlotRequest) -> Drawing:
+def _ranks(request: PictureRequest) -> Drawing:
     from meshwright.plots.measured.ranks import ranks
 
     if len(request.files) != 1:
@@ -200,7 +184,7 @@ def _ranks(request: PlotRequest) -> Drawing:
     return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
 
 
-_KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
+_KINDS: dict[str, Callable[[PictureRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
     "timeline": _timeline,
     **{kind: partial(_of_plans, kind) for kind in ("window", "far-links", "ladder")},

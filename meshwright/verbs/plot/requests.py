@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from cost_models.errors import InputError
@@ -34,9 +35,10 @@ def scaling_kinds(options: PlotOptions, *more: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureRequest:
-    """Plans to draw, options, and the notes met on the way."""
+    """Files to draw, or the plans in them, options, and the notes met on the way."""
 
-    plans: Sequence[AnyPlan]
+    files: Sequence[Path] = ()
+    plans: Sequence[AnyPlan] = ()
     options: PlotOptions
     budget: Budget
     """For the searches of a curve."""
@@ -44,6 +46,10 @@ class PictureRequest:
     """What the pictures pass over."""
     named: bool = True
     """Whether their data are read besides, so that every layout in them needs its name."""
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Add those that are new."""
+        self.notes.extend(note for note in notes if note not in self.notes)
 
     def only(self, kind: str, plan_type: type[P]) -> P:
         """The one plan. Raises InputError where there are several."""
