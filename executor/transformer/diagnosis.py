@@ -69,34 +69,24 @@ def run_diagnostic_steps(
     Raises:
         RunError: one of them failed on this rank, which is not the only one.
     """
-    with torch.compiler.set_stance("force_eager"):
-        return _run_diagnostic_steps(engine, batches, config, keep, stop)
-
-
-def _run_diagnostic_steps(
-    engine: Engine,
-    batches: Batches,
-    config: RunConfig,
-    keep: Callable[[Diagnosis], None],
-    stop: Callable[[], bool],
-) -> Diagnosis:
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
     passes: Sequence[WorkSpan] = ()
     memory: tuple[dict[str, int], int] = ({}, 0)
-    if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
-        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
-        steps, parts, passes = told or (steps, parts, passes)
-    if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
-        if config.waiting_steps:
-            keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
-        kernels = AttentionKernels()
-        with kernels:
-            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
-        memory = found or memory
-        if found and engine.device.type == "cuda":
-            notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
+    with torch.compiler.set_stance("force_eager"):
+        if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
+            told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
+            steps, parts, passes = told or (steps, parts, passes)
+        if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
+            if config.waiting_steps:
+                keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
+            kernels = AttentionKernels()
+            with kernels:
+                found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
+            memory = found or memory
+            if found and engine.device.type == "cuda":
+                notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Diagnosis(
         steps=steps,
         parts=parts,

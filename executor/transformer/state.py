@@ -43,8 +43,18 @@ class TransformerState:
         return self.engine.device
 
     def contents(self) -> Contents:
-        """Views of what this rank holds."""
-        return training_state(self.engine)
+        """Views of what this rank holds; states that no step has made yet are made here."""
+        contents: Contents = {}
+        for one in owned(self.engine.optimizer, self.engine.names):
+            states = {"weights": local(one.tensor.detach())} | _states(one.optimizer, one.tensor)
+            for kind, tensor in states.items():
+                key = f"{kind}.{one.named.name}"
+                if tensor.dim() == 0:
+                    contents[key] = whole(tensor, one.same)
+                    continue
+                contents.setdefault(key, Held(one.named.shape, tensor.dtype, same=one.same))
+                contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
+        return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
         """A tied head that was not saved is loaded from the embedding."""
@@ -83,21 +93,6 @@ class TransformerState:
             model=plan.model,
             training=plan.training,
         )
-
-
-def training_state(engine: Engine) -> Contents:
-    """Views of this rank's weights and optimizer states; states that no step has made yet are made here."""
-    contents: Contents = {}
-    for one in owned(engine.optimizer, engine.names):
-        states = {"weights": local(one.tensor.detach())} | _states(one.optimizer, one.tensor)
-        for kind, tensor in states.items():
-            key = f"{kind}.{one.named.name}"
-            if tensor.dim() == 0:
-                contents[key] = whole(tensor, one.same)
-                continue
-            contents.setdefault(key, Held(one.named.shape, tensor.dtype, same=one.same))
-            contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
-    return contents
 
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:

@@ -38,11 +38,34 @@ class Calibrated(AnswerBase):
 
     def runs(self) -> list[dict[str, Any]]:
         """A record for each run and quantity: measured, the errors of its plan and of the new profile, the noise."""
-        return run_records(self.refinement, self.reports)
+        records = []
+        told = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
+        for run, report, estimate in told:
+            before = {line.quantity: line for line in comparison(report)}
+            after = quantities(estimate)
+            for quantity, name in _COMPARED.items():
+                if quantity not in run.seen:
+                    continue
+                measured = run.seen[quantity].seconds
+                records.append(
+                    {
+                        "run": run.name,
+                        "layout": report.layout.brief,
+                        "quantity": name,
+                        "measured": measured,
+                        "before": before[name].predicted / measured - 1,
+                        "after": after[quantity] / measured - 1,
+                        "noise": run.seen[quantity].noise,
+                    }
+                )
+        return records
 
     def factors(self) -> list[dict[str, Any]]:
         """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
-        return factor_records(self.refinement)
+        return [
+            {"kind": kind, "factor": one.factor, "low": one.low, "high": one.high, "told": one.determined}
+            for kind, one in self.refinement.factors.items()
+        ]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -84,41 +107,6 @@ class Calibrated(AnswerBase):
 
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}
 """Quantities that a person is told of → their names beside a run."""
-
-
-def run_records(refinement: Refinement, reports: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """A record for each run and quantity: measured, the errors of its plan and of the new profile, the noise."""
-    records = []
-    told = zip(refinement.runs, reports, refinement.estimates, strict=True)
-    for run, report, estimate in told:
-        before = {line.quantity: line for line in comparison(report)}
-        after = quantities(estimate)
-        for quantity, name in _COMPARED.items():
-            if quantity not in run.seen:
-                continue
-            measured = run.seen[quantity].seconds
-            records.append(
-                {
-                    "run": run.name,
-                    "layout": report.layout.brief,
-                    "quantity": name,
-                    "measured": measured,
-                    "before": before[name].predicted / measured - 1,
-                    "after": after[quantity] / measured - 1,
-                    "noise": run.seen[quantity].noise,
-                }
-            )
-    return records
-
-
-def factor_records(refinement: Refinement) -> list[dict[str, Any]]:
-    """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
-    return [
-        {"kind": kind, "factor": one.factor, "low": one.low, "high": one.high, "told": one.determined}
-        for kind, one in refinement.factors.items()
-    ]
-
-
 _QUANTITIES = {"step_seconds": "step", "thread_cpu_seconds": "thread cpu"}
 RUN_HEADERS = ("run", "quantity", "measured", "before", "after", "noise")
 _SILENT = 0.05

@@ -13,7 +13,6 @@ from cost_models.files.parsing import save_spec
 from cost_models.measured.calibration.families import UnseenSource
 from cost_models.measured.calibration.refitting import Refit, Selection, named_sources
 from cost_models.measured.calibration.step_time_fit import Interval
-from cost_models.measured.runs.rows import Row
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
@@ -56,7 +55,10 @@ class Fitted(AnswerBase):
     def document(self) -> dict[str, Any]:
         return {
             "profiles": [refit_record(one, file) for one, file in self._filed],
-            "left_out": [left_out_record(row, reason) for row, reason in self.selection.left_out],
+            "left_out": [
+                {"row_id": row.row_id, "source_id": row.source, "reason": reason}
+                for row, reason in self.selection.left_out
+            ],
             "read_as_stack": self.stack if self.selection.forced else None,
             "cross_validation": None if self.unseen is None else [unseen_record(one) for one in self.unseen],
         }
@@ -113,11 +115,6 @@ def constant_rows(refit: Refit, file: Path | None) -> list[dict[str, Any]]:
         {"file": None if file is None else str(file)} | record | {"moved_by": "; ".join(record["moved_by"])}
         for record in constant_records(refit)
     ]
-
-
-def left_out_record(row: Row, reason: str) -> dict[str, str]:
-    """A row that takes no part, and why."""
-    return {"row_id": row.row_id, "source_id": row.source, "reason": reason}
 
 
 def unseen_record(source: UnseenSource) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class FitQuestion:
         Raises:
             InputError: no row was timed, or rows of several GPUs or stacks for one file.
         """
-        say = on_status or _silent
+        say = on_status or (lambda _: None)
         selection = select_runs(
             self.rows,
             stack=self.stack,
@@ -208,7 +208,3 @@ def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
         assert len(refits) == 1, "a file holds one profile"
         return (path,)
     return tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
-
-
-def _silent(_: str) -> None:
-    """Tell nobody."""

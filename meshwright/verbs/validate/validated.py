@@ -49,7 +49,7 @@ class ValidateQuestion:
         self, *, on_status: Callable[[str], None] | None = None, keep_on_interrupt: bool = False
     ) -> Validated:
         """Predict every row; with `keep_on_interrupt`, Ctrl-C leaves the rows predicted so far."""
-        say = on_status or _silent
+        say = on_status or (lambda _: None)
         found: list[Prediction] = []
         try:
             for prediction in predict(self.rows, stack=self.stack, profile=self.profile):
@@ -82,10 +82,6 @@ def ask(runs: Sequence[str | Path], options: ValidateOptions) -> ValidateQuestio
     return ValidateQuestion(
         rows=rows, stack=stack, profile=constants, anchors=options.anchors, shipped=not runs
     )
-
-
-def _silent(_: str) -> None:
-    """Tell nobody."""
 
 
 PAGE = "accuracy.md"
