@@ -84,8 +84,7 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
         subject: what was priced.
     """
     unit = size_unit(float(frame["cache_bytes"].max()))
-    with style.drawing():
-        figure = style.new_figure(10.8, 4.4)
+    with style.sheet(10.8, 4.4) as figure:
         hits, latency = figure.subplots(1, 2)
         _draw_hits(hits, frame, plan, unit[1])
         _draw_latency(latency, frame, unit[1])

@@ -25,8 +25,7 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         frame: a row per answer with `cluster`, `gpus`, `days`, `cost` and whether it is of the `frontier`.
         subject: what is trained.
     """
-    with style.drawing():
-        figure = style.new_figure(9.0, 5.6)
+    with style.sheet(9.0, 5.6) as figure:
         axes = figure.add_subplot()
         lines, names, numbers = [], [], []
         for place, cluster in enumerate(sorted(set(frame["cluster"]))):

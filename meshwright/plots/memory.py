@@ -46,8 +46,7 @@ def memory_by_rank(
     near = max(limits) <= _FAR * totals.max()
     highest = max(totals.max(), *limits) if near else totals.max()
     unit, scale = size_unit(highest)
-    with style.drawing():
-        figure = style.new_figure(9.0 if ranks > 1 else 6.4, 5.0)
+    with style.sheet(9.0 if ranks > 1 else 6.4, 5.0) as figure:
         axes = figure.add_subplot()
         numbers = ranks <= _MAX_TICKS // 2
         stack(axes, frame[parts] / scale, style.MEMORY_COLOURS, horizontal=False, width=_BAR, numbers=numbers)
@@ -61,9 +60,7 @@ def memory_by_rank(
             _total(axes, rank, totals.iloc[rank] / scale, limits[rank] / scale if near else None)
         mark_along_x(axes, pools)
         axes.set_xlabel("pipeline rank")
-        axes.set_ylabel(f"peak memory of one device ({unit})")
-        ticks.linear(axes.yaxis)
-        style.quiet_axis(axes, grid="y")
+        ticks.measure(axes, "y", f"peak memory of one device ({unit})")
         shown = visible(frame, style.MEMORY_COLOURS)
         named = name_pieces(axes, frame[parts] / scale, 0.42) if ranks == 1 else []
         if len(named) < len(shown):

@@ -34,8 +34,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
     parts = [part for part in style.TIME_COLOURS if part in frame and frame[part].max() > 0]
     totals = frame[parts].sum(axis=1)
     unit, scale = time_unit(totals.max())
-    with style.drawing():
-        figure = style.new_figure(9.4, 1.9 + 0.68 * len(frame))
+    with style.sheet(9.4, 1.9 + 0.68 * len(frame)) as figure:
         axes = figure.add_subplot()
         stack(axes, frame[parts] / scale, style.TIME_COLOURS, horizontal=True, width=_BAR)
         reach = totals.max() / scale
@@ -56,9 +55,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
             )
         axes.set_yticks(range(len(frame)), _names(frame))
         axes.set_ylim(len(frame) - 0.4, -0.5)
-        axes.set_xlabel(f"time of one step ({unit})")
-        ticks.linear(axes.xaxis)
-        style.quiet_axis(axes, grid="x")
+        ticks.measure(axes, "x", f"time of one step ({unit})")
         more = [Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")]
         legend(figure, visible(frame, style.TIME_COLOURS), style.TIME_COLOURS, *more[: len(hidden)])
         style.put_title(figure, _finding(frame, parts, totals), subject)

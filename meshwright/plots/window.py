@@ -30,8 +30,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         (str(name), points.sort_values("blocks")) for name, points in frame.groupby("residency", sort=True)
     ]
     unit = time_unit(float(frame["step_seconds"].max()))
-    with style.drawing():
-        figure = style.new_figure(10.8, 4.6)
+    with style.sheet(10.8, 4.6) as figure:
         time, device, host = figure.subplots(1, 3)
         device_unit = size_unit(float(frame["peak_bytes"].max()))
         host_unit = size_unit(max(float(frame["host_bytes"].max()), 1.0))

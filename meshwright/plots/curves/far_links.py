@@ -25,8 +25,7 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         subject: what was priced.
     """
     alone, lines = frame[frame["domains"] == 1], _lines(frame)
-    with style.drawing():
-        figure = style.new_figure(9.6, 4.8)
+    with style.sheet(9.6, 4.8) as figure:
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
         for at, (_, line) in enumerate(lines):
@@ -44,9 +43,7 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         axes.set_xticks(rates, [ticks.written(round(rate, 3)) for rate in rates], size=8)
         axes.minorticks_off()
         axes.set_xlabel(f"bandwidth from {inside} to {inside} (Gb/s a GPU); grey: the cluster's own")
-        axes.set_ylabel("MFU of the best layout (%)")
-        ticks.linear(axes.yaxis)
-        style.quiet_axis(axes, grid="y")
+        ticks.measure(axes, "y", "MFU of the best layout (%)")
         below = f"{subject}; beside points: axes that cross{unproven(frame)}"
         style.put_title(figure, finding(frame, bandwidth, inside), below)
     return figure

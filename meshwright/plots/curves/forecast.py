@@ -33,8 +33,7 @@ def forecast(frame: Frame, found: Forecast, subject: str) -> Figure:
         found: the forecast itself.
         subject: what was forecast.
     """
-    with style.drawing():
-        figure = style.new_figure(10.0, 4.6)
+    with style.sheet(10.0, 4.6) as figure:
         end, sizes = figure.subplots(1, 2)
         _ends(end, frame[frame["what"] == "interval"])
         _goodputs(sizes, frame[frame["what"] == "gpus"])

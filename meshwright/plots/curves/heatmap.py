@@ -41,8 +41,7 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     rules = _rules(frame)
     wide = max(6.4, 1.6 + _COLUMN_INCHES * len(pps))
     told = [line for words in _legend(frame, rules) for line in fitted(words, 72 * (wide - 0.4), size=8)]
-    with style.drawing():
-        figure = style.new_figure(wide, 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(told))
+    with style.sheet(wide, 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(told)) as figure:
         axes = figure.subplots()
         least, most = float(frame["mfu"].min()), float(frame["mfu"].max())
         for row in frame.to_dict(orient="records"):

@@ -21,8 +21,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     count = len(frame)
-    with style.drawing():
-        figure = style.new_figure(9.6, 1.5 + 0.42 * count)
+    with style.sheet(9.6, 1.5 + 0.42 * count) as figure:
         axes = figure.subplots()
         before = 0.0
         for at, row in enumerate(frame.to_dict(orient="records")):
@@ -40,9 +39,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
         axes.set_yticks(range(count), [str(name) for name in frame["name"]])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.3 * 100 * float(frame["mfu"].max()))
-        axes.set_xlabel("MFU (%), and seconds for a batch of the plan's size")
-        ticks.linear(axes.xaxis)
-        style.quiet_axis(axes, grid="x")
+        ticks.measure(axes, "x", "MFU (%), and seconds for a batch of the plan's size")
         kinds = [(_SAID[kind], _COLOURS[kind]) for kind in _SAID if (frame["kind"] == kind).any()]
         style.name_in_corner(axes, kinds, 0.99, 0.97, step=0.07, side="right")
         pale = "; pale: what the plan lacks" if not frame["has"].all() else ""

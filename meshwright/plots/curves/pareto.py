@@ -49,8 +49,7 @@ def pareto(
     """
     (up, across), (up_measure, across_measure) = names, measures
     line = frame.sort_values(across)
-    with style.drawing():
-        figure = style.new_figure(9.0, 5.6)
+    with style.sheet(9.0, 5.6) as figure:
         axes = figure.add_subplot()
         x = line[across] / _scale(line[across], across_measure.unit)
         y = line[up] / _scale(line[up], up_measure.unit)

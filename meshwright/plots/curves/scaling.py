@@ -35,8 +35,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
-    with style.drawing():
-        figure = style.new_figure(10.4, 5.6)
+    with style.sheet(10.4, 5.6) as figure:
         speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
         shown = draw_speed(speed, frame, kinds, "tokens")
         for kind, line in kinds:

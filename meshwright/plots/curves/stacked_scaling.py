@@ -34,17 +34,14 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     parts = visible(spent, style.TIME_COLOURS)
     totals = points["step_seconds"] * points["gpus"]
     word, scale = _unit(float(totals.max()))
-    with style.drawing():
-        figure = style.new_figure(max(7.6, 1.6 + _WIDE * len(points)), 5.8)
+    with style.sheet(max(7.6, 1.6 + _WIDE * len(points)), 5.8) as figure:
         axes = figure.subplots()
         stack(axes, spent[parts] / scale, style.TIME_COLOURS, horizontal=False, width=_BAR)
         first = float(totals.iloc[0]) / scale
         axes.axhline(first, color=style.SOFT, linewidth=1.2, linestyle=(0, (2, 2)))
         _names(axes, points, totals / scale)
         axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
-        axes.set_ylabel(f"{word} of one step, all GPUs")
-        ticks.linear(axes.yaxis)
-        style.quiet_axis(axes, grid="y")
+        ticks.measure(axes, "y", f"{word} of one step, all GPUs")
         legend(figure, parts, style.TIME_COLOURS)
         line = f"line: what {grouped(int(points['gpus'].iloc[0]))} GPUs spend"
         open_ones = "; *: not proven the best in time" if (points["gap"] > 0).any() else ""

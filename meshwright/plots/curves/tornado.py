@@ -29,8 +29,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     names = list(dict.fromkeys(str(one) for one in frame["quantity"]))
     own = float(frame["plan_seconds"].iloc[0])
     unit, scale = time_unit(own)
-    with style.drawing():
-        figure = style.new_figure(9.6, 2.1 + 0.72 * len(names))
+    with style.sheet(9.6, 2.1 + 0.72 * len(names)) as figure:
         axes = figure.subplots()
         for row in frame.to_dict(orient="records"):
             more = float(row["factor"]) > 1
@@ -47,9 +46,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.margins(x=0.3)
-        axes.set_xlabel(f"step ({unit})")
-        ticks.linear(axes.xaxis)
-        style.quiet_axis(axes, grid="x")
+        ticks.measure(axes, "x", f"step ({unit})")
         low, high = sorted(float(one) for one in frame["factor"].unique())
         diamond = Line2D([], [], marker="D", color="none", markeredgecolor=style.INK, markerfacecolor="white")
         axes.legend(

@@ -40,8 +40,7 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     unit, scale = size_unit(right)
     word, per_tick = ticks.unit_of(float(shown["tokens_per_second"].max()) if len(shown) else 1.0)
     x, y = shown["peak_bytes"] / scale, shown["tokens_per_second"] / per_tick
-    with style.drawing():
-        figure = style.new_figure(9.0, 5.8)
+    with style.sheet(9.0, 5.8) as figure:
         axes = figure.add_subplot()
         for fits, colour in ((False, style.FAINT), (True, style.PALE)):
             some = shown["fits"] == fits

@@ -36,8 +36,7 @@ def accuracy(frame: Frame, subject: str) -> Figure:
     compared = frame[frame["measured"] > 0]
     rows = list(dict.fromkeys(sorted(compared["quantity"], key=_order)))[:_MAX_QUANTITIES]
     colours = _colours(frame)
-    with style.drawing():
-        figure = style.new_figure(10.0 if len(rows) > 1 else 6.6, max(5.4, 1.6 + 0.34 * len(rows)))
+    with style.sheet(10.0 if len(rows) > 1 else 6.6, max(5.4, 1.6 + 0.34 * len(rows))) as figure:
         charts = list(figure.subplots(1, 2 if len(rows) > 1 else 1, squeeze=False)[0])
         draw_diagonal(charts[0], steps["measured"], steps["predicted"])
         charts[0].set_anchor("N")

@@ -54,8 +54,7 @@ def one_run(frame: Frame, subject: str) -> Figure:
     }
     drawn = {name: some for name, some in charts.items() if some}
     rows = max(len(some) for some in drawn.values())
-    with style.drawing():
-        figure = style.new_figure(5.2 * len(drawn) if len(drawn) > 1 else 6.6, 1.9 + 0.42 * rows)
+    with style.sheet(5.2 * len(drawn) if len(drawn) > 1 else 6.6, 1.9 + 0.42 * rows) as figure:
         for axes, (name, some) in zip(
             figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
         ):
@@ -103,9 +102,7 @@ def _pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int) -> N
         tick.set_fontweight("bold" if line.quantity in _TOTALS else "normal")
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_xlim(0, 1.62 * reach)
-    axes.set_xlabel(f"{name} ({unit})")
-    ticks.linear(axes.xaxis)
-    style.quiet_axis(axes, grid="x")
+    ticks.measure(axes, "x", f"{name} ({unit})")
 
 
 def _miss(line: ComparedQuantity) -> float:

@@ -29,8 +29,7 @@ def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figu
     end = max(float(frame["end_seconds"].max()) for frame in (measured, planned))
     unit, rows, whole = time_unit(end), Rows(ranks), Window("", 0.0, end)
     height = max(0.6, min(3.5, 0.42 * ranks))
-    with style.drawing():
-        figure = style.new_figure(12.0, 2.8 + 2 * height)
+    with style.sheet(12.0, 2.8 + 2 * height) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
         both = ((above, measured, "measured, until the last pass"), (below, planned, "planned, the step"))
         for axes, frame, words in both:

@@ -105,8 +105,7 @@ def errors_by_axis(frame: Frame, subject: str) -> Figure:
     """
     error = 100 * (frame["predicted_seconds"] / frame["measured_seconds"] - 1)
     reach = min(max(1.5 * 100 * BAND, 1.15 * float(error.abs().quantile(0.98))), _EDGE)
-    with style.drawing():
-        figure = style.new_figure(11.4, 7.8)
+    with style.sheet(11.4, 7.8) as figure:
         for axes, column in zip(figure.subplots(2, 3).flat, AXES, strict=True):
             _panel(axes, column, frame[column], error, reach)
         style.put_title(figure, _worst_group(frame, error), f"{subject}; band: ±{100 * BAND:.0f} %; {_BOXES}")

@@ -101,6 +101,13 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
+@contextmanager
+def sheet(width_inches: float, height_inches: float) -> Iterator[Figure]:
+    """An empty figure, in the style while it is being made."""
+    with drawing():
+        yield new_figure(width_inches, height_inches)
+
+
 def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
     width_points = figure.get_figwidth() * POINTS_PER_INCH

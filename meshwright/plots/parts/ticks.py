@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from cost_models.units import grouped
+from meshwright.plots.parts.style import quiet_axis
 
 _DENSITIES = (
     (2.5, (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)),
@@ -25,6 +27,14 @@ _APART = 0.055
 def written(value: float, _position: int | None = None) -> str:
     """A tick: 64, 1,024, 0.5."""
     return grouped(round(value)) if abs(value) >= 1 and math.isclose(value, round(value)) else f"{value:g}"
+
+
+def measure(axes: Axes, along: Literal["x", "y"], name: str) -> None:
+    """The axis along which a chart is read: what it measures, plain numbers, and the only grid lines."""
+    axis = axes.xaxis if along == "x" else axes.yaxis
+    axis.set_label_text(name)
+    linear(axis)
+    quiet_axis(axes, grid=along)
 
 
 def linear(axis: Axis) -> None:

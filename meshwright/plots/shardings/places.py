@@ -43,8 +43,7 @@ def places(frame: Frame, subject: str) -> Figure:
     sized = frame.drop_duplicates("table").sort_values(["bytes", "table"], ascending=[False, True])
     shown, gpus = sized.head(MOST_TABLES), int(frame["gpu"].max()) + 1
     row_of = {table: row for row, table in enumerate(shown["table"])}
-    with style.drawing():
-        figure = style.new_figure(9.0, 1.9 + 0.19 * max(len(shown), 6))
+    with style.sheet(9.0, 1.9 + 0.19 * max(len(shown), 6)) as figure:
         axes = figure.add_subplot()
         for _, one in frame[frame["table"].isin(row_of)].iterrows():
             _cell(axes, row_of[one["table"]], one, gpus)

@@ -29,8 +29,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
     """
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
     longest = float(frame["step_seconds"].max())
-    with style.drawing():
-        figure = style.new_figure(11.2, 5.2)
+    with style.sheet(11.2, 5.2) as figure:
         speed, *steps = figure.subplots(1, 1 + len(kinds), width_ratios=(3, *(2 for _ in kinds)))
         draw_speed(speed, frame, kinds, "samples")
         for axes, (kind, line) in zip(steps, kinds, strict=True):
@@ -56,9 +55,7 @@ def _steps(axes: Axes, kind: str, line: Frame, longest: float) -> None:
     axes.set_xticks(places, [grouped(int(gpus)) for gpus in line["gpus"]])
     axes.set_ylim(0, 1.08 * longest / scale)
     axes.set_xlabel("GPUs")
-    axes.set_ylabel(f"step, {_WORDS[kind]} ({unit})")
-    ticks.linear(axes.yaxis)
-    style.quiet_axis(axes, grid="y")
+    ticks.measure(axes, "y", f"step, {_WORDS[kind]} ({unit})")
 
 
 def _finding(kinds: list[tuple[str, Frame]]) -> str:

@@ -39,8 +39,7 @@ def stages(frame: Frame, subject: str) -> Figure:
     step = _step(frame)
     unit = time_unit(step)
     shown = shown_gpus(frame)
-    with style.drawing():
-        figure = style.new_figure(10.0, 2.0 + 0.26 * max(len(shown), 4))
+    with style.sheet(10.0, 2.0 + 0.26 * max(len(shown), 4)) as figure:
         axes = figure.add_subplot()
         for row, gpu in enumerate(shown):
             for _, one in frame[frame["gpu"] == gpu].iterrows():
@@ -48,9 +47,7 @@ def stages(frame: Frame, subject: str) -> Figure:
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, step / unit[1])
         axes.set_yticks(range(len(shown)), [f"GPU {gpu}" for gpu in shown])
-        axes.set_xlabel(f"time of one step ({unit[0]})")
-        ticks.linear(axes.xaxis)
-        style.quiet_axis(axes, grid="x")
+        ticks.measure(axes, "x", f"time of one step ({unit[0]})")
         _edges(axes, frame, unit[1])
         present = [
             name

@@ -41,8 +41,7 @@ def tiers(frame: Frame, subject: str) -> Figure:
         subject: which plan.
     """
     panels = [(tier, own.reset_index(drop=True)) for tier, own in frame.groupby("tier", sort=False)]
-    with style.drawing():
-        figure = style.new_figure(9.6, 4.8)
+    with style.sheet(9.6, 4.8) as figure:
         widths = [max(len(own), 2) ** 0.5 for _, own in panels]
         every = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
         for axes, (tier, own) in zip(every, panels, strict=True):
@@ -80,9 +79,7 @@ def _panel(axes: Axes, tier: str, own: Frame) -> None:
         weight="bold",
     )
     axes.set_xlabel(_WORDS[tier])
-    axes.set_ylabel(f"memory of each {_WORDS[tier]} ({unit})")
-    ticks.linear(axes.yaxis)
-    style.quiet_axis(axes, grid="y")
+    ticks.measure(axes, "y", f"memory of each {_WORDS[tier]} ({unit})")
 
 
 def _finding(panels: list[tuple[object, Frame]]) -> str:
