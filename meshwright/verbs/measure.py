@@ -32,7 +32,7 @@ class MeasureOptions:
     )
     log: Paths = flag("FILE", "The job's log, packed or not; repeatable.", kind=list[Path], default=())
     trace: Paths = flag(
-        "FILE", "Traces of torch.profiler, of one rank each; repeatable.", kind=list[Path], default=()
+        "FILE", "Traces of torch.profiler or Nsight, a rank each; repeatable.", kind=list[Path], default=()
     )
 
 
@@ -76,7 +76,7 @@ class MeasureFlags(MeasureOptions):
 
     more: tuple[Path, ...] = field(
         default=(),
-        metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz).", kind=list[Path]),
+        metadata=argument("[FILE]...", "More logs; more traces (.json, .gz, .sqlite).", kind=list[Path]),
     )
     table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
     out: Path | None = out("Write the report, as `run` does.")
@@ -86,7 +86,7 @@ class MeasureFlags(MeasureOptions):
 def measure_command(options: MeasureFlags, output: Output) -> None:
     """Set what another trainer's job took beside its plan."""
     output.check_places(options.out)
-    traced = [path for path in options.more if path.name.endswith((".json", ".json.gz"))]
+    traced = [path for path in options.more if path.name.endswith((".json", ".json.gz", ".sqlite"))]
     logged = [path for path in options.more if path not in traced]
     answer = measure(options.plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
     shown = answer if options.table is None else answer.table(options.table)

@@ -42,6 +42,12 @@ class Event:
     details: Mapping[str, Any]
 
 
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file is named after, as `trace_rank3.json`."""
+    named = _RANK_IN_NAME.search(path.name)
+    return int(named[1]) if named else None
+
+
 class TraceFile:
     """A file that is read once: whose it is, then its spans."""
 
@@ -61,8 +67,7 @@ class TraceFile:
             )
         head = first.partition(b'"traceEvents"')[0]
         rank, world = _RANK.search(head), _WORLD.search(head)
-        named = _RANK_IN_NAME.search(path.name)
-        self.rank = int(rank[1]) if rank else int(named[1]) if named else None
+        self.rank = int(rank[1]) if rank else rank_in_name(path)
         """None where nothing says it."""
         self.world_size = int(world[1]) if world else None
         self._chunks = chain([first], self._chunks)

@@ -122,9 +122,9 @@ def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
     place = np.searchsorted(late[:, 0], low)
     mine = sends & (late[np.minimum(place, len(late) - 1), 0] == low)
     low[mine] = np.minimum(low[mine] + late[place[mine], 1], step.high[mine])
-    waited = np.full(int(mine.sum()), KINDS.index(JITTER))
     begin, end = np.concatenate([low, step.low[mine]]), np.concatenate([step.high, low[mine]])
-    parts, _ = _parts(begin, end, np.concatenate([kind, waited]), step.seconds, KINDS)
+    kind = np.concatenate([kind, np.full(int(mine.sum()), KINDS.index(JITTER))])
+    parts, _ = _parts(begin, end, kind, step.seconds, KINDS)
     return parts | {"pp_comm": parts["pp_comm"] - step.parts["bubble"], "bubble": step.parts["bubble"]}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from gpu_traces import UNKNOWN, write_trace
+from gpu_traces import ADAM, GEMM, UNKNOWN, write_trace
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
@@ -239,3 +241,49 @@ def test_products_of_a_long_trace_take_few_bytes() -> None:
         "8 x 4 x 3": 6667,
         "8 x 4 x 1": 6666,
     }
+
+
+def _nsight(path: Path, kernels: list[tuple[str, float, float]], extra: str = "") -> Path:
+    """A small export as Nsight Systems writes it: kernels by name, begin and end in milliseconds."""
+    with closing(sqlite3.connect(path)) as export, export:
+        export.executescript(
+            "CREATE TABLE StringIds (id INTEGER, value TEXT);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
+            " correlationId INTEGER, demangledName INTEGER);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
+            " copyKind INTEGER);"
+            "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER, globalTid INTEGER);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (94000000, 97000000, 0, 7, 2);" + extra
+        )
+        for number, (name, begin, end) in enumerate(kernels):
+            export.execute("INSERT INTO StringIds VALUES (?, ?)", (number, name))
+            times = (round(begin * 1e6), round(end * 1e6))
+            export.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, 1, ?)", (*times, number)
+            )
+    return path
+
+
+def test_exports_of_nsight_systems_are_read(tmp_path: Path) -> None:
+    """60 ms of products, 30 of an all-reduce of which 10 lie behind them, 10 of Adam, a copy of 3, 7 of nothing."""
+    kernels = [(GEMM, 0, 60), ("ncclDevKernel_AllReduce_Sum_bf16", 50, 80), (ADAM, 80, 90)]
+    marks = (
+        "INSERT INTO NVTX_EVENTS VALUES (0, 100000000, 'ProfilerStep#3', NULL, 1);"
+        "INSERT INTO NVTX_EVENTS VALUES (90000000, 92000000, 'data_loading', NULL, 1);"
+        "INSERT INTO NVTX_EVENTS VALUES (5, NULL, 'a mark', NULL, 1);"
+    )
+    (one,) = read_traces([_nsight(tmp_path / "report_rank1.sqlite", kernels, marks)], parse_layout("dp4"))
+    assert one.rank == 1
+    told = {part: round(1e3 * seconds) for part, seconds in one.parts.items() if seconds > 1e-9}
+    assert told == {"compute": 60, "dp_comm": 20, "optimizer": 10, "offload": 3, "data": 2, "host": 5}
+
+
+def test_broken_exports_of_nsight_systems_are_refused_in_words(tmp_path: Path) -> None:
+    layout, backwards = parse_layout("dp4"), [(GEMM, 5, 2)]
+    with pytest.raises(InputError, match="has times that are none"):
+        read_traces([_nsight(tmp_path / "a.sqlite", backwards)], layout)
+    (tmp_path / "b.sqlite").write_bytes(b"SQLite format 3\0" + b"\1" * 500)
+    with pytest.raises(InputError, match="is no whole export of Nsight Systems"):
+        read_traces([tmp_path / "b.sqlite"], layout)
+    with pytest.raises(InputError, match="is no whole export of Nsight Systems"):
+        read_traces([tmp_path / "absent.sqlite"], layout)
