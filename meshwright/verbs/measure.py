@@ -76,7 +76,7 @@ class MeasureFlags(MeasureOptions):
 
     more: tuple[Path, ...] = field(
         default=(),
-        metadata=argument("[FILE]...", "More logs; more traces (.json, .gz, .sqlite).", kind=list[Path]),
+        metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz, .sqlite).", kind=list[Path]),
     )
     table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
     out: Path | None = out("Write the report, as `run` does.")
