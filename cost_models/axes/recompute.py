@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
 
+_NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
 
 
@@ -107,6 +108,32 @@ def mix_of(counts_P: Sequence[int]) -> str:
     named = [f"{policy}:{count}" for policy, count in used[:-1]]
     last = used[-1][0]
     return "/".join(named if last == "none" else [*named, last])
+
+
+def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
+    """(..., P): blocks under each policy of stages of so many blocks, whose first `number`, or all of fewer, are
+    recomputed in full and the others not."""
+    full = np.minimum(sizes, number)
+    counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
+    counts[..., _FULL], counts[..., _NONE] = full, sizes - full
+    return counts
+
+
+def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
+    """The number of `first_in_full` that makes every stage what its mix makes it; None: there is no one number."""
+    counts_SP = blocks_by_policy(layers, recompute)
+    number = int(counts_SP[:, _FULL].max())
+    same = (counts_SP == first_in_full(np.array(layers), number)).all()
+    return number if same else None
+
+
+def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
+    """The mix of each stage, as layouts write it; one without blocks is said to do as its neighbour."""
+    mixes = [mix_of(stage) for stage in counts_SP.tolist()]
+    for end, neighbour in ((0, 1), (-1, -2)):
+        if not counts_SP[end].sum():
+            mixes[end] = policies_in(mixes[neighbour])[-1]
+    return tuple(mixes)
 
 
 def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:

@@ -101,7 +101,7 @@ def chunk_bounds(group: Group) -> Array:
         fitting = np.flatnonzero(_may_fit(group, sizes_CR))
         if not len(fitting):
             continue
-        ends_TP = blocks_recomputed(group.allowed, int(sizes_CR.sum(axis=0).max()))
+        ends_TP = blocks_recomputed(group.allowed, sizes_CR, group.counted)
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * group.vpp))
         for start in range(0, len(fitting), step):
             some = fitting[start : start + step]
@@ -153,12 +153,12 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Array:
     if group.splits_backward:
         step_N1 = (x.stage_forward + x.p2p)[:, None]
         way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
-    first_RTP = np.stack([blocks_of_chunks(ends_TP, sizes_C)[:, 0] for sizes_C in sizes_CR.T])
+    first_RTP = np.stack([blocks_of_chunks(ends_TP, sizes_C, group.counted)[:, 0] for sizes_C in sizes_CR.T])
     fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
     longest_NT = np.zeros(fits_NT.shape)
     fullest = int(group.pp - 1 - np.argmax(count_R[::-1]))
     for rank in sorted({0, fullest, group.pp - 1}):
-        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank])
+        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank], group.counted)
         fits_NT &= _fits(group, blocks_TCP, rank)
         waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
         work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T

@@ -43,6 +43,8 @@ class Pricing:
     """Recompute policies the search may use."""
     max_memory: float | None
     """Bytes of a device a plan may fill, where that is less than the device allows."""
+    counted: bool = False
+    """See `Leaf.counted`."""
 
     @property
     def question(self) -> Question:
@@ -111,6 +113,7 @@ class Pricing:
             microbatches=own.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(columns.schedule[first])),
+            counted=self.counted,
             kinds=self._kinds,
         )
 
@@ -125,6 +128,7 @@ class Pricing:
             microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
+            counted=self.counted,
             fewest=int(fewest_blocks(own)[0]),
         )
         if not self.space.in_scenarios:

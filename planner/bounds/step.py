@@ -23,6 +23,7 @@ last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up aga
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from itertools import combinations
 
@@ -81,7 +82,9 @@ def capacity_bounds(group: Group, cut_off: float = np.inf) -> Array:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.pp * len(group.in_time(cut_off).sizes)))
     starts = range(0, len(group.costs), step)
-    parts = [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
+    parts = [
+        bounds_by_ranks(group.rows(slice(start, start + step)), cut_off, _rank_seconds) for start in starts
+    ]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
@@ -125,10 +128,13 @@ def _seconds_of_blocks(group: Group) -> Array:
     return blocks_N
 
 
-def _capacity_bounds(group: Group, cut_off: float) -> Array:
-    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
+def bounds_by_ranks(group: Group, cut_off: float, rank_seconds: Callable[[Group], Array]) -> Array:
+    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides.
+
+    `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
+    """
     quick, group = quick_bounds(group), group.in_time(cut_off)
-    seconds_NRB = _rank_seconds(group)
+    seconds_NRB = rank_seconds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
     slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
     rounds = 2 * (group.microbatches + group.pp)

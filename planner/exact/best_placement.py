@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from cost_models.schedules import CriticalPath
+from planner.exact.counts import best_of_numbers
 from planner.exact.ilp.cutting import minimum
 from planner.exact.ilp.program import Program, stage_columns
 from planner.exact.ilp.solvers import SolverName, available_solver
@@ -31,6 +32,16 @@ def best_placement(
     It comes back `stopped` after so many rounds of label setting, or seconds; a weighed leaf, which has no such
     program, where there are too many labels.
     """
+    if leaf.counted and leaf.number is None:
+        start = time.monotonic()
+
+        def solve(own: Leaf, below: float) -> Solution:
+            left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
+            return best_placement(
+                own, cut_off=below, met_paths=met_paths, time_limit=left, most_rounds=most_rounds
+            )
+
+        return best_of_numbers(leaf, solve, incumbent, cut_off)
     if isinstance(leaf, WeighedLeaf):
         return place_weighed(leaf, incumbent=incumbent, cut_off=cut_off, time_limit=time_limit)
     start = time.monotonic()

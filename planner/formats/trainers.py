@@ -7,7 +7,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.recompute import number_in_full, policies_in
 from cost_models.axes.rule import Words
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
@@ -83,6 +83,12 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
     """Why a trainer cannot express the recompute of a layout. No `Rule`, since those do not see single stages."""
+    if (
+        trainer.counts_full
+        and layout.layers
+        and number_in_full(layout.layers, layout.stage_recompute) is not None
+    ):
+        return None
     if len(layout.recompute) > 1:
         what = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
         return Words(what, "write one policy, like `recompute=selective`")

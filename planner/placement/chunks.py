@@ -6,7 +6,7 @@ last or both have none.
 
 Recompute: every rank recomputes so many of its blocks in full and so many selectively, the first ones in the order of
 its chunks. Earlier chunks keep more microbatches, so recomputing there spares most; ranks share the numbers because the
-slowest of them sets the pace.
+slowest of them sets the pace. Of a trainer that counts them (`Leaf.counted`) every chunk recomputes so many of its own.
 
 Shape legend: Z sizes, T numbers recomputed, S virtual stages, R ranks, C chunks of a rank, P policies.
 """
@@ -72,11 +72,10 @@ def fewest_before_last(num_layers: int, pp: Ints, vpp: Ints) -> Ints:
     return fewest
 
 
-def blocks_recomputed(allowed_P: Bools, most: int) -> Ints:
-    """(T, P): for each policy, where the blocks that recompute at least so much end.
-
-    `most` blocks are on a rank at most; policies are in order of rising recompute.
-    """
+def blocks_recomputed(allowed_P: Bools, sizes_CR: Ints, counted: bool = False) -> Ints:
+    """(T, P): for each policy, where the blocks that recompute at least so much end, of those of a rank or, `counted`,
+    of a chunk; policies are in order of rising recompute."""
+    most = int((sizes_CR if counted else sizes_CR.sum(axis=0)).max())
     policies = np.flatnonzero(allowed_P).tolist()
     ends_TP = np.zeros((1, len(allowed_P)), dtype=np.int64)
     if len(policies) > 1:
@@ -92,9 +91,9 @@ def blocks_recomputed(allowed_P: Bools, most: int) -> Ints:
     return np.maximum.accumulate(ends_TP[:, ::-1], axis=1)[:, ::-1]
 
 
-def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints) -> Ints:
-    """(T, C, P): blocks of each chunk of one rank under each policy."""
-    end_C = np.cumsum(sizes_C)
+def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, counted: bool = False) -> Ints:
+    """(T, C, P): blocks of each chunk of one rank under each policy; `counted`: each chunk begins anew."""
+    end_C = sizes_C if counted else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
     blocks_TCP: Ints = upto_TCP - np.concatenate(
@@ -105,36 +104,39 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints) -> Ints:
 
 @lru_cache(maxsize=256)
 def _patterns(
-    num_layers: int, pp: int, vpp: int, allowed: tuple[bool, ...], stage_of: bytes, most_smaller: int
+    num_layers: int,
+    shape: tuple[int, int],
+    allowed: tuple[bool, ...],
+    stage_of: bytes,
+    smaller: int,
+    counted: bool,
 ) -> Ints:
-    """(Z·T, S, P): every covered placement; `stage_of` is the (C, R) table of the schedule."""
-    stage_of_CR = np.frombuffer(stage_of, dtype=np.int64).reshape(vpp, pp)
-    sizes_ZS = chunk_sizes(num_layers, pp * vpp, most_smaller)
+    """(Z·T, S, P): every covered placement; `stage_of` is the table of the schedule, of `shape` (C, R)."""
+    stage_of_CR, stages = np.frombuffer(stage_of, dtype=np.int64).reshape(shape), shape[0] * shape[1]
+    sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     found = []
     for sizes_S in sizes_ZS:
-        most = int(sizes_S[stage_of_CR].sum(axis=0).max())
-        ends_TP = blocks_recomputed(np.array(allowed), most)
-        blocks_TSP = np.empty((len(ends_TP), pp * vpp, len(allowed)), dtype=np.int64)
+        ends_TP = blocks_recomputed(np.array(allowed), sizes_S[stage_of_CR], counted)
+        blocks_TSP = np.empty((len(ends_TP), stages, len(allowed)), dtype=np.int64)
         for stage_of_C in stage_of_CR.T:
-            blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C])
+            blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C], counted)
         found.append(np.unique(blocks_TSP, axis=0) if len(sizes_ZS) > 1 else blocks_TSP)
-    patterns = np.concatenate([np.empty((0, pp * vpp, len(allowed)), dtype=np.int64), *found])
+    patterns = np.concatenate([np.empty((0, stages, len(allowed)), dtype=np.int64), *found])
     patterns.flags.writeable = False
     return patterns
 
 
 def every_placement(num_layers: int, stage_of_CR: Ints, allowed: Bools) -> Ints:
     """(Z·T, S, P): the same placements of stages `stage_of_CR`, however many of them are a block smaller."""
-    vpp, pp = stage_of_CR.shape
-    stage_of = stage_of_CR.astype(np.int64).tobytes()
-    return _patterns(num_layers, pp, vpp, tuple(allowed.tolist()), stage_of, pp * vpp)
+    shape, stage_of = stage_of_CR.shape, stage_of_CR.astype(np.int64).tobytes()
+    return _patterns(num_layers, shape, tuple(allowed.tolist()), stage_of, stage_of_CR.size, False)
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
     """(Z·T, S, P): every placement the search covers for a leaf with several chunks a rank."""
-    allowed = tuple(leaf.allowed.tolist())
+    allowed, shape = tuple(leaf.allowed.tolist()), (leaf.vpp, leaf.pp)
     stage_of = leaf.stage_of.astype(np.int64)
-    patterns = _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, stage_of.tobytes(), MOST_SMALLER)
+    patterns = _patterns(leaf.num_layers, shape, allowed, stage_of.tobytes(), MOST_SMALLER, leaf.counted)
     if leaf.fewest:
         blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
         wide: Bools = (blocks_R >= leaf.fewest).all(axis=1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.recompute import mix_of, policies_in
+from cost_models.axes.recompute import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules import CriticalPath
@@ -69,13 +69,8 @@ class Placement:
 
     @property
     def recompute(self) -> tuple[str, ...]:
-        """The mix of each virtual stage, as layouts write it; one without blocks is said to do as its neighbour."""
-        policies = len(RECOMPUTE_POLICIES)
-        mixes = [mix_of([sum(stage[one::policies]) for one in range(policies)]) for stage in self.blocks]
-        for end, neighbour in ((0, 1), (-1, -2)):
-            if not sum(self.blocks[end]):
-                mixes[end] = policies_in(mixes[neighbour])[-1]
-        return tuple(mixes)
+        """The mix of each virtual stage, as layouts write it."""
+        return mixes_of(self.table.reshape(len(self.blocks), -1, len(RECOMPUTE_POLICIES)).sum(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +82,11 @@ class Leaf(Pipeline):
     """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
     """The mix of each virtual stage where it is given, not chosen."""
+    counted: bool = False
+    """Whether one number says how many first blocks of every virtual stage are recomputed in full; the others are
+    not."""
+    number: int | None = None
+    """That number, where it is given."""
     fewest: int = 0
     """Blocks that every rank has at least: those that its layout offloads by number."""
     kinds: Kinds | None = None
@@ -98,7 +98,7 @@ class Leaf(Pipeline):
     def key(self) -> bytes:
         """What its placement depends on: equal for leaves that are the same but in name."""
         pipeline = (self.schedule, self.pp, self.vpp, self.microbatches)
-        shape = repr((*pipeline, self.recompute, self.fewest)).encode()
+        shape = repr((*pipeline, self.recompute, self.counted, self.number, self.fewest)).encode()
         columns = (getattr(self.costs, name) for name in COLUMNS)
         return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 

@@ -19,7 +19,7 @@ from math import comb
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.recompute import blocks_by_policy, named_blocks
+from cost_models.axes.recompute import blocks_by_policy, first_in_full, named_blocks
 from cost_models.specs.model.kinds import Kinds
 from planner.placement.leaf import Leaf
 
@@ -34,6 +34,9 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
     rows are choices, `Leaf.numbered`: every class of positions for each number of blocks.
     """
     size_B = np.array(leaf.sizes if sizes is None else sizes, dtype=np.int64)
+    if leaf.number is not None:
+        seconds_NBR, blocks_NBRP = counted_mixes(leaf, np.array([leaf.number]), size_B)
+        return seconds_NBR[0], blocks_NBRP[0]
     if leaf.kinds is not None:
         return _mixes_of_kinds(leaf, size_B)
     if leaf.recompute is not None:
@@ -53,6 +56,20 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
             seconds_BR = np.where(better_BR, time_BR, seconds_BR)
             blocks_BRP = np.where(better_BR[..., None], tried_BRP, blocks_BRP)
     return seconds_BR, blocks_BRP
+
+
+def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints]:
+    """(N, B, R) and (N, B, R, P): the same where the first of a stage's blocks are recomputed in full, so many."""
+    blocks = first_in_full(size_B, number_N[:, None])[..., None, :]
+    begins = np.ones((1, len(size_B), 1), dtype=np.bool_)
+    if leaf.kinds is not None:
+        start_C = np.arange(leaf.classes)
+        blocks = leaf.in_sorts(blocks[:, :, None], start_C[:, None])
+        blocks = blocks.reshape(len(number_N), -1, 1, blocks.shape[-1])
+        begins = (start_C + size_B[:, None] <= leaf.num_layers).reshape(1, -1, 1)
+    blocks = np.broadcast_to(blocks, (*blocks.shape[:2], leaf.pp, blocks.shape[-1]))
+    fits_NBR = (leaf.rank_bytes(blocks) <= leaf.memory_limit) & begins
+    return np.where(fits_NBR, _seconds(leaf, blocks), np.inf), blocks
 
 
 def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Array, Ints]:

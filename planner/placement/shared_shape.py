@@ -106,6 +106,8 @@ class Group(PricedRows):
     vpp: int
     most_blocks: int | None = None
     """Of one virtual stage, where that is less than the search covers."""
+    counted: bool = False
+    """See `Leaf.counted`."""
 
     def rows(self, index: Ints | slice) -> Group:
         """Some of the layouts."""
@@ -213,6 +215,7 @@ def group_of(leaf: Leaf) -> Group:
         microbatches=np.array([leaf.microbatches]),
         num_layers=leaf.num_layers,
         allowed=leaf.allowed,
+        counted=leaf.counted,
     )
 
 

@@ -20,10 +20,10 @@ from cost_models.schedules import CriticalPath
 from cost_models.specs.choices import Schedule
 from planner.certificate import Certificate, Effort, Settled
 from planner.exact.best_placement import best_placement
+from planner.exact.counts import good_of_numbers
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.chunks import best_pattern
-from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.candidates import Candidates
 from planner.search.rows import Rows
@@ -33,8 +33,7 @@ MOST_SETTLED = 64
 BEYOND = 1e-6
 """Relative margin by which a bound must exceed the time to beat before the layout is known not to tie."""
 FEWEST_REFINED, MOST_REFINED = 32, 1024
-"""Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
-discard most."""
+"""Layouts that get their capacity bound in one batch: few while most stay open, doubling while most are discarded."""
 MOST_ROUNDS, FEWEST_ROUNDS = 24, 2
 """Rounds in which one layout is to be placed exactly where no time limit says when to stop, or one of many searches is
 to end alike on every machine: three times as many as any needed that ended. What one layout could not do, those after
@@ -206,13 +205,16 @@ class BranchAndBound:
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Give a row a good placement. Where patterns are few it is the best one, as far as it can matter, which
-        decides the row."""
+        """Give a row a good placement; where patterns are few the best, as far as it can matter: it decides the row."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._twins.setdefault(leaf.key, row)) != row:
             self._join(twin, row, leaf.key)
             return
-        found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
+        if leaf.is_plain:
+            found, bound = good_of_numbers(leaf, cut_off * (1 + BEYOND))
+            self.rows.refine(np.array([row]), np.array([bound]))
+        else:
+            found = best_pattern(leaf, cut_off)
         if found:
             self.best[row] = found
         seconds = found[1] if found else cut_off

@@ -42,7 +42,10 @@ class UniformCandidates:
         if not len(space):
             raise nothing_legal(question, limits)
         self._pricing = Pricing(
-            space=space, policies=limits.recompute(question), max_memory=limits.max_memory
+            space=space,
+            policies=limits.recompute(question),
+            max_memory=limits.max_memory,
+            counted=limits.counts_blocks(question),
         )
         self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
         none = np.empty(0, dtype=np.int64)
@@ -188,14 +191,18 @@ class UniformCandidates:
         """What the search covers, in words."""
         shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
         used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        policies = " / ".join(self._pricing.policies)
+        mixes = f"any number of blocks of a stage under each of recompute {policies}"
+        alike = ", all ranks recomputing as many of their first blocks"
+        if self._pricing.counted:
+            mixes, alike = "any number of first blocks recomputed in full, of every stage the same", ""
         return (
             "all legal tp x pp x vpp x cp x dp x ep x etp (a divisor of tp) x mbs x ZeRO x shard groups (of two ranks"
             " or more) x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
-            f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
-            f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
-            " chunks or split backward passes, equal stages or one or two at the ends with a block less (or none, where"
-            " they are interleaved), all ranks recomputing as many of their first blocks"
+            f" {self.question.cluster.num_gpus} GPUs; {mixes}; every number of blocks on each stage or, where a rank"
+            " has several chunks or split backward passes, equal stages or one or two at the ends with a block less (or"
+            f" none, where they are interleaved){alike}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self._pricing.space.in_scenarios)
         )

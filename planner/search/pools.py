@@ -53,6 +53,7 @@ class PoolCandidates:
     ranks: Ints
     """(K, N) number of pipeline ranks in each pool."""
     policies: tuple[Recompute, ...]
+    counted: bool
     max_memory: float | None
     key: Ints
     """(N,) group of each row; rows of one group share schedule, pp and order."""
@@ -148,6 +149,7 @@ class PoolCandidates:
             microbatches=int(self.columns.microbatches(self.question.training.global_batch)[row]),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed,
+            counted=self.counted,
         )
 
     def _layout(self, row: int) -> Layout:
@@ -202,6 +204,7 @@ def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandid
         orders=orders,
         ranks=ranks[:, base],
         policies=policies,
+        counted=limits.counts_blocks(question),
         max_memory=limits.max_memory,
         key=np.unique(np.stack([every.schedule, every.pp, order], axis=1), axis=0, return_inverse=True)[
             1

@@ -24,6 +24,8 @@ from planner.formats.trainers import rows_for, trainer_named
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
 """What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
+_COUNTED: tuple[Recompute, ...] = ("none", "full")
+"""What the blocks of a stage do where a trainer counts those it recomputes in full."""
 CLOSED = tuple(name for name, axis in LAYOUT_AXES.items() if axis.closed)
 """What `--allow` opens."""
 
@@ -80,7 +82,10 @@ class Restrictions:
         """One layout, however its blocks are placed and recomputed, within as much memory and as surely as these."""
         columns = settled(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
-        kept = {name: getattr(self, name) for name in ("forbidden_recompute", "max_memory", "confidence")}
+        kept = {
+            name: getattr(self, name)
+            for name in ("forbidden_recompute", "max_memory", "confidence", "trainer")
+        }
         return Restrictions(only=only, **kept)
 
     def opens(self, name: str) -> bool:
@@ -154,8 +159,14 @@ class Restrictions:
             )
         return kept
 
+    def counts_blocks(self, question: Question | MixedQuestion) -> bool:
+        """Whether the choice that is left is how many first blocks of every stage a trainer recomputes in full."""
+        counts = self.trainer is not None and trainer_named(self.trainer).counts_full
+        return counts and self.recompute(question) == _COUNTED
+
     def by_recompute(self, question: Question | MixedQuestion) -> tuple[Restrictions, ...]:
-        """Restrictions to one recompute policy each, where the trainer has one setting for all stages; else none.
+        """Restrictions to one recompute policy each, where the trainer has one setting for all stages, or to how many
+        blocks of a stage are recomputed in full, where that is its setting; else none.
 
         Raises:
             InputError: no policy is left.
@@ -170,10 +181,14 @@ class Restrictions:
                 f"{known.name} has no recompute policy of {', '.join(policies)}",
                 hint=f"it has {' and '.join(known.policies)}",
             )
-        if len(policies) == 1:
+        if len(policies) == 1 or self.counts_blocks(question):
             return ()
-        others = [frozenset(RECOMPUTE_POLICIES) - {policy} for policy in own]
-        return tuple(replace(self, forbidden_recompute=forbidden) for forbidden in others)
+        together = known.counts_full and {*_COUNTED} <= {*own}
+        alone = [{policy} for policy in own if not (together and policy in _COUNTED)]
+        settings = [{*_COUNTED}, *alone] if together else alone
+        return tuple(
+            replace(self, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - one) for one in settings
+        )
 
     @property
     def fix_words(self) -> tuple[str, ...]:

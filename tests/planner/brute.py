@@ -8,7 +8,7 @@ Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -33,6 +33,9 @@ from planner.rules.legality import legal_rows
 
 AXES = tuple(field.name for field in fields(LayoutColumns))
 EVERY_POLICY = (1 << POLICIES) - 1
+ONLY_COUNTED = 1 << POLICIES
+"""A placement that is covered only where a trainer counts the blocks that it recomputes in full."""
+COUNTED = 0b101 | ONLY_COUNTED
 MOST_SMALLER = 2
 """Where a schedule is not plain: stages that may have a block less than the others."""
 MOST_EMPTY = 2
@@ -179,11 +182,29 @@ class Placed:
     seconds: np.ndarray
     peak: np.ndarray
     policies: np.ndarray
-    """Those it uses, as bits."""
+    """Those it uses, as bits, and `ONLY_COUNTED`."""
+    counted: np.ndarray
+    """Whether every stage recomputes as many of its first blocks in full, and nothing else."""
     limit: float
     """Bytes the device allows."""
     kind: int
     """The same for layouts that cost the same in all else: they stand for one another."""
+
+    def within(self, allowed: int) -> np.ndarray:
+        """(K,): which use no policies but these."""
+        within: np.ndarray = (self.policies & ~allowed) == 0
+        return within & self.counted if allowed == COUNTED else within
+
+
+def settings_of(policies: int, alike: bool, counts: bool) -> list[int]:
+    """What is searched by itself: all policies or, where stages must be alike, each but for what is counted."""
+    if not alike:
+        return [policies]
+    alone = [1 << bit for bit in range(POLICIES) if policies >> bit & 1]
+    both = EVERY_POLICY & COUNTED
+    return (
+        [COUNTED, *(one for one in alone if not one & both)] if counts and policies & both == both else alone
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,19 +219,20 @@ class Everything:
         return len(self.columns)
 
     def best(
-        self, rows: np.ndarray, policies: int, max_memory: float, *, alike: bool = False
+        self, rows: np.ndarray, policies: int, max_memory: float, *, alike: bool = False, counts: bool = False
     ) -> tuple[list[float], int]:
         """Sorted least seconds of the layouts that fit, under those policies, and how many have policies at all.
 
-        Layouts that cost the same are told once. Where stages must be `alike`, each policy has its own.
+        Layouts that cost the same are told once. Where stages must be `alike`, each policy has its own; where their
+        trainer `counts` the blocks in full, full and none have one together.
         """
-        settings = [1 << bit for bit in range(POLICIES) if policies >> bit & 1] if alike else [policies]
+        settings = settings_of(policies, alike, counts)
         found: dict[tuple[int, int, float], float] = {}
         covered = 0
         for row, allowed in product(rows.tolist(), settings):
             own = self.placed[row]
             limit = min(own.limit, max_memory)
-            within = (own.policies & ~allowed) == 0
+            within = own.within(allowed)
             covered += bool(within.any())
             within &= own.peak <= limit
             if within.any():
@@ -239,7 +261,11 @@ def everything(question: Question, *, offload: bool = False, overlap: bool = Fal
         blocks_KSP = with_at_least(blocks_KSP, SCHEDULES[schedule], pp, vpp, least)
         sorts_KSP = by_sort(blocks_KSP, question.kinds.of_block)
         found = _price(pipeline, costs.rows(np.array(own)).in_sorts, sorts_KSP)
-        placed |= dict(zip(own, found, strict=True))
+        usual, counting = _coverage(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
+        counted = _are_among(blocks_KSP, counting)
+        unusual = ONLY_COUNTED * ~_are_among(blocks_KSP, [usual])
+        told = [replace(one, policies=one.policies | unusual, counted=counted) for one in found]
+        placed |= dict(zip(own, told, strict=True))
     return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
 
 
@@ -259,6 +285,15 @@ def with_at_least(blocks_KSP: np.ndarray, schedule: str, pp: int, vpp: int, leas
 @cache
 def _placements(schedule: str, pp: int, vpp: int, blocks: int, allowed: tuple[bool, ...]) -> np.ndarray:
     """(K, S, P): all that the search covers."""
+    usual, counting = _coverage(schedule, pp, vpp, blocks, allowed)
+    return np.unique(np.concatenate([usual, *counting]), axis=0)
+
+
+@cache
+def _coverage(
+    schedule: str, pp: int, vpp: int, blocks: int, allowed: tuple[bool, ...]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(K, S, P) each: what the search covers, and what of a trainer that counts the blocks in full, where it may."""
     leaf = Leaf(
         costs=random_costs(np.random.default_rng(0)),
         pp=pp,
@@ -268,7 +303,14 @@ def _placements(schedule: str, pp: int, vpp: int, blocks: int, allowed: tuple[bo
         num_layers=blocks,
         allowed=np.array(allowed),
     )
-    return np.unique(every_placement(leaf), axis=0)
+    own = replace(leaf, counted=True, allowed=np.array([True, False, True]))
+    return every_placement(leaf), [every_placement(own)] if allowed[0] and allowed[2] else []
+
+
+def _are_among(blocks_KSP: np.ndarray, others: list[np.ndarray]) -> np.ndarray:
+    """(K,): which placements are among some others."""
+    known = {one.tobytes() for own in others for one in own.astype(np.int64)}
+    return np.array([one.tobytes() in known for one in blocks_KSP.astype(np.int64)], dtype=np.bool_)
 
 
 def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: np.ndarray) -> list[Placed]:
@@ -320,6 +362,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
             seconds=seconds[row],
             peak=peak[row],
             policies=used,
+            counted=np.zeros(len(used), dtype=np.bool_),
             limit=float(costs.memory_limit[row]),
             kind=kind[row],
         )

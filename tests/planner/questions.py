@@ -252,8 +252,11 @@ class Query:
     layouts: int
 
 
-def random_query(rng: np.random.Generator, bases: int, of: Callable[[int], Everything] = base) -> Query:
-    """Restrictions that keep some of the layouts near a random one, of one of the first so many questions."""
+def random_query(
+    rng: np.random.Generator, bases: int, of: Callable[[int], Everything] = base, trainer: str | None = None
+) -> Query:
+    """Restrictions that keep some of the layouts near a random one, of one of the first so many questions; for a
+    `trainer`, or now and then for some."""
     found = of(int(rng.integers(bases)))
     words = _random_words(rng, found)
     policies = [
@@ -266,7 +269,8 @@ def random_query(rng: np.random.Generator, bases: int, of: Callable[[int], Every
             rng.choice(policies, int(rng.integers(1, len(policies) + 1)), replace=False).tolist()
         )
         words.fix.append(f"recompute={','.join(RECOMPUTE_POLICIES[policy] for policy in policies)}")
-    trainer = str(rng.choice(["megatron", "torchtitan"])) if rng.random() < 0.06 else None
+    if rng.random() < 0.06 and trainer is None:
+        trainer = str(rng.choice(["megatron", "torchtitan"]))
     rows = np.flatnonzero(words.kept)
     if trainer:
         rows = rows[rows_for(trainer, found.question, found.columns.rows(rows))]
@@ -276,7 +280,8 @@ def random_query(rng: np.random.Generator, bases: int, of: Callable[[int], Every
     if trainer:  # each policy is a search of its own, but for one that drops nothing
         own = restrictions.recompute(found.question)
         allowed = sum(1 << RECOMPUTE_POLICIES.index(policy) for policy in own)
-    seconds, layouts = found.best(rows, allowed, max_memory or np.inf, alike=trainer is not None)
+    told = {"alike": trainer is not None, "counts": trainer == "megatron"}
+    seconds, layouts = found.best(rows, allowed, max_memory or np.inf, **told)
     return Query(
         question=found.question,
         restrictions=restrictions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -107,8 +108,9 @@ SHAPES = [
 PLAIN_SHAPES = [shape for shape in SHAPES if shape[0] in PLAIN]
 
 
-def random_leaf(seed: int, *, plain: bool = False, several: bool = False) -> Leaf:
-    """One small leaf of any schedule, a few policies, any tightness of memory; `several`: several kinds of blocks."""
+def random_leaf(seed: int, *, plain: bool = False, several: bool = False, counted: bool = False) -> Leaf:
+    """One small leaf of any schedule, a few policies, any tightness of memory; `several`: several kinds of blocks;
+    `counted`: one number of blocks in full."""
     rng = np.random.default_rng(seed)
     shapes = PLAIN_SHAPES if plain else SHAPES
     schedule, pp, vpp, microbatches, layers = shapes[rng.integers(len(shapes))]
@@ -116,6 +118,9 @@ def random_leaf(seed: int, *, plain: bool = False, several: bool = False) -> Lea
     allowed[rng.integers(POLICIES)] = True
     if schedule in SPLIT_BACKWARD:
         allowed = np.array([True, False, False])
+    counted = counted and schedule not in SPLIT_BACKWARD
+    if counted:
+        allowed = np.array([True, False, True])
     costs, kinds = random_costs(rng, tightness=rng.uniform(0.5, 2.5)), Kinds((0,) * layers)
     if several:
         kinds = random_kinds(rng, layers)
@@ -128,6 +133,7 @@ def random_leaf(seed: int, *, plain: bool = False, several: bool = False) -> Lea
         microbatches=microbatches,
         num_layers=layers,
         allowed=allowed,
+        counted=counted,
     )
 
 
@@ -171,6 +177,10 @@ def _first_blocks(sizes: tuple[int, ...], full: int, selective: int, weakest: in
 
 def every_placement(leaf: Leaf) -> np.ndarray:
     """(K, S, P): all placements the search covers, whether or not they fit."""
+    if leaf.counted:
+        usual = every_placement(replace(leaf, counted=False, allowed=np.array([True, False, False])))
+        layers = np.unique(usual.sum(axis=-1), axis=0).tolist()
+        return np.array([_in_full(s, number) for s in layers for number in range(max(s) + 1)])
     if leaf.is_plain:
         sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
         return np.array([p for s in sizes for p in product(*(_stage_options(n, leaf.allowed) for n in s))])
@@ -199,6 +209,12 @@ def every_placement(leaf: Leaf) -> np.ndarray:
                     placed[stage] = chunk
             found.append(placed)
     return np.array(found)
+
+
+def _in_full(sizes: list[int], number: int) -> list[tuple[int, ...]]:
+    """Stages whose first blocks are recomputed in full, so many of each."""
+    full = [min(size, number) for size in sizes]
+    return [(size - own, 0, own) for size, own in zip(sizes, full, strict=True)]
 
 
 def exhaustive_best(leaf: Leaf) -> float:

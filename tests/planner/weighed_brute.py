@@ -11,7 +11,16 @@ from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
-from brute import POLICIES, Everything, _placements, by_sort, everything, offloaded_by_number, with_at_least
+from brute import (
+    COUNTED,
+    Everything,
+    _placements,
+    by_sort,
+    everything,
+    offloaded_by_number,
+    settings_of,
+    with_at_least,
+)
 from questions import base
 
 from cost_models.axes.recompute import allowed_recompute
@@ -36,18 +45,19 @@ class Weighed(Everything):
     """In every scenario."""
 
     def best(
-        self, rows: np.ndarray, policies: int, max_memory: float, *, alike: bool = False
+        self, rows: np.ndarray, policies: int, max_memory: float, *, alike: bool = False, counts: bool = False
     ) -> tuple[list[float], int]:
-        settings = [1 << bit for bit in range(POLICIES) if policies >> bit & 1] if alike else [policies]
+        settings = settings_of(policies, alike, counts)
         found: dict[tuple[object, ...], float] = {}
         covered = 0
         for row, allowed in product(rows.tolist(), settings):
             own = self.placed[row]
             limit = min(own.limit, max_memory)
-            within = (own.policies & ~allowed) == 0
+            within = own.within(allowed)
             covered += bool(within.any())
             within &= own.peak <= limit
-            within &= self._fastest_mixes(row, within)
+            if allowed != COUNTED:  # whose sizes have one mix for each number
+                within &= self._fastest_mixes(row, within)
             if within.any():
                 seconds = weigh(np.stack([one.placed[row].seconds for one in self.each]), self.question.risk)
                 kind = tuple(one.placed[row].kind for one in self.each)

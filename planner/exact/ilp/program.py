@@ -8,6 +8,7 @@
 
     minimise Σ M[l] + U[l] + overhead[l] y[l]  +  Σ bound[l] y[l] of layouts without columns
     subject to   one layout, each of its stages one size, all its layers placed (or one pattern),
+                 all stages with one number of blocks in full where the trainer counts them,
                  every rank of a pattern within its memory,
                  the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
 
@@ -49,11 +50,25 @@ class Columns(NamedTuple):
     """(J,): the stage of each column; −1 for a pattern of all stages."""
     start: Ints | None = None
     """(J,): where blocks are of several kinds, the class of positions where each column's stage begins."""
+    number: Ints | None = None
+    """(J,): where every stage recomputes as many first blocks in full, so many."""
 
     def only(self, chosen: Bools) -> Columns:
         """Some of the columns."""
-        start = None if self.start is None else self.start[chosen]
-        return Columns(self.blocks[chosen], self.stage[chosen], start)
+        start, number = (None if one is None else one[chosen] for one in (self.start, self.number))
+        return Columns(self.blocks[chosen], self.stage[chosen], start, number)
+
+    @classmethod
+    def joined(cls, each: Sequence[Columns]) -> Columns:
+        """All columns of several."""
+        blocks, stage = (
+            np.concatenate([own.blocks for own in each]),
+            np.concatenate([own.stage for own in each]),
+        )
+        starts = [own.start for own in each if own.start is not None]
+        numbers = [own.number for own in each if own.number is not None]
+        start, number = (np.concatenate(own) if own else None for own in (starts, numbers))
+        return cls(blocks, stage, start, number)
 
 
 @dataclass(eq=False)
@@ -149,6 +164,7 @@ class Program:
         """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
         name = choice.y.name
         self.stages_begin_where_others_end(choice)
+        self.stages_recompute_as_many(choice)
         for stage in np.unique(choice.columns.stage).tolist():
             own = choice.sum((choice.columns.stage == stage).astype(np.float64))
             self.problem += own - choice.y == 0, f"one_size_{name}_{stage}"
@@ -168,6 +184,14 @@ class Program:
                 ends = (stage_J == stage - 1) & (end_J == start)
                 flow = choice.sum(begins.astype(np.float64) - ends)
                 self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
+
+    def stages_recompute_as_many(self, choice: Choice) -> None:
+        """Σ_j x[l, j] over columns of a stage under one number = Σ over those of the first stage, where it is one."""
+        stage_J, number_J = choice.columns.stage, choice.columns.number
+        for number in np.unique(number_J).tolist() if number_J is not None else ():
+            for stage in range(1, choice.leaf.num_stages):
+                own_J = (number_J == number) * ((stage_J == stage).astype(np.float64) - (stage_J == 0))
+                self.problem += choice.sum(own_J) == 0, f"as_many_{choice.y.name}_{stage}_{number}"
 
     def every_rank_within_its_memory(self, choice: Choice) -> None:
         """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
@@ -206,11 +230,13 @@ def stage_columns(choices: Choices) -> Columns:
     stage_J, index_J = np.nonzero(choices.useful)
     blocks = np.zeros((len(stage_J), *choices.leaf.no_blocks.shape), dtype=np.int64)
     blocks[np.arange(len(stage_J)), stage_J] = choices.blocks[index_J, stage_J]
-    if choices.leaf.kinds is None:
-        return Columns(blocks, stage_J)
+    leaf = choices.leaf
+    number_J = None if leaf.number is None else np.full(len(stage_J), leaf.number)
+    if leaf.kinds is None:
+        return Columns(blocks, stage_J, None, number_J)
     start_J = choices.classes[index_J]
     begins = (stage_J > 0) | (start_J == 0)
-    return Columns(blocks, stage_J, start_J).only(begins)
+    return Columns(blocks, stage_J, start_J, number_J).only(begins)
 
 
 def pattern_columns(leaf: Leaf, target: float) -> Columns | None:

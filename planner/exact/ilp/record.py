@@ -15,6 +15,7 @@ import numpy as np
 
 from cost_models.errors import RunError
 from cost_models.schedules import CriticalPath
+from planner.exact.counts import numbers_of
 from planner.exact.ilp.cutting import minimum
 from planner.exact.ilp.program import Choice, Columns, Program, pattern_columns, stage_columns
 from planner.exact.ilp.solvers import SolverName, available_solver
@@ -86,8 +87,12 @@ def _columns(one: Survivor, target: float) -> Columns | None:
     """Columns of a layout that may meet `target` seconds; None where no step does."""
     if not one.leaf.is_plain:
         return pattern_columns(one.leaf, target)
-    choices = choices_in_time(one.leaf, target, one.met_paths)
-    return stage_columns(choices) if choices else None
+    found = [
+        stage_columns(choices)
+        for _, own in numbers_of(one.leaf, target * (1 + TOLERANCE))
+        if (choices := choices_in_time(own, target, one.met_paths)) is not None
+    ]
+    return Columns.joined(found) if found else None
 
 
 def _tell(program: Program, choice: Choice, one: Survivor) -> None:

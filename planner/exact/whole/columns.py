@@ -5,6 +5,7 @@ Shape legend: J columns, K ways to split blocks among policies, Q paths, S virtu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,10 +13,11 @@ from itertools import product
 import numpy as np
 
 from cost_models.arrays import Array, Bools
+from cost_models.axes.recompute import first_in_full
 from cost_models.schedules import CriticalPath
+from planner.exact.counts import good_of_numbers
 from planner.exact.ilp.program import Columns, path_lengths
 from planner.placement.chunks import chunk_patterns
-from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.recompute_mixes import every_mix
 
@@ -105,9 +107,9 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
 
 def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
     """A first placement: the least time of the slowest rank, or of patterns the one with the fastest slowest stage; of
-    several kinds of blocks, whose stages must join, a good one, where one is known."""
-    if leaf.kinds is not None and leaf.is_plain:
-        found = good_placement(leaf)
+    several kinds of blocks, whose stages must join, and of numbers in full, a good one, where one is known."""
+    if leaf.is_plain and (leaf.kinds is not None or leaf.counted):
+        found, _ = good_of_numbers(leaf, math.inf)
         return found[0] if found else None
     seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
     if not leaf.is_plain:
@@ -123,18 +125,20 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
     """For each stage, block count and class of where it begins the fastest mix of recompute policies that fits; tries
-    every mix."""
+    every mix, or has one for every number of blocks in full."""
     nothing = leaf.no_blocks
     fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
     allowed = np.tile(leaf.allowed, nothing.shape[1] // len(leaf.allowed))
     forward = leaf.by_stage("layer_forward")
     each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
     least = np.where(allowed, each_SP, np.inf).min()
-    blocks, stages, starts = [], [], []
-    for size, start in product(leaf.sizes, range(leaf.classes)):
+    blocks, stages, starts, numbers = [], [], [], []
+    every = range(leaf.sizes.stop) if leaf.counted else [None]
+    for size, start, number in product(leaf.sizes, range(leaf.classes), every):
         if leaf.microbatches * (fixed_S.min() + size * least) > target or start + size > leaf.num_layers:
             continue
-        mixes_KP = leaf.in_sorts(every_mix(size, leaf.allowed)[:, None], np.array([start]))[:, 0]
+        mixes = every_mix(size, leaf.allowed) if number is None else first_in_full(np.array([size]), number)
+        mixes_KP = leaf.in_sorts(mixes[:, None], np.array([start]))[:, 0]
         blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
         fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
         seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
@@ -145,5 +149,7 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
                 blocks.append(own)
                 stages.append(stage)
                 starts.append(start)
+                numbers.append(number)
     known = np.array(starts) if leaf.kinds is not None else None
-    return Columns(np.stack(blocks), np.array(stages), known) if blocks else None
+    counts = np.array(numbers) if leaf.counted else None
+    return Columns(np.stack(blocks), np.array(stages), known, counts) if blocks else None

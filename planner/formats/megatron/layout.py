@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
-from cost_models.axes.recompute import named_blocks, policies_in
+from cost_models.axes.recompute import first_in_full, mixes_of, number_in_full, policies_in
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
@@ -77,20 +79,18 @@ def _order(job: Job) -> Word:
 
 def _recompute(job: Job) -> Word:
     layout = job.layout
+    used = {policy for mix in layout.recompute for policy in policies_in(mix)}
+    if used == {"none"}:
+        return NOTHING
+    if used == {"full"}:
+        return says(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    if used == {"selective"}:
+        return _selective(job)
+    blocks = number_in_full(layout.layers, layout.stage_recompute)
+    if blocks is not None:
+        return says(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
     if len(set(layout.recompute)) > 1:
         return lacks("it recomputes the same on every stage")
-    mix = layout.recompute[0]
-    match policies_in(mix):
-        case ("none",):
-            return NOTHING
-        case ("full",):
-            return says(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
-        case ("selective",):
-            return _selective(job)
-        case ("full", "none") | ("none", "full"):
-            counted = "/".join(part for part in mix.split("/") if part.startswith("full"))
-            blocks = named_blocks(counted) if "full:" in mix else min(layout.layers) - named_blocks(mix)
-            return says(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
     return lacks("it has one policy for the blocks of a stage")
 
 
@@ -178,7 +178,7 @@ def layout_of(
     if degrees["sp"] and tp == 1:
         assumed.append("`--sequence-parallel` says nothing without tensor parallelism")
         fields["sp"] = False
-    fields["recompute"] = (_recompute_of(said, max(layers), assumed),)
+    fields["recompute"] = _recompute_of(said, layers, assumed)
     fields["offload"] = _offload_of(said, blocks // pp)
     if not said.has("micro_batch_size"):
         assumed.append("microbatches of one sequence")
@@ -196,21 +196,21 @@ def layout_of(
     return Layout(**fields)
 
 
-def _recompute_of(said: Arguments, most: int, assumed: list[str]) -> str:
-    """Megatron's granularity, method and count; in 2021 a method alone meant whole blocks."""
+def _recompute_of(said: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:
+    """Megatron's granularity, method and count, of blocks of every chunk; in 2021 a method alone meant whole blocks."""
     method, count = said.get("recompute_method"), said.get("recompute_num_layers")
     usual = "full" if method or said.get("checkpoint_activations") else None
     match said.get("recompute_granularity", usual), method:
         case None, _:
-            return "none"
+            return ("none",)
         case "selective", _:
-            return "selective"
+            return ("selective",)
         case "full", "block":
-            return f"full:{count}" if count < most else "full"
+            return mixes_of(first_in_full(np.array(layers), count))
         case "full", "uniform" | None:
             if count > 1:
                 assumed.append(f"one checkpoint a block, not one for {count}")
-            return "full"
+            return ("full",)
     raise InputError(f"`{said.flags.get('recompute_granularity', method)}` is not known here")
 
 

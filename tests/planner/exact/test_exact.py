@@ -21,6 +21,7 @@ QUERIES = number(30, 2000)
 TIGHT = number(6, 40)
 """Questions asked under the least limits of memory."""
 TUNED = number(9, 300)
+COUNTED = number(4, 200)
 BASES = 48
 """Random questions; restrictions and limits make many of each."""
 
@@ -83,6 +84,18 @@ def test_search_equals_brute_force_where_adapters_are_trained() -> None:
 def test_search_equals_brute_force_where_documents_are_packed() -> None:
     for seed in range(TUNED):
         ask_both(random_query(np.random.default_rng(seed), TUNED // 3, packed_base))
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_where_a_trainer_counts_the_blocks_in_full() -> None:
+    """And so does the integer program over the whole question."""
+    for seed in range(COUNTED):
+        query = random_query(np.random.default_rng(seed), COUNTED, trainer="megatron")
+        ask_both(query)
+        if query.seconds:
+            found = search(query.question, top=query.top, restrictions=query.restrictions, proof="ilp")
+            seconds = [one.step_seconds for one in found.estimates]
+            assert seconds == pytest.approx(query.seconds[: query.top], rel=10 * TOLERANCE)
 
 
 def test_a_rank_is_no_faster_than_the_policy_that_fits_it() -> None:

@@ -11,10 +11,13 @@ import pytest
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from several_pools import mixed_leaf
 from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
+from planner.bounds.step import capacity_bounds, quick_bounds
 from planner.exact.best_placement import best_placement, place_by_ilp
+from planner.exact.counts import good_of_numbers
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.labels import solving
 from planner.exact.labels.label_pass import undominated
@@ -22,6 +25,7 @@ from planner.exact.labels.solving import choices_in_time, place_by_labels
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf, Solution
+from planner.placement.shared_shape import group_of
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
@@ -63,6 +67,36 @@ def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int, several
         assert solution is not None
         assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
         assert same(solution.objective, exact)
+
+
+@pytest.mark.timeout(1800)
+@given(SEEDS, st.sampled_from(["one kind", "several kinds", "pools"]))
+@settings(max_examples=number(60, 600), deadline=None, derandomize=True)
+def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks: str) -> None:
+    """Every stage recomputes as many first blocks in full: no bound is above the best, and the program agrees."""
+    leaf = random_leaf(seed, several=blocks == "several kinds", counted=True)
+    if blocks == "pools":
+        leaf = replace(mixed_leaf(seed), counted=True, allowed=np.array([True, False, True]))
+    exact = exhaustive_best(leaf)
+    if leaf.is_plain:
+        start, bound = good_of_numbers(leaf, math.inf)
+        assert bound <= exact * (1 + TOLERANCE)
+        found = best_placement(leaf, incumbent=start)
+        assert found.status == ("optimal" if math.isfinite(exact) else "infeasible")
+        assert same(found.objective, exact)
+        for cut_off, status in ((0.999 * exact, "cut off"), (1.001 * exact, "optimal")):
+            if math.isfinite(exact):
+                assert good_of_numbers(leaf, cut_off)[1] <= exact * (1 + TOLERANCE)
+                assert best_placement(leaf, cut_off=cut_off).status == status
+    else:
+        known = best_pattern(leaf)
+        assert same(known[1] if known else math.inf, exact)
+    if blocks != "pools":
+        assert capacity_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
+        assert quick_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
+    if math.isfinite(exact):
+        record = settle([Survivor(leaf, None, ())], exact)
+        assert (record.verdict, same(record.objective, exact)) == ("equal", True)
 
 
 def larger_leaf(seed: int) -> Leaf:

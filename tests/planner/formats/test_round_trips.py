@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,6 +14,7 @@ from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
@@ -36,6 +38,7 @@ from planner.formats.target import Target
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
 from planner.formats.torchtitan.writing import TARGET as TORCHTITAN
+from planner.formats.trainers import refusals
 from planner.rules.legality import check
 
 BASE = {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 50304}
@@ -215,6 +218,26 @@ def test_export_of_an_import_is_what_was_imported(name: str) -> None:
 
     each()
     assert found
+
+
+@pytest.mark.parametrize("name", ["megatron", "nemo"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tp2 pp2 dp4 mbs1 zero1 layers=2,2 recompute=full:1",
+        "tp2 pp2 dp4 mbs1 zero1 layers=1,3 recompute=full,full:2",
+        "tp2 pp2 vpp2 dp4 mbs1 zero1 layers=0,1,2,1 recompute=full,full,full:1,full",
+    ],
+)
+def test_a_number_of_blocks_in_full_holds_for_every_stage(name: str, words: str) -> None:
+    """A stage with fewer blocks recomputes all of them; each stage has the same number in the trainer's arguments."""
+    target, read, write = reader_of(name)
+    layout = parse_layout(words)
+    first = replace(read(write({"pipeline_model_parallel_size": 2})), layout=layout)
+    assert not refusals(
+        name, complete_question(first.model, resolve_cluster("dgx-h100", GPUS), first.training), layout
+    )
+    assert again(target, first, read)
 
 
 @pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan", "accelerate", "axolotl"])

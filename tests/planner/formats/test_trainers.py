@@ -138,7 +138,11 @@ def test_the_search_keeps_to_the_rules(trainer: str, experts: bool) -> None:
 
 
 def test_megatron_recomputes_some_blocks_of_every_stage_in_full() -> None:
-    assert not refusals("megatron", asked("megatron"), parse_layout("pp2 dp4 recompute=full:1"))
+    """As many of each, or all of a stage that has fewer."""
+    for stages in ("recompute=full:1", "layers=1,3 recompute=full,full:2", "layers=1,3 recompute=none,none"):
+        assert not refusals("megatron", asked("megatron"), parse_layout(f"pp2 dp4 {stages}"))
+    for stages in ("recompute=full:1,full:2", "recompute=full,full:1", "recompute=none,full:1"):
+        assert refusals("megatron", asked("megatron"), parse_layout(f"pp2 dp4 layers=2,2 {stages}"))
 
 
 def test_an_unknown_trainer_is_named() -> None:

@@ -222,7 +222,7 @@ def test_without_any_time_there_is_no_answer() -> None:
 
 def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = Solution(status="stopped", placement=None, objective=math.inf, bound=0.0, rounds=1)
-    monkeypatch.setattr(branching, "good_placement", lambda leaf: None)
+    monkeypatch.setattr(branching, "good_of_numbers", lambda *_: (None, 0.0))
     monkeypatch.setattr(branching, "best_placement", lambda leaf, **_: stopped)
     limits = parse_restrictions(["pp=2,4", "vpp=1"])
     with pytest.raises(
@@ -236,7 +236,7 @@ def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: p
 
 def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> None:
     """Its layouts are undecided, and nothing is proven."""
-    question, limits = small_question(), parse_restrictions(trainer="megatron")
+    question, limits = small_question(), parse_restrictions(trainer="torchtitan")
     first, *others = limits.by_recompute(question)
 
     def part(within: Restrictions, seconds: float | None, below: float) -> SearchResult:
@@ -271,7 +271,7 @@ def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_th
 
 
 def test_each_policy_is_searched_for_what_may_beat_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    question, limits = small_question(), parse_restrictions(trainer="megatron")
+    question, limits = small_question(), parse_restrictions(trainer="torchtitan")
     beaten: list[float] = []
 
     def noted(terms: Terms, asked: Question, within: Restrictions) -> SearchResult:

@@ -26,6 +26,7 @@ from planner.search.search import search
 
 QUERIES = number(12, 800)
 BASES = number(3, 48)
+COUNTED = number(3, 60)
 
 
 def ask_both(query: Query) -> None:
@@ -63,6 +64,12 @@ def test_search_equals_brute_force_where_scenarios_are_weighed() -> None:
     print(asked)
     # what is drawn hangs on which modules are loaded, whose constants hypothesis tries, too
     assert min(asked["neutral"], asked["averse"]) > QUERIES / 6
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_where_a_trainer_counts_the_blocks_in_full() -> None:
+    for seed in range(COUNTED):
+        ask_both(random_query(np.random.default_rng(seed), COUNTED, weighed_base, trainer="megatron"))
 
 
 @pytest.mark.parametrize("risk", ["neutral", "averse"])
