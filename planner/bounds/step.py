@@ -128,7 +128,9 @@ def _seconds_of_blocks(group: Group) -> Array:
     return blocks_N
 
 
-def bounds_by_ranks(group: Group, cut_off: float, rank_seconds: Callable[[Group], Array]) -> Array:
+def bounds_by_ranks(
+    group: Group, cut_off: float, rank_seconds: Callable[[Group], Array], precision: float = PRECISION
+) -> Array:
     """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides.
 
     `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
@@ -150,7 +152,7 @@ def bounds_by_ranks(group: Group, cut_off: float, rank_seconds: Callable[[Group]
     possible = np.isfinite(quick) & enough(beyond)
     bound = np.where(possible, quick, np.maximum(quick, cut_off))
     upper = beyond
-    while (upper - lower > PRECISION * lower)[possible].any():
+    while (upper - lower > precision * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)

@@ -10,10 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from cost_models.schedules import CriticalPath
-from planner.bounds.counts import bounds_of_numbers
+from planner.bounds.counts import least_number, numbers_in_time
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement, Solution, proven
 
@@ -26,21 +24,22 @@ def numbers_of(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]
     layout as it is where no number is to be chosen."""
     if not leaf.counted or leaf.number is not None:
         return [(0.0, leaf)]
-    bound_N = bounds_of_numbers(leaf, cut_off)
-    order = [number for number in np.argsort(bound_N, kind="stable").tolist() if bound_N[number] < cut_off]
-    return [(float(bound_N[number]), replace(leaf, number=number)) for number in order]
+    return [(bound, replace(leaf, number=number)) for bound, number in numbers_in_time(leaf, cut_off)]
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
     """A good placement under any of a few numbers, with its step time, or None where none of them fits; and a lower
-    bound under all numbers, no higher than `cut_off`."""
+    bound under all numbers, no higher than `cut_off` or that time."""
     best: tuple[Placement, float] | None = None
-    numbers = numbers_of(leaf, cut_off)
+    if leaf.counted and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
+        best = good_placement(replace(leaf, number=first))
+    below = cut_off if best is None else best[1]
+    numbers = numbers_of(leaf, below)
     for bound, own in numbers[:MOST_TRIED]:
         found = good_placement(own) if best is None or bound < best[1] else None
         if found and (best is None or found[1] < best[1]):
             best = found
-    return best, numbers[0][0] if numbers else cut_off
+    return best, numbers[0][0] if numbers else below
 
 
 def best_of_numbers(

@@ -185,7 +185,7 @@ class Restrictions:
             return ()
         together = known.counts_full and {*_COUNTED} <= {*own}
         alone = [{policy} for policy in own if not (together and policy in _COUNTED)]
-        settings = [{*_COUNTED}, *alone] if together else alone
+        settings = [*alone, {*_COUNTED}] if together else alone
         return tuple(
             replace(self, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - one) for one in settings
         )
