@@ -20,7 +20,8 @@ PRECISION = 1e-3
 def least_number(leaf: Leaf) -> int | None:
     """The least number with which equal stages fit, as far as blocks go; None where none does."""
     least, most = leaf.num_layers // leaf.pp, -(-leaf.num_layers // leaf.pp)
-    fits_N = np.isfinite(_seconds(leaf, np.arange(most + 1), np.array([least]))).any(axis=2).all(axis=(1, 2))
+    fits_NBR = np.isfinite(_seconds(leaf, np.arange(most + 1), np.array([least]))).any(axis=2)
+    fits_N = fits_NBR.reshape(most + 1, -1).all(axis=1)
     return int(fits_N.argmax()) if fits_N.any() else None
 
 

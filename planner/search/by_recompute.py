@@ -63,6 +63,8 @@ def search_each_policy(
             left_open += count_layouts(question, limits)
     if not answers:
         raise nothing
+    interrupted = answers[-1].interrupted
+    answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
     return SearchResult(
         estimates=tuple(ranked),
         certificate=_together(
@@ -73,7 +75,7 @@ def search_each_policy(
             left_open=left_open,
             seconds=time.monotonic() - start,
         ),
-        interrupted=answers[-1].interrupted,
+        interrupted=interrupted,
         searches=tuple(one for result in answers for one in result.searches),
     )
 

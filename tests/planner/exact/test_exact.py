@@ -52,6 +52,8 @@ def ask_both(query: Query) -> None:
     assert (proof.layouts, proof.undecided, proof.gap) == (query.layouts, 0, 0)
     assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
     assert proof.bound == pytest.approx(query.seconds[0], rel=10 * TOLERANCE)
+    if proof.settled is not None:
+        assert proof.settled.objective == pytest.approx(proof.bound, rel=10 * TOLERANCE)
 
 
 @pytest.mark.timeout(1800)
