@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -11,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cost_models.errors import MeshwrightError, StoppedError
+from cost_models.errors import InputError, MeshwrightError, StoppedError, did_you_mean
 from meshwright.cli.commands import InPanels, typer_function
-from meshwright.cli.usage_errors import UsageError, word_usage_error
 from meshwright.terminal.output import print_error, word_os_error
 from meshwright.terminal.printing import say_aside
 from meshwright.verbs.contract.command import Command
@@ -32,6 +32,8 @@ def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for flags and arguments it cannot read; it has no public name of its own."""
 _COMPLETING = "_MESHWRIGHT_COMPLETE"
 """Set by a shell that wants words."""
 _OF_PLANS = ("plan", "estimate", "compare", "explain", "advise", "reshard", "verify", "forecast")
@@ -113,14 +115,43 @@ def _call(words: list[str]) -> None:
     try:
         app = command_line(None if _COMPLETING in os.environ else words)
         code = app(words, prog_name="meshwright", standalone_mode=False)
-    except UsageError as error:
-        usage, worded = word_usage_error(error)
+    except _UsageError as error:
+        usage, worded = _word_usage_error(error)
         if usage and not json:
             say_aside(usage + "\n")
         if words:  # else the help was asked for
             print_error(worded, json=json)
         code = worded.exit_code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _word_usage_error(error: Any) -> tuple[str, InputError]:
+    """A line of usage (of no verb at all, the help), and what is wrong with the words of the command line."""
+    if error.ctx is None:
+        return "", InputError(_lowered(error.format_message()))
+    if error.ctx.invoked_subcommand is None and error.ctx.parent is None and "\n" in error.format_message():
+        return error.format_message(), InputError("a verb is missing")
+    said = _refused_value(error) or _lowered(error.format_message())
+    return error.ctx.get_usage(), InputError(said, hint=f"{error.ctx.command_path} --help lists its flags")
+
+
+def _lowered(text: str) -> str:
+    """ "Missing argument 'PLAN'." → "missing argument `PLAN`"."""
+    return re.sub(r"'([^']*)'", r"`\1`", text[:1].lower() + text[1:].rstrip("."))
+
+
+def _refused_value(error: Any) -> str:
+    """ "--gpus: `1.5` is not a whole number", where typer had pydantic read a value; nothing where it had not."""
+    from pydantic import BaseModel, ValidationError
+
+    from cost_models.spec_problems import spec_problems
+
+    if not isinstance(error.__cause__, ValidationError):
+        return ""
+    told, _ = spec_problems(error.__cause__, BaseModel, most=1)
+    what = _lowered(next(iter(told.values())))
+    given, _, known = what.partition(" is not one of ")
+    return f"{error.param.opts[0]}: {what}{did_you_mean(given, re.findall('`(.+?)`', known))}"
 
 
 def _worded(error: Exception) -> MeshwrightError | None:
