@@ -32,8 +32,10 @@ class Trust:
     """Median relative error of step time on sources that were left out of every fit; None where GPU and software
     stack are the profile's own, or where nobody knows."""
     borrowed: str = ""
-    """The GPU that the profile is of, where no run on a GPU of this die was timed: `error` and `runs` are then those of
-    dies whose own runs were left out."""
+    """The GPU that the constants are of, where no run on a GPU of this die was timed: `error` and `runs` are then those
+    of dies whose own runs were left out."""
+    by_tests: bool = False
+    """Whether these constants were multiplied by ratios of what published tests of kernels and collectives reach."""
     memory_error: float = 0.1
     """Relative error that nine in ten peak memories of published runs under the stack stay within."""
 
@@ -41,8 +43,10 @@ class Trust:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
         if self.borrowed:
+            how = f"constants of {self.borrowed}" if self.by_tests else f"borrowed from {self.borrowed}"
+            how += " x ratios of published tests" if self.by_tests else ""
             return (
-                f"{self.profile} (borrowed from {self.borrowed}; median error {_whole(self.error)} where"
+                f"{self.profile} ({how}; median error {_whole(self.error)} where"
                 f" {counted(self.runs, 'run')} were predicted so)"
             )
         shown = (

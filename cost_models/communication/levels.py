@@ -42,6 +42,8 @@ class Level:
     """Between nodes."""
     opens: bool
     """The level nearest the GPUs of its medium: they are plugged into it, not its switches."""
+    mesh: bool = False
+    """Its bandwidth is the sum of one link to each other GPU of the domain."""
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
@@ -100,6 +102,7 @@ def _level(
         sharers=sharers if opens else None,
         network=network,
         opens=opens,
+        mesh=link.mesh,
     )
 
 
@@ -122,6 +125,7 @@ def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
             gpus=None if level.network or level.gpus == cluster.gpus_per_node else level.gpus,
             nodes=level.gpus and (level.gpus // cluster.gpus_per_node or None),
             sharers=level.sharers,
+            mesh=level.mesh,
         )
         for index, level in enumerate(levels)
     )

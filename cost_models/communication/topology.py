@@ -222,11 +222,20 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
                 reached=packed[_outermost(levels, index)][0],
                 behind=_behind(level, runs, together, world),
                 meets=(meets if at is None else at.meeting(meets)) & (domains > 1) if index else meets,
-                share=AS_USUAL if at is None else at,
+                share=_meshed(level, held) if at is None else at,
             )
         )
         together, domains = held, spanned
     return Groups(size=runs.size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
+
+
+def _meshed(level: Level, held: Ints) -> Share:
+    """Of a full mesh members have the links to one another; neighbours in a pipeline one link."""
+    if not level.mesh or level.gpus is None:
+        return AS_USUAL
+    links = max(1, level.gpus - 1)
+    among = np.maximum(1, held - 1) / links
+    return Share(ring=among, exchange=among, pair=1.0 / links)
 
 
 def _outermost(levels: tuple[Level, ...], index: int) -> int:

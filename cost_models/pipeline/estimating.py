@@ -94,14 +94,16 @@ def trust_of(question: Question) -> Trust:
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
     its_own = all(name in here for name, here in pairs)
-    if hardware.tier == "profile" and question.cluster.gpu.name not in (hardware.gpu, *hardware.also_for):
+    its_die = question.cluster.gpu.name in (hardware.gpu, *hardware.also_for)
+    if hardware.borrowed_from or (hardware.tier == "profile" and not its_die):
         told = read_errors("steps")
         return Trust(
             tier=hardware.tier,
             profile=hardware.name,
             error=told["borrowed_error"],
             runs=told["borrowed_runs"],
-            borrowed=hardware.gpu,
+            borrowed=hardware.borrowed_from or hardware.gpu,
+            by_tests=hardware.borrowed_from is not None,
             memory_error=question.memory_error,
         )
     return Trust(

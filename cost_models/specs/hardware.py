@@ -195,6 +195,8 @@ class HardwareProfile(Spec):
     gpu: Name
     also_for: tuple[Name, ...] = ()
     """Other GPUs of the same die, taken to reach the same shares of peak."""
+    borrowed_from: Name | None = None
+    """GPU whose constants these are, each times the ratio of what tests published for both reach; None: its own."""
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped GEMMs in training, as a share of what the GPU sustains."""

@@ -30,6 +30,9 @@ class LinkSpec(Spec):
     """Bandwidth per GPU, bytes/s, one direction."""
     latency: Latency
     """Seconds until the first byte arrives, over one hop."""
+    mesh: bool = False
+    """Whether the bandwidth is the sum of one link to each of the others, so that some of them have only the links to
+    one another: two of eight GPUs a seventh of it."""
 
     def faster(self, factor: float) -> Self:
         """The link with `factor` times the bandwidth."""
@@ -89,7 +92,7 @@ class LevelSpec(LinkSpec):
     @property
     def link(self) -> LinkSpec:
         """The link alone."""
-        return LinkSpec.model_construct(kind=self.kind, bandwidth=self.bandwidth, latency=self.latency)
+        return LinkSpec.model_construct(**{name: getattr(self, name) for name in LinkSpec.model_fields})
 
 
 class LinkLevels(RootModel[tuple[LevelSpec, ...]]):

@@ -41,13 +41,18 @@ def scenarios_of(
 ) -> Scenarios:
     """Scenarios of fitted constants (C,) from their covariance (C, C), and the errors (R,) of the runs of `sources`
     (R,) with their slopes (R, C), all in logarithms."""
-    assert len(constants) < COUNT
     spread, rest = _between(slopes, errors, sources, pulls)
-    root = np.linalg.cholesky(covariance + np.diag(spread))
+    factors = with_covariance(constants, covariance + np.diag(spread))
+    return Scenarios(factors=factors, unexplained=round(rest, 4))
+
+
+def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
+    """Constant → its factor in each scenario, of a mean of zero and a covariance (C, C), in logarithms."""
+    assert len(constants) < COUNT
     rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
-    factors = np.exp(root @ rotation @ _design(len(constants)))
+    factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ _design(len(constants)))
     words = [" ".join(f"{factor:.4g}" for factor in row) for row in factors.tolist()]
-    return Scenarios(factors=dict(zip(constants, words, strict=True)), unexplained=round(rest, 4))
+    return dict(zip(constants, words, strict=True))
 
 
 def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array) -> tuple[Array, float]:

@@ -74,11 +74,11 @@ def test_another_layout_says_in_what_it_differs() -> None:
 
 
 def test_a_borrowed_profile_widens_the_interval_and_has_an_error_of_its_own() -> None:
-    own, other = expected("dgx-h100", TIMED), expected("mi300x", TIMED)
+    own, other = expected("dgx-h100", TIMED), expected("ec2-g6e", TIMED)
     assert not own.borrowed
     assert other.borrowed
     assert other.high / other.low > 1.1 * own.high / own.low
-    trust = priced("mi300x", TIMED)[1].trust
+    trust = priced("ec2-g6e", TIMED)[1].trust
     assert trust.borrowed == "h100-sxm"
     assert trust.error == fitted()[2]["borrowed_error"] > 0.05
     assert "borrowed from h100-sxm" in str(trust)
