@@ -2,7 +2,7 @@
 
     python benchmarks/amd_profiles.py        a second; writes `cost_models/data/profiles/amd/`
 
-Nobody ships a table of timed training steps on these GPUs that a fit could use, but kernels and collectives of both were
+No table of timed training steps on these GPUs is one that a fit could use, but kernels and collectives of both were
 measured by the same tests (`RATIOS`). What training keeps of such rates, hosts and stragglers are as on H100. Products
 and attention have no ratio, as the GPU's entry names their published rates. The intervals of H100's constants widen by
 `WIDER`: how far those tests, their releases and a stack of its own leave each constant open.
@@ -24,13 +24,13 @@ FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "profiles" / "amd"
 FROM = "h100-sxm"
 
 STREAM = {"h100": 2.97 / 3.35, "mi300x": 4.09 / 5.3, "mi250x-gcd": 1.15 / 1.638}
-"""Share of memory bandwidth in BabelStream's triad: Azure AI benchmarking guide, ND H100 v5 and ND MI300X v5 (ROCm 6.2);
+"""Share of memory bandwidth in BabelStream's triad: Azure AI benchmarking guide, ND H100 v5 and MI300X v5 (ROCm 6.2);
 copies and sums of AMD's acceptance criteria for MI250X (ROCm/system-acceptance-docs, 1.2 and 1.1 TB/s)."""
 ALL_REDUCE = {"h100": 370 / 450, "mi300x": 317 / 448, "mi355x": 304 / 537.6, "mi250x-gcd": 1.0}
 """Share of a node's links in an all-reduce of 8 GB over eight GPUs: Austin et al. 2025, How to scale your model (H100
-without SHARP, which trainers seldom have); Kolla et al. 2025, Understanding RCCL bandwidth (MI300X; Azure's guide has the
-same); the least that AMD accepts for MI355X (ROCm/system-acceptance-docs). On MI250X AMD accepts 125 GB/s, where the links
-named for it carry 100."""
+without SHARP, which trainers seldom have); Kolla et al. 2025, Understanding RCCL bandwidth (MI300X; the same in
+Azure's guide); the least that AMD accepts for MI355X (ROCm/system-acceptance-docs). On MI250X AMD accepts 125 GB/s, and
+the links named for it carry 100."""
 GPUS = {"mi300x": ("mi325x",), "mi355x": (), "mi250x-gcd": ()}
 """GPU → others of its die."""
 STACKS = ("", "-megatron-core", "-fsdp", "-jax")
@@ -65,7 +65,10 @@ def _write(gpu: str, others: tuple[str, ...], stack: str) -> None:
     assert own.scenarios is not None
     memory = STREAM.get(gpu, STREAM["mi300x"]) / STREAM["h100"]
     links = ALL_REDUCE[gpu] / ALL_REDUCE["h100"]
-    tiles = (GemmTile(rows=256, columns=256, efficiency=1.0), *own.gemm_tiles)  # AMD's largest, as measured at best
+    tiles = (
+        GemmTile(rows=256, columns=256, efficiency=1.0),
+        *own.gemm_tiles,
+    )  # AMD's largest, as measured at best
     changed = {
         "name": f"{gpu}{stack}",
         "gpu": gpu,
@@ -82,9 +85,9 @@ def _write(gpu: str, others: tuple[str, ...], stack: str) -> None:
         "scenarios": _wider(own.scenarios),
         "timed": (),
         "source": (
-            f"Constants of profile `{own.name}`, memory's times {memory:.3f} and links' times {links:.3f}: what published"
-            " tests reach on this GPU over what they reach on an H100 (benchmarks/amd_profiles.py names them). No training"
-            " step was compared."
+            f"Constants of profile `{own.name}`, memory's times {memory:.3f} and links' times {links:.3f}: what"
+            " published tests reach on this GPU over what they reach on an H100 (benchmarks/amd_profiles.py names"
+            " them). No training step was compared."
         ),
     }
     FOLDER.mkdir(exist_ok=True)

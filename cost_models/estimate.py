@@ -42,11 +42,14 @@ class Trust:
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
-        if self.borrowed:
-            how = f"constants of {self.borrowed}" if self.by_tests else f"borrowed from {self.borrowed}"
-            how += " x ratios of published tests" if self.by_tests else ""
+        if self.borrowed and self.by_tests:
             return (
-                f"{self.profile} ({how}; median error {_whole(self.error)} where"
+                f"{self.profile} (constants of {self.borrowed} x ratios of published tests, compared with no run; those"
+                f" of other GPUs were off by {_whole(self.error)} in the median of {counted(self.runs, 'run')})"
+            )
+        if self.borrowed:
+            return (
+                f"{self.profile} (borrowed from {self.borrowed}; median error {_whole(self.error)} where"
                 f" {counted(self.runs, 'run')} were predicted so)"
             )
         shown = (

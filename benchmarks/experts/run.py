@@ -5,7 +5,8 @@
 Sources: `megatron_sc21` (Narayanan et al. 2021, table 1), `llama3` (table 4 of the Llama 3 paper, `llama3.csv` beside
 this file), `megascale` (Jiang et al. 2024, 175B on 256 to 12,288 GPUs), `dgxc` (NVIDIA's recipes on H100: of each
 model and trainer the latest release, on its fewest and its most GPUs, reduced models left out) and `mixtures` (Megatron
-Core's and Megatron Bridge's recipes of mixtures of experts that `MIXTURES` names).
+Core's and Megatron Bridge's recipes of mixtures of experts that `MIXTURES` names) and `deepseek` (DeepSeek-V3 on 2,048
+H800 under its own trainer, `deepseek.csv`).
 
 Theirs is priced as published, its blocks where its trainer puts them. Ours is what `plan` recommends for the same
 model, GPUs, global batch, sequence, precision, stack, profile and memory limit, within what their trainer could do at
@@ -50,6 +51,7 @@ SOURCES = {
     "megascale": "MegaScale and its baseline (Jiang et al. 2024), 175B on A100",
     "dgxc": "NVIDIA's recipes for H100 (dgxc-benchmarking)",
     "mixtures": "NVIDIA's recipes of mixtures of experts (Megatron Core, Megatron Bridge), H100 and GB300",
+    "deepseek": "DeepSeek-V3 under its own trainer (arXiv:2412.19437), H800",
 }
 MIXTURES = ("moe_modelzoo-0002", "moe_modelzoo-0006", "megatron_bridge-0087", "megatron_bridge-0233")
 TEN = (
@@ -119,7 +121,8 @@ def chosen_rows(sources: Sequence[str]) -> Iterator[tuple[str, Row]]:
     shipped = shipped_rows()
     rows = {source: [row for row in shipped if row.source == source] for source in SOURCES}
     rows["megatron_sc21"] = rows["megatron_sc21"][:TABLE_1]
-    rows["llama3"] = list(read_rows(HERE / "llama3.csv"))
+    for source in ("llama3", "deepseek"):
+        rows[source] = list(read_rows(HERE / f"{source}.csv"))
     rows["dgxc"] = list(_latest_recipes(rows["dgxc"]))
     rows["mixtures"] = [row for row in shipped if row.row_id in MIXTURES]
     yield from ((source, row) for source in sources for row in rows[source])
@@ -169,10 +172,11 @@ def compared(row: Row, source: str, time_limit: float) -> Pair:
 
 def _published(case: Case) -> Layout:
     """The row's layout; where its table says which blocks each chunk holds, placed like that."""
-    blocks, chunks = case.row.text("blocks"), case.row.text("chunks")
+    blocks, chunks, schedule = (case.row.text(cell) for cell in ("blocks", "chunks", "schedule"))
     if not blocks:
         return case.layout
-    return parse_layout(f"{unplaced(case.layout)} vpp{chunks} layers={blocks}")
+    scheduled = f" schedule={schedule}" if schedule else ""
+    return parse_layout(f"{unplaced(case.layout)} vpp{chunks}{scheduled} layers={blocks}")
 
 
 def record(source: str, pair: Pair) -> dict[str, object]:

@@ -15,7 +15,7 @@ and token), and that one kernel's bytes do not hide behind another's products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,9 @@ _PASSES = {
 """Forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
 ops/triton/ssd_combined.py, whose states are in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the norms of
 queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, whose states are in 16 bits)."""
+_GATED = (2.0, 8.0)
+"""Further passes over the values where the kernels of decaying states gate them: the gate is read and the output
+written twice; backward gradients of both are made from what they read and the output again."""
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
@@ -67,7 +70,9 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     flops = tokens * scan_flops(mixer)
     seconds = []
     rates = (device.attention.forward, device.attention.backward / _BACKWARD_PRODUCTS)
-    for passes, rate in zip(_PASSES["delta" if mixer.delta else "decays"], rates, strict=True):
+    gated = _GATED if question.stack.gates_in_scan and not mixer.delta else (0.0, 0.0)
+    for passes, rate, more in zip(_PASSES["delta" if mixer.delta else "decays"], rates, gated, strict=True):
+        passes = replace(passes, values=passes.values + more)
         moved = tokens * _bytes(mixer, passes, question.training.element_bytes)
         roof = np.maximum(flops / (device.peak * rate), moved / device.memory_rate)
         seconds.append(share * np.maximum(roof, passes.kernels * device.profile.kernel_seconds))

@@ -140,7 +140,11 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
 
     core = [(question.model.attention_share, _inside_core(question))]
     twice = _output_kept_twice(question, columns)
+    discarded = [
+        (one.share, _read(question, one)) for one in operators if one.reads_output_of in stack.always_discards
+    ]
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
+    none = none - bytes_of(discarded) if discarded else none
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
     if "all-but-every-other-product" in stack.drops:
         every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
@@ -158,7 +162,8 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     for drop in sorted(stack.drops & set(begins)):
         redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
-    read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in stack.drops]
+    drops = stack.drops - set(stack.always_discards)
+    read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in drops]
     return _Block(none=none, selective=selective - bytes_of(read) if read else selective, mlp=mlp)
 
 
@@ -182,6 +187,8 @@ def _input(question: Question, operator: Operator) -> Amount:
     if operator.drops_input:
         return {reads.place: (training.element_bytes + _MASK_BYTES) * reads.width}
     cast = question.stack.fp8_saves_inputs and training.narrow and not operator.gemm.adapter
+    if operator.reads_core and _kept_once(question) is not None:
+        return {}
     if operator.shares_input and not (cast and operator.reads_core):
         return {}
     narrow = cast and reads.place != "stream"
@@ -208,13 +215,22 @@ def _attended(question: Question, core: Operator) -> Amount:
         read = 3 * model.query_size
     if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
         read += model.kv_size + model.value_size
-    return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
+    element, once = question.training.element_bytes, _kept_once(question)
+    return {core.reads.place: element * read + (element if once is None else once) * model.attended_size}
+
+
+def _kept_once(question: Question) -> float | None:
+    """Bytes of an element of attention's output where one copy serves its core and the product behind it, else None."""
+    return question.stack.fp8_core_bytes if question.training.narrow else None
 
 
 def _activated(question: Question, activation: Operator) -> Amount:
     """What it reads and, with a gate written out, what it multiplies; what it returns the matrix down keeps."""
-    tensors = activation.inputs if question.stack.fused_elementwise else 2 * activation.inputs - 1
-    return {activation.reads.place: question.training.element_bytes * tensors * activation.reads.width}
+    training, stack = question.training, question.stack
+    tensors = activation.inputs if stack.fused_elementwise else 2 * activation.inputs - 1
+    narrow = stack.fp8_saves_activated and training.narrow and activation.reads.place == "expert"
+    element = training.operand_bytes if narrow else training.element_bytes
+    return {activation.reads.place: element * tensors * activation.reads.width}
 
 
 def _gated(question: Question, gate: Operator) -> Amount:

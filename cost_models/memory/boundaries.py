@@ -74,19 +74,26 @@ class PendingBytes:
 def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
     """The outputs of all operators with parameters.
 
-    For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside.
+    For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. Where fp8 keeps
+    products' inputs as multiplied, gradients wait so, too (Transformer Engine's `WeightGradStore`).
     """
     model, training = question.model, question.training
     element, tuning = training.element_bytes, training.tuning
     own = [one for one in job_operators(model, tuning) if one.trained]
     waiting = [one for one in own if one.weights and not one.shares_gradient]
-    outputs = [(one.share, one.returns) for one in waiting if one.returns is not None]
+    outputs = [(one, one.returns) for one in waiting if one.returns is not None]
+    cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * (padded_vocabulary(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
     return PendingBytes(
         block=on_rank(
-            question, columns, added((share, {one.place: element * one.width}) for share, one in outputs)
+            question,
+            columns,
+            added(
+                (one.share, {to.place: (cast if one.kind == "gemm" else element) * to.width})
+                for one, to in outputs
+            ),
         ),
         head=element * (head + normed) * (tuning is None),
     )

@@ -55,7 +55,11 @@ def block_traffic(
     chosen = every if operators is None else operators
     moved = [(one, _MOVED[one.kind](question, one)) for one in chosen if one.kind in _MOVED]
     forward = added((one.share * m.forward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
-    backward = added((one.share * m.backward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
+    again = frozenset(question.stack.always_discards)
+    behind = [(one, m.backward + m.forward * bool(again & one.redone_by)) for one, m in moved]
+    backward = added(
+        (one.share * bytes_ * _over(one).width, {_over(one).place: 1.0}) for one, bytes_ in behind
+    )
     kernels = sum(one.share * m.kernels for one, m in moved if one.launched)
     return Traffic(
         forward_bytes=on_rank(question, columns, forward),
@@ -142,14 +146,18 @@ def _adapter(question: Question, adapter: Operator) -> _Moved:
 
 
 def _convolution(question: Question, convolution: Operator) -> _Moved:
-    """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone."""
-    element = question.training.element_bytes
-    return _Moved(2 * element, 3 * element, 1)
+    """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before states
+    that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)."""
+    element, mixer = question.training.element_bytes, question.model.recurrence
+    again = mixer is not None and not mixer.delta
+    return _Moved(2 * element, (5 if again else 3) * element, 1)
 
 
 def _gating(question: Question, gate: Operator) -> _Moved:
     """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation."""
-    element = question.training.element_bytes
+    element, mixer = question.training.element_bytes, question.model.recurrence
+    if question.stack.gates_in_scan and mixer is not None and not mixer.delta:
+        return _Moved(2 * element, 3 * element, 1)
     if gate.name == "gated norm" or question.stack.fused_elementwise:
         return _Moved(3 * element, 5 * element, 1)
     return _Moved(5 * element, 9 * element, 2)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.base import Factor, Name, Spec
-from cost_models.specs.choices import Degree, Recompute
+from cost_models.specs.choices import Degree, Recompute, SelectiveDrops
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.training import StateDtype
 
@@ -74,6 +74,15 @@ class StackKernels(Spec):
     """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own."""
     recomputes_norms: bool = False
     """Whether norms always run again in the backward pass instead of keeping what they return."""
+    always_discards: tuple[SelectiveDrops, ...] = ()
+    """Outputs of norms and experts' activations that no policy keeps: backward passes make them again."""
+    fp8_saves_activated: bool = False
+    """Whether fp8 training keeps what experts' activations read in fp8, too."""
+    fp8_core_bytes: Factor | None = None
+    """Bytes of an element of attention's output where fp8 training keeps it once, for its own backward pass and for the
+    product behind it; None: in 16 bits for the former and in fp8 for the latter."""
+    gates_in_scan: bool = False
+    """Whether the kernels that scan decaying states multiply their gates in, so that the norm behind runs alone."""
     eager_norm_bytes: Factor = 6.0
     """Bytes per element that an unfused RMS norm in 16 bits keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"

@@ -77,6 +77,9 @@ def multiplies_tf32(row: Row) -> bool:
 def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     """The row's recompute policy; where blank, what the stack's users did."""
     words = row.text("recompute").lower()
+    if modules := _by_recipe(row):
+        notes.assume(f"recompute {modules}, as its recipe does (blank)")
+        return "selective"
     if not words:
         usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
         notes.assume(f"recompute {usual} (blank)")
@@ -95,9 +98,18 @@ def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     """What of a block a Megatron recomputed (`--recompute-modules`), where the row names it in known words; else
     nothing."""
     said = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
-    names = re.findall(r"[a-z_]+", said["names"]) if said else []
+    names = re.findall(r"[a-z_]+", said["names"] if said else _by_recipe(row))
     known = [_NAMED[name] for name in names if name in _NAMED]
     return tuple(sorted({*known})) if len(known) == len(names) else ()
+
+
+def _by_recipe(row: Row) -> str:
+    """Modules that its trainer's recipe recomputes, where the table leaves recomputation blank; else nothing."""
+    if row.text("recompute"):
+        return ""
+    ran = " ".join(row.text(cell) for cell in ("framework", "model_name", "gpu", "precision"))
+    found: str | None = meaning("recipe_modules", ran.lower())
+    return found or ""
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:

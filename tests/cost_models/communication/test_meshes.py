@@ -1,4 +1,4 @@
-"""GPUs that are wired in a full mesh: some of a node have only the links to one another. AMD's, against RCCL's own tests."""
+"""GPUs wired in a full mesh: some of a node have only the links to one another. AMD's, against RCCL's own tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles that were never fitted to a step: AMD's, by tests of kernels and collectives published for them and for H100."""
+"""Profiles never fitted to a step: AMD's, by tests of kernels and collectives published for them and for H100."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from cost_models.files import catalog
 from cost_models.operators.block import block_operators
 from cost_models.operators.flops import causal_flops, forward_flops, model_flops
 from cost_models.operators.parameters import parameters, total_parameters
+from cost_models.operators.traffic import block_traffic
 from cost_models.question import Question
 from cost_models.specs.model.blocks import Recurrence
 from cost_models.specs.model.kinds import kinds_of
@@ -157,6 +159,27 @@ def test_a_scan_costs_as_much_a_token_at_any_length_and_its_heads_are_shared() -
     assert [seconds("tp4 dp16 mbs1", 8192), seconds("tp1 cp4 dp16 mbs1", 8192)] == pytest.approx(
         [once / 4] * 2
     )
+
+
+def test_gates_of_decaying_states_are_multiplied_in_the_scan_or_in_the_norm() -> None:
+    """128 heads of 64: the scan moves ten passes more over them in 16 bits, the norm one less forward, two behind; the
+    convolution over 10,240 runs again in the backward pass. 24 of 52 blocks are so."""
+    question, columns = (
+        asked("nemotron-h-8b", sequence=8192),
+        LayoutColumns.of([parse_layout("tp1 dp64 mbs1")]),
+    )
+    apart = replace(question, stack=question.stack.model_copy(update={"gates_in_scan": False}))
+    device, blocks = device_of(question), 8192 * 24 / 52
+    inside, norm = (np.array(scan_seconds(one, columns, device))[:, 0] for one in (question, apart))
+    assert (inside - norm) * device.memory_rate == pytest.approx(
+        [2 * 2 * 8192 * blocks, 8 * 2 * 8192 * blocks]
+    )
+    ours, theirs = block_traffic(question, columns), block_traffic(apart, columns)
+    assert theirs.forward_bytes - ours.forward_bytes == pytest.approx(2 * 8192 * blocks)
+    assert theirs.backward_bytes - ours.backward_bytes == pytest.approx(2 * 2 * 8192 * blocks)
+    convolution = [one for one in block_operators(question.model) if one.kind == "convolution"]
+    moved = block_traffic(question, columns, convolution)
+    assert moved.backward_bytes == pytest.approx(2.5 * moved.forward_bytes)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from cost_models.measured.runs.policies import (
     zero_of,
 )
 from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.stack import stack_of
 from cost_models.measured.runs.switches import is_suspect
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.estimating import estimate
@@ -100,6 +101,34 @@ def test_recomputation(words: str, wanted: str, said: bool) -> None:
     notes = Notes()
     assert recompute_of(Row({"recompute": words}), catalog.load_stack("fsdp"), notes) == wanted
     assert bool(notes.assumed) is said
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "precision", "policy", "drops"),
+    [
+        (
+            "Nemotron_3_Nano",
+            "H100-SXM-80GB",
+            "fp8-cs",
+            "selective",
+            {"experts", "norms", "core", "expert-activations"},
+        ),
+        ("Nemotron_3_Nano", "GB300", "fp8-mx", "none", {"core"}),
+        ("GPT OSS 120B", "GB200", "bf16", "selective", {"norms", "expert-activations"}),
+        ("GPT OSS 120B", "GB300", "bf16", "none", {"core"}),
+        ("GPT OSS 120B", "GB200", "fp8-mx", "none", {"core"}),
+    ],
+)
+def test_blank_tables_of_recipes_that_recompute(
+    model: str, gpu: str, precision: str, policy: str, drops: set[str]
+) -> None:
+    cells = {"framework": "Megatron-Bridge, NeMo container 26.04", "model_name": model}
+    row, notes = Row(cells | {"gpu": gpu, "precision": precision, "moe_experts": "128"}), Notes()
+    stack = stack_of(row, None, notes)
+    assert recompute_of(row, stack, notes) == policy
+    assert stack.drops == drops
+    stated = Row(dict(row.cells) | {"recompute": "full"})
+    assert recompute_of(stated, stack_of(stated, None, notes), notes) == "full"
 
 
 @pytest.mark.parametrize(
