@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
@@ -28,31 +31,10 @@ class Control:
 
 
 GROUPS: Mapping[str, Sequence[Control]] = {
-    "Job": (
-        Control(name="model", label="Model", catalogue="models"),
-        Control(name="global-batch", label="Global batch", note="sequences, or 4M tokens"),
-        Control(name="sequence", label="Sequence", note="tokens, or 8K"),
-        Control(name="precision", label="Precision", catalogue="precision"),
-    ),
-    "Machine": (
-        Control(name="cluster", label="Cluster", catalogue="clusters"),
-        Control(name="gpus", label="GPUs"),
-        Control(name="gpu-memory", label="GPU memory"),
-        Control(name="intra-node", label="Bandwidth in a node", note="per GPU, one direction"),
-        Control(name="inter-node", label="Bandwidth between nodes", note="per GPU, one direction"),
-        Control(name="host-memory", label="Host memory", note="of each node"),
-        Control(name="host-bandwidth", label="Bandwidth to the host", note="per GPU, one direction"),
-    ),
-    "Search": (
-        Control(name="stack", label="Software stack", catalogue="stacks"),
-        Control(name=OFFLOAD, label="Offload to host memory", catalogue="choice"),
-        Control(name="fix", label="Fix", note="tp=8, pp>=2"),
-        Control(name="forbid", label="Forbid", note="zero3, cp"),
-    ),
-    "Until it ends": (
-        Control(name="tokens", label="Tokens", note="to train on, 300B"),
-        Control(name="mtbf", label="GPU-hours between failures", note="50000 h"),
-    ),
+    group: tuple(Control(**control) for control in controls)
+    for group, controls in yaml.safe_load(
+        (files("meshwright.explorer") / "page.yaml").read_text(encoding="utf-8")
+    ).items()
 }
 CONTROLS: Mapping[str, Control] = {one.name: one for group in GROUPS.values() for one in group}
 
