@@ -32,19 +32,8 @@ TAKES: Mapping[str, frozenset[str]] = {
     "report": frozenset({"tokens", "operations", "price", "start"}),
     "explore": (_JOB - {"dropout", "optimizer", "state_dtype", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
-    "run": frozenset(
-        {
-            "compile",
-            "clip",
-            "rate_decay",
-            "rate_warm_up",
-            "trace",
-            "profiler",
-            "dry_run",
-            "weights",
-            "save_weights",
-        }
-    ),
+    "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "profiler", "dry_run"})
+    | {"weights", "save_weights"},
     "emulate": frozenset({"rank", "fake", "steps"}),
     "measure": _NONE,
 }
