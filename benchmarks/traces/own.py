@@ -1,6 +1,6 @@
 """Parts that are read from traces of our own executor on a CPU, beside those of the same step's recording → own.csv.
 
-    python benchmarks/traces/own.py
+    python benchmarks/traces/own.py [LAYOUT]...  # those alone are printed
 
 Each layout trains a small model on two or four processes; of its profiled steps that with the smallest difference
 counts, as another process may have had the core between a mark of the profiler and one of the recording.
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / part) for part in (".", "tests/executor", "tests/executor/measure")]
+sys.path[:0] = [
+    str(HERE.parents[1] / part) for part in (".", "tests", "tests/executor", "tests/executor/measure")
+]
 
 import processes as workers  # noqa: E402
 from test_profiled_steps import LAYOUTS, differences  # noqa: E402
@@ -45,7 +47,10 @@ def main() -> None:
     """Run every layout and write the table."""
     workers._LONGEST_SECONDS = 900.0  # a busy machine
     processes, rows = workers.Processes(), []
+    asked = sys.argv[1:]
     for layout, model in (*((one, GPT) for one in LAYOUTS), *MORE):
+        if asked and layout not in asked:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             found = differences(plan_for(layout, model), Path(folder), processes, STEPS)
         best = min(found, key=lambda one: max(one.values()))
@@ -56,6 +61,8 @@ def main() -> None:
         rows[-1]["median_step"] = round(statistics.median(max(one.values()) for one in found), 4)
         print(rows[-1], flush=True)
     processes.stop()
+    if asked:
+        return
     with (HERE / "own.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

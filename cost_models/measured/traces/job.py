@@ -64,13 +64,16 @@ def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -
         for one in ranks
     ]
     annotated = all(one.passes for one in ranks)
-    if annotated:  # on a CPU: a barrier is where steps begin
-        ranks = [_waiting(one, longest) for one in ranks]
+    if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
+        waiting = {one.rank: one.parts["bubble"] + longest - one.seconds for one in ranks}
+        ranks = [replace(one, parts=one.parts | {"bubble": waiting[one.rank]}) for one in ranks]
     if layout.pp == 1 and not annotated:
         return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_in_slices(ranks, matched))
     pipeline = pipeline_of(question, layout)
-    raw = {one.rank: one.passes or _passes(one, pipeline, layout) for one in ranks}
-    found, told = {one.rank: one for one in ranks}, {}
+    found, told, raw = {one.rank: one for one in ranks}, {}, {}
+    for one in ranks:
+        place = place_along("pp", layout, one.rank)
+        raw[one.rank] = one.passes or passes_of(one.step, one.exchanges, pipeline, place)
     for replica in _replicas(ranks, layout):
         if len(replica) < layout.pp or not all(raw[one.rank] for one in replica.values()):
             continue
@@ -122,10 +125,6 @@ def _first_late(late: Sequence[Late], ranks: Sequence[Traced], layout: Layout) -
         if others and work[one.rank] - median(others) >= _OWN * one.seconds:
             own.append(one)
     return tuple(own or late)
-
-
-def _passes(one: Traced, pipeline: Pipeline, layout: Layout) -> tuple[Pass, ...]:
-    return passes_of(one.step, one.exchanges, pipeline, place_along("pp", layout, one.rank)) or ()
 
 
 def _replicas(ranks: Sequence[Traced], layout: Layout) -> list[dict[int, Traced]]:
@@ -188,8 +187,3 @@ def _refined(
     bubble, after = bubble_of(one.step, passes, every, begin, all_there), one.seconds - one.step.seconds
     sends = one.parts["pp_comm"] + one.parts["bubble"] - after - bubble
     return replace(one, parts=one.parts | {"bubble": bubble + after, "pp_comm": max(0.0, sends)})
-
-
-def _waiting(one: Traced, longest: float) -> Traced:
-    """A rank that waits at the end of a step until the slowest is done."""
-    return replace(one, parts=one.parts | {"bubble": one.parts["bubble"] + longest - one.seconds})

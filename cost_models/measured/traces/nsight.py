@@ -12,7 +12,6 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.measured.traces.events import Event, TraceFile, rank_in_name
 
-SUFFIX = ".sqlite"
 _COPY = "CASE copyKind WHEN 1 THEN 'Memcpy HtoD' WHEN 2 THEN 'Memcpy DtoH' ELSE 'Memcpy DtoD' END"
 _TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("kernel", "s.value", "deviceId, streamId", "demangledName"),

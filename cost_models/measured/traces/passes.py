@@ -48,13 +48,13 @@ class Pipeline:
         return 0 <= other < len(ranks) and bool(ranks[other] != ranks[stage])
 
 
-def passes_of(step: Step, exchanges: Timed, pipeline: Pipeline, place: int) -> tuple[Pass, ...] | None:
-    """Every pass of one rank at that place of the pipeline; None where its sends do not follow the table."""
+def passes_of(step: Step, exchanges: Timed, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
+    """Every pass of one rank at that place of the pipeline; none where its sends do not follow the table."""
     cuts = _cuts(exchanges)
     mine = step.kind == COMPUTE
     low, high = step.low[mine], step.high[mine]
     if not len(low):
-        return None
+        return ()
     bursts = np.searchsorted(cuts, low, side="right")
     first = np.flatnonzero(np.diff(bursts, prepend=-1))
     spans = [
@@ -62,7 +62,7 @@ def passes_of(step: Step, exchanges: Timed, pipeline: Pipeline, place: int) -> t
     ]
     runs = _runs(pipeline, place)
     if len(spans) != len(runs):
-        return None
+        return ()
     found: list[Pass] = []
     for (begin, end), run in zip(spans, runs, strict=True):
         lengths = np.array([pipeline.expected.get((one.kind, one.stage), 1.0) for one in run])

@@ -15,7 +15,7 @@ from cost_models.measured.traces.events import Event, TraceFile
 from cost_models.measured.traces.exchanges import Exchange, Exchanges
 from cost_models.measured.traces.host import HostSpans, Pass
 from cost_models.measured.traces.kernels import AXES, KERNELS, OTHER, UNNAMED, Parts, patterns
-from cost_models.measured.traces.nsight import SUFFIX, NsightFile
+from cost_models.measured.traces.nsight import NsightFile
 from cost_models.measured.traces.products import Product, Products
 from cost_models.measured.traces.splitting import KINDS, ON_CPU, Spans, Step, split
 from cost_models.units import counted, grouped
@@ -76,7 +76,7 @@ def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) 
 
 def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_cpu: bool) -> Traced:
     """`otherwise` is its rank where nothing says it, `number` that of the step to look at."""
-    file = NsightFile(path) if path.suffix == SUFFIX else TraceFile(path)
+    file = NsightFile(path) if path.suffix == ".sqlite" else TraceFile(path)
     name = printable(str(path))
     rank = otherwise if file.rank is None else file.rank
     if file.world_size not in (None, layout.num_gpus) or rank >= layout.num_gpus:
