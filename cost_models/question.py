@@ -9,7 +9,7 @@ from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.model.kinds import Kinds, kinds_of
+from cost_models.specs.model.kinds import Kinds, kinds_of, of_stacks
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -37,8 +37,8 @@ class Question:
         """The question as if all blocks were of one kind, for each kind of block; of one kind this question alone."""
         if self.kinds.number == 1:
             return (self,)
-        models = kinds_of(self.model, self.training.sequence_length)[1]
-        return tuple(replace(self, model=model, whole=self.model) for model in models)
+        each = of_stacks(self.model, self.training)
+        return tuple(replace(self, model=one, training=job, whole=self.model) for one, job in each)
 
     @property
     def kinds(self) -> Kinds:

@@ -98,7 +98,16 @@ CP = Axis(
     word=Number(),
     text="Ranks that share one sequence.",
     executor="executor.axes.context.attention:ContextAxis",
-    rules=(_sequence_divides, _states_divide),
+    rules=(
+        _sequence_divides,
+        _states_divide,
+        refuses(
+            "cp splits one sequence",
+            lambda q, x: (x.cp > 1) & (q.model.stacks is not None),
+            "`cp{layout.cp}` splits one sequence, and `{question.model.name}` has an encoder's and a decoder's",
+            "use cp1",
+        ),
+    ),
     stack_rules=(
         refuses(
             "the stack splits scans over ranks",

@@ -34,7 +34,13 @@ def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) ->
 
 @rule_when(
     "tp divides the sequence",
-    lambda q, x: (x.sp == 1) & (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0),
+    lambda q, x: (
+        (x.sp == 1)
+        & (
+            (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
+            | (np.fmod(q.training.target_length or 0, x.tp) != 0)
+        )
+    ),
 )
 def _sequence_divides(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length

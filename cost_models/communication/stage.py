@@ -79,11 +79,13 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
     times = _mlp_share(question, sp)  # of the MLP
+    crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
     entered = times + mixes * (
         not question.model.forked
     )  # where both halves read one norm it is gathered once
-    left = times + mixes * (not joined)
+    entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
+    left = times + mixes * (not joined) + crosses
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     stack = question.stack
@@ -100,8 +102,8 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
         block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none),
         block_summed=np.where(behind, summed, none),
         block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
-        embedding_forward=np.where(sp, scatter, reduce),
-        embedding_backward=np.where(sp, gather, none),
+        embedding_forward=(1.0 + source) * np.where(sp, scatter, reduce),
+        embedding_backward=(1.0 + source) * np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),
         head_backward=np.where(sp, scatter, reduce),
     )
@@ -144,8 +146,8 @@ def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, ele
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds; zero where pp is 1."""
-    tokens = columns.tokens(question.training.sequence_length)
+    """(N,) seconds; zero where pp is 1. Of two stacks, tokens of both go from stage to stage."""
+    tokens = columns.tokens(question.training.sequence_length) * (1.0 + question.model.source_share)
     message = tokens * question.model.hidden_size * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

@@ -163,8 +163,9 @@ def _core_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     length, uneven = question.training.sequence_length, 1.0 + uneven_pieces(question, columns)
     if question.hardware.attention:
         core = attention_core(question, columns)
-        share = attended_keys(question.model, question.training).computed / question.model.unmasked(length)
-        share *= 2 if question.model.encoder else 1  # curves are of causal kernels
+        computed, model = attended_keys(question.model, question.training).computed, question.model
+        # curves are of causal kernels
+        share = computed / (length / 2 if model.encoder or model.stacks else model.unmasked(length))
         return core.forward * share * uneven, core.backward * share * uneven
     forward, backward = flash_seconds(question, columns, device)
     return forward * uneven, backward * uneven
@@ -176,13 +177,16 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
         np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
     )
     heads = columns.mbs * question.model.num_heads / columns.tp
-    queries = sequence / columns.cp
-    scores = gemm_seconds(queries, sequence, width, device, heads)
-    values = gemm_seconds(queries, width, sequence, device, heads)
+    queries, forward, backward = sequence / columns.cp, np.zeros(len(columns)), np.zeros(len(columns))
+    for keys in [sequence, sequence * question.model.source_share]:
+        if keys:
+            scores = gemm_seconds(queries, keys, width, device, heads)
+            values = gemm_seconds(queries, width, keys, device, heads)
+            forward, backward = forward + scores + values, backward + scores + 3 * values
     traffic = attention_traffic(question, columns)
     return (
-        scores + values + _traffic_seconds(traffic, device, backward=False),
-        scores + 3 * values + _traffic_seconds(traffic, device, backward=True),
+        forward + _traffic_seconds(traffic, device, backward=False),
+        backward + _traffic_seconds(traffic, device, backward=True),
     )
 
 

@@ -100,7 +100,7 @@ def _weights_apart(
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
     """A GEMM of the model as tensor ranks, or those of an expert, split it."""
-    rows = tokens_on_rank(question, columns, "split" if gemm.router else "whole")
+    rows = gemm.rows * tokens_on_rank(question, columns, "split" if gemm.router else "whole")
     batch: Array | float = 1.0
     degree = columns.tp
     if gemm.routed:

@@ -66,9 +66,10 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     before, before_weight = _transform(question, columns, device)
     head_weight = head_weight + trains * before_weight
+    both = 1.0 + question.model.source_share  # stacks
     return EndSeconds(
-        embedding_forward=others.embedding_forward,
-        embedding_backward=others.embedding_backward * trains,
+        embedding_forward=both * others.embedding_forward,
+        embedding_backward=both * others.embedding_backward * trains,
         head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device) + before,
         head_backward=others.head_backward
         + gemm_seconds(tokens, width, vocabulary, device)

@@ -207,6 +207,7 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
         overrides,
         lambda fields: {
             "sequence_length": read_sequence,
+            "target_length": read_sequence,
             "global_batch": lambda text: read_batch(text, _sequence_of(fields)),
             "tokens": lambda text: read_tokens(text) if isinstance(text, str) else text,
         },

@@ -145,6 +145,21 @@ def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derive
     return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
 
 
+def _stacks(config: Config) -> Derived:
+    """T5: blocks of both stacks one after the other; logits of a tied head scaled by the root of their width."""
+    first = whole_number(config, "num_layers", 0)
+    decoder = whole_number(config, "num_decoder_layers", first)
+    buckets = whole_number(config, "relative_attention_num_buckets", 32)
+    tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
+    scaled = width**-0.5 if tied and width else 1.0
+    return {
+        "num_layers": ("num_layers", first + decoder),
+        "stacks": ("num_decoder_layers", {"encoder_layers": first, "position_buckets": buckets}),
+        "gated_mlp": ("feed_forward_proj", str(config.get("feed_forward_proj", "relu")).startswith("gated")),
+        "logit_scale": ("tie_word_embeddings", scaled),
+    }
+
+
 def encoder_refusal(config: Config) -> str | None:
     if config.get("is_decoder"):
         return "it is a decoder (`is_decoder`), of which its family has no weights"
@@ -182,6 +197,7 @@ DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "alternating": _alternating,
     "multi_query": _multi_query,
     "encoder": _encoder,
+    "stacks": _stacks,
     "post_norms": _post_norms,
 }
 """Name in the table → function."""

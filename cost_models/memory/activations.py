@@ -80,7 +80,9 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     return ActivationBytes(
         block=np.stack([block.none, block.selective, element * stream], axis=-1),
         mlp=block.mlp,
-        embedding=stream * (_MASK_BYTES * (question.dropout > 0) + _of_embedding(question)),
+        embedding=(1.0 + model.source_share)
+        * stream
+        * (_MASK_BYTES * (question.dropout > 0) + _of_embedding(question)),
         head=stream * _head_vectors(question) + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
@@ -318,8 +320,9 @@ def _eager(question: Question) -> bool:
 def _inside_core(question: Question) -> Amount:
     """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row."""
     heads, training = question.model.num_heads, question.training
+    crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
-        return {"split": _FP32 * heads}
+        return {"split": _FP32 * heads * (1 + crosses)}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
-    return {"split": each * training.sequence_length * heads}
+    return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}

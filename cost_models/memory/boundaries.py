@@ -39,15 +39,19 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     chunks a rank, or sends that nothing waits for (`overlap=pp`), also what it sent, both ways, so a stage holds three
     tensors a microbatch (the first two). Where every
     backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last. A microbatch
-    that is live has no gradients yet; there are never more of these than the step has.
+    that is live has no gradients yet; there are never more of these than the step has. Of two stacks, a stage holds the
+    encoder's tokens of every microbatch that may be live.
     """
     tokens = columns.tokens(question.training.sequence_length)
     tensor = tokens * question.model.hidden_size * question.training.element_bytes
     tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
-    piped = columns.pp > 1
+    piped, source = columns.pp > 1, question.model.source_share
+    live = np.minimum(columns.pp * columns.vpp, columns.microbatches(question.training.global_batch))
+    encoded, tensor = source * tensor * live, (1.0 + source) * tensor
     if not question.stack.retains_boundary_tensors:
         none = np.zeros(len(columns))
-        return BoundaryBytes(every_rank=np.where(piped, 2 * tensor, 0.0), first_rank=none, last_rank=none)
+        every = np.where(piped, 2 * tensor, 0.0) + encoded
+        return BoundaryBytes(every_rank=every, first_rank=none, last_rank=none)
     tensor = np.where(piped, tensor, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches
@@ -55,9 +59,9 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     chunked, split = (columns.vpp > 1) | runs_behind(columns, "pp", always=False), always_split(columns)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
-    live = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
+    waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
     return BoundaryBytes(
-        every_rank=np.where(split, 4 * columns.vpp * held - live, every),
+        every_rank=np.where(split, 4 * columns.vpp * held - waits, every) + encoded,
         first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),
         last_rank=np.where(chunked | split, -2 * held, -held),
     )

@@ -7,6 +7,7 @@ tensor rank makes whole; only what makes and joins heads is split.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from cost_models.operators.record import Gemm, Held, Operator, Place, Tensor, multiply
@@ -75,6 +76,30 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
     up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns", from_latent=True)
     yield _heads("keys and values", up, reads="stream", kept=kv)
+
+
+def cross_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+    """Of a decoder's block, from the normed stream to what is added to it: queries of its own tokens, keys and values
+    of what the encoder returned, which its stage holds once for all of its blocks."""
+    h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
+    queries = Gemm(inputs=h, outputs=(q,), split="columns", behind_norm=True)
+    others = Gemm(inputs=h, outputs=(kv, kv), split="columns", rows=share)
+    out = Gemm(inputs=q, outputs=(h,), split="rows")
+    bias = model.attention_bias
+    core = _core(model)
+    return (
+        _multiply("cross queries", queries, reads="entrance", bias=bias, kept=q),
+        _multiply("cross keys, values", others, reads="entrance", bias=bias, shares_input=True),
+        replace(core, name="cross core", reads=Tensor(width=q + 2 * share * kv, place="split")),
+        _multiply(
+            "cross output projection",
+            out,
+            reads="split",
+            bias=model.attention_output_bias,
+            shares_input=True,
+            reads_core=True,
+        ),
+    )
 
 
 def _norm(name: str, width: int, place: Place, weights: dict[Held, float]) -> Operator:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from cost_models.operators.attention import attention_operators
+from cost_models.operators.attention import attention_operators, cross_operators
 from cost_models.operators.feed_forward import feed_forward_operators
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.operators.recurrence import recurrence_operators
@@ -28,7 +28,7 @@ _BEFORE, _AFTER = ("before", "around"), ("after", "around")
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
-    if len(set(model.mixers)) > 1:
+    if len(set(model.mixers)) > 1 or (model.stacks and model.stacks.encoder_layers):
         kinds, each = kinds_of(model, 1)
         shares = [count / model.num_layers for count in kinds.counts]
         return tuple(
@@ -54,6 +54,10 @@ def _mixing(model: TransformerSpec) -> Iterator[Operator]:
         yield _norm(model, "attention post-norm", "attention")
     if not model.parallel_block:
         yield from _added(model, "attention", terms=3 if mixer == "both" else 2)
+    if model.stacks is not None:
+        yield _norm(model, "cross norm", "attention")
+        yield from cross_operators(model)
+        yield from _added(model, "attention", terms=2)
 
 
 def _feeding(model: TransformerSpec) -> Iterator[Operator]:
@@ -97,10 +101,13 @@ def norm_weights(model: TransformerSpec) -> int:
 
 
 def embedding_weights(model: TransformerSpec) -> int:
-    """Parameters of the embedding besides its tokens: positions, types of tokens and a norm, whole on every rank."""
+    """Parameters of the embedding besides its tokens: positions, types of tokens and a norm, whole on every rank;
+    of two stacks also the encoder's last norm and both tables of biases, though they lie with blocks."""
     rows = model.max_positions * (model.positions == "learned")
     rows += model.encoder.token_types if model.encoder else 0
-    return rows * model.hidden_size + model.embedding_norm * norm_weights(model)
+    biases = 2 * model.stacks.position_buckets * model.num_heads if model.stacks else 0
+    norms = model.embedding_norm + (model.stacks is not None)
+    return rows * model.hidden_size + biases + norms * norm_weights(model)
 
 
 def transform_weights(model: TransformerSpec) -> int:

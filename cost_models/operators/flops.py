@@ -24,7 +24,7 @@ For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with fu
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
@@ -33,6 +33,7 @@ from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
+from cost_models.specs.model.kinds import kinds_of, of_stacks
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
@@ -78,7 +79,18 @@ def forward_flops(
 
 
 def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
-    """The same of a sequence of the job: of documents in it, each for itself, without padding."""
+    """The same of a sequence of the job: of documents in it, each for itself, without padding; of two stacks blocks are
+    the mean of both."""
+    if model.stacks is not None and model.stacks.encoder_layers:
+        counts = kinds_of(model, training.sequence_length)[0].counts
+        both = [_of_a_sequence(*own, tp) for own in of_stacks(model, training)]
+        blocks = [name for name in (field.name for field in fields(both[-1])) if name.startswith("block_")]
+        shares = [count / model.num_layers for count in counts]
+        means = {
+            name: sum(share * getattr(one, name) for share, one in zip(shares, both, strict=True))
+            for name in blocks
+        }
+        return replace(both[-1], **means)
     length, useful = training.sequence_length, attended_keys(model, training).useful
     one = forward_flops(model, length, tp, training.tuning)
     counted, attended = training.tokens_counted / length, useful / model.attended(length)
@@ -102,12 +114,14 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
-    one = _of_a_sequence(model, training, tp)
-    keys = attended_keys(model, training)
-    left_out = 1.0 - keys.masked / keys.useful
-    blocks = model.num_layers + model.further_tokens
-    masked = 3.0 * training.global_batch * blocks * one.block_attention * left_out
-    return model_flops(model, training, tp) - masked
+    counts = kinds_of(model, training.sequence_length)[0].counts
+    both = of_stacks(model, training) if model.stacks else ((model, training),)
+    masked = 0.0
+    for own, count in zip(both, counts if model.stacks else (model.num_layers,), strict=True):
+        keys = attended_keys(*own)
+        blocks = count + model.further_tokens
+        masked += blocks * _of_a_sequence(*own, tp).block_attention * (1.0 - keys.masked / keys.useful)
+    return model_flops(model, training, tp) - 3.0 * training.global_batch * masked
 
 
 def recomputed_flops(

@@ -76,6 +76,8 @@ class Gemm:
     """The block ends with it: recomputation that stops early does without."""
     kept_share: float = 0.0
     """Share of it that need not run again where every other product is kept."""
+    rows: float = 1.0
+    """Of its input, for each token."""
     adapter: bool = False
     """Of low rank, beside a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
@@ -154,16 +156,16 @@ def multiply(
     weights: dict[Held, float] = {split: 0.0, whole: 0.0}
     weights[whole if gemm.split == "whole" else split] += experts * gemm.elements
     weights[split if gemm.split == "columns" else whole] += experts * gemm.width * bias
-    returns = Tensor(width=gemm.width, place=_returned(gemm))
+    returns = Tensor(width=gemm.rows * gemm.width, place=_returned(gemm))
     return Operator(
         name=name,
         kind="gemm",
         half=half,
         gemm=gemm,
-        reads=Tensor(width=gemm.inputs, place=reads),
+        reads=Tensor(width=gemm.rows * gemm.inputs, place=reads),
         returns=returns,
         weights={held: count for held, count in weights.items() if count},
-        flops=2.0 * passed * gemm.elements,
+        flops=2.0 * passed * gemm.rows * gemm.elements,
         biased=bias,
         kept=Tensor(width=kept, place=returns.place) if kept else None,
         **more,

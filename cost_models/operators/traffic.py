@@ -185,7 +185,8 @@ def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
     element = question.training.element_bytes
     sequence = question.training.sequence_length
-    scores = element * columns.tokens(sequence) * sequence * (question.model.num_heads / columns.tp)
+    keys = sequence * (1.0 + question.model.source_share)
+    scores = element * columns.tokens(sequence) * keys * (question.model.num_heads / columns.tp)
     return Traffic(
         forward_bytes=scores * (passes[0] + dropout[0]),
         backward_bytes=scores * (passes[1] + dropout[1]),

@@ -32,6 +32,9 @@ from cost_models.specs.tuning import Matrix, TuningSpec
 _CACHED = 64
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "queries, keys, values": ("q", "k", "v"),
+    "cross queries": ("q",),
+    "cross keys, values": ("k", "v"),
+    "cross output projection": ("o",),
     "query latent": ("q_a",),
     "queries": ("q_b",),
     "key and value latent": ("kv_a",),

@@ -30,6 +30,8 @@ class TrainingSpec(Spec):
     """Sequences per optimizer step, B."""
     sequence_length: LargeInt
     """Tokens per sequence, s."""
+    target_length: LargeInt | None = Field(default=None, exclude_if=lambda length: length is None)
+    """Tokens per sequence of the decoder of an encoder-decoder, whose encoder has `sequence_length`; None: as many."""
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
@@ -76,8 +78,10 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_counted(self) -> float:
-        """Tokens of a sequence that are trained on: without padding, on average."""
-        return self.sequence_length if self.lengths is None else self.drawn(self.lengths).counted
+        """Tokens of a sequence that are trained on, with those of a decoder besides: without padding, on average."""
+        if self.lengths is not None:
+            return self.drawn(self.lengths).counted
+        return self.sequence_length + (self.target_length or 0)
 
     @property
     def tokens_per_sample(self) -> float:

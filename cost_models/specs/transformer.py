@@ -13,7 +13,7 @@ from cost_models.specs.model.transformer_shape import TransformerShape
 
 def contradiction(model: TransformerShape) -> str:
     """The first contradiction between a model's fields; empty where there is none."""
-    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder)
+    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder, _stacks)
     return next((what for check in checks for what in check(model)), "")
 
 
@@ -104,6 +104,20 @@ def _encoder(model: TransformerShape) -> Iterator[str]:
         yield f"first_position {encoder.first_position} is not below max_positions {model.max_positions}"
     if encoder.mask_token is not None and encoder.mask_token >= model.vocab_size:
         yield f"mask_token {encoder.mask_token} is not below vocab_size {model.vocab_size}"
+
+
+def _stacks(model: TransformerShape) -> Iterator[str]:
+    if model.stacks is None:
+        return
+    if not 1 <= model.stacks.encoder_layers < model.num_layers:
+        of = model.num_layers - 1
+        yield f"encoder_layers {model.stacks.encoder_layers} of stacks is not between 1 and {of}, all blocks but one"
+    others = ("encoder", "attention_window", "recurrence", "further_tokens", "latent_attention", "parallel_block")
+    yield from (f"{name} does not go with stacks" for name in others if getattr(model, name))
+    if model.stacks.source_share:
+        yield "source_share of stacks follows from the job's sequences"
+    if model.positions == "alibi" or model.norm_placement != "before":
+        yield "stacks have norms before, and no alibi positions"
 
 
 def _mixture(model: TransformerShape) -> Iterator[str]:

@@ -65,13 +65,14 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)
+    training, stacked = of_two_stacks(spec, training)
     spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
     stack = stack or usual
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    told = (*tuned, *documents_told(training), *dropped, *assumed)
+    told = (*stacked, *tuned, *documents_told(training), *dropped, *assumed)
     return question, (*model.assumptions, *_read_as(request, training), *told)
 
 
@@ -91,6 +92,28 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     assert found is not None
     question, assumptions = found
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
+
+
+def of_two_stacks(
+    model: TransformerSpec, training: TrainingSpec
+) -> tuple[TrainingSpec, tuple[str, ...]]:
+    """The job with tokens of a decoder behind an encoder, and what was assumed.
+
+    Raises:
+        InputError: there is no such decoder, or the job is none of an encoder-decoder.
+    """
+    if model.stacks is None:
+        if training.target_length is not None:
+            what = f"`--target {training.target_length}` is of a decoder behind an encoder"
+            raise InputError(f"{what}, and `{model.name}` is one stack", hint="leave it out")
+        return training, ()
+    if training.lengths is not None or training.reference is not None:
+        what = "documents of unlike length (--lengths)" if training.lengths else "preferences (--task dpo)"
+        raise InputError(f"`{model.name}` is an encoder-decoder, for which {what} have no price")
+    if training.target_length is not None:
+        return training, ()
+    told = f"`--target {training.sequence_length}`: the decoder's sequences are as long as the encoder's"
+    return training.model_copy(update={"target_length": training.sequence_length}), (told,)
 
 
 def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
@@ -229,6 +252,7 @@ def _training(request: Request) -> TrainingSpec:
     amounts = {
         "global_batch": request.global_batch,
         "sequence_length": request.sequence,
+        "target_length": request.target,
         "precision": in_words(request.precision),
         "dropout": request.dropout,
         "optimizer": request.optimizer,

@@ -127,6 +127,8 @@ EVERYWHERE: dict[str, Translate] = {
     "model.source": nothing,
     "model.changed": nothing,  # the other fields say what
     "model.recurrence": only("model.recurrence", "recurrences are not written", None),
+    "model.stacks": only("model.stacks", "two stacks are not written", None),
+    "training.target_length": nothing,  # a part of two stacks
     "model.encoder": only("model.encoder", "encoders are not written", None),
     "model.mixers": nothing,  # a part of recurrences
     "model.separate_halves": only("model.separate_halves", "its blocks have both halves", False),

@@ -108,7 +108,8 @@ def _around_scores(sizes: Sizes) -> Array:
     tensors = _SCORES_IN_FLIGHT.get(question.stack.attention, 0.0)
     if not (tensors and model.attention_share):
         return np.zeros((len(columns), 1))
-    each = training.element_bytes * model.num_heads * training.sequence_length
+    keys = training.sequence_length * max(1.0, model.source_share)
+    each = training.element_bytes * model.num_heads * keys
     scores = tensors * each * tokens_on_rank(question, columns, "split")
     stream = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
     return (stream + scores - sizes.kept.mlp).clip(min=0.0)[:, None]

@@ -138,6 +138,18 @@ class Encoder(Spec):
         return max(1, round(self.masked * sequence_length))
 
 
+class Stacks(Spec):
+    """What makes a model an encoder-decoder (T5: Raffel et al. 2019, arXiv 1910.10683): its first blocks encode one
+    sequence; the others decode another, and attend besides to what the last of the first returns."""
+
+    encoder_layers: Annotated[int, Field(ge=0)]
+    """Blocks of the encoder; those behind are the decoder's."""
+    position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Rows of a table of biases on scores by distance, with a column for each head, one in each stack; 0: none."""
+    source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of a decoder's blocks alone (`cost_models.specs.model.kinds`): tokens of the encoder for each of the decoder."""
+
+
 class RotaryScaling(Spec):
     """Scaling of rotary positions, for sequences longer than those a model was first trained on."""
 

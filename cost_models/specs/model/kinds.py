@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from cost_models.arrays import Array, Ints
+from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.model.transformer_shape import Mixer
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
-_Kind = tuple[Mixer, bool, bool, bool]
-"""What mixes tokens, whether there are experts, a window, and rotary positions."""
+_Kind = tuple[Mixer, bool, bool, bool, bool]
+"""What mixes tokens, whether there are experts, a window, and rotary positions, and whether it is an encoder's before a
+decoder."""
 _CACHED = 64
 """Models whose kinds are kept."""
 
@@ -133,7 +136,8 @@ def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple
         attends = mixer in ("attention", "both")
         windowed = attends and window is not None and window < sequence_length
         turns = not (attends and turned) or turned[layer % len(turned)]
-        return mixer, model.is_mixture(layer), windowed, turns
+        encodes = model.stacks is not None and layer < model.stacks.encoder_layers
+        return mixer, model.is_mixture(layer), windowed, turns, encodes
 
     numbers: dict[_Kind, int] = {}
     of_block = tuple(numbers.setdefault(alike(layer), len(numbers)) for layer in range(model.num_layers))
@@ -142,8 +146,26 @@ def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple
     return Kinds(of_block), tuple(_only(model, *kind) for kind in numbers)
 
 
+def of_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
+    """The model as if all blocks were of each kind, with the job of its sequences: of an encoder-decoder the encoder's,
+    or the decoder's with so many tokens of the encoder for each of its own."""
+    each = kinds_of(model, training.sequence_length)[1]
+    if model.stacks is None:
+        return tuple((one, training) for one in each)
+    source = training.sequence_length
+    target = training.target_length or source
+    decoding = training.model_copy(update={"sequence_length": target, "target_length": None})
+    share = {"source_share": source / target}
+    return tuple(
+        (one, training.model_copy(update={"target_length": None}))
+        if one.stacks is None
+        else (one.model_copy(update={"stacks": one.stacks.model_copy(update=share)}), decoding)
+        for one in each
+    )
+
+
 def _only(
-    model: TransformerSpec, mixer: Mixer, mixture: bool, windowed: bool, turned: bool
+    model: TransformerSpec, mixer: Mixer, mixture: bool, windowed: bool, turned: bool, encodes: bool
 ) -> TransformerSpec:
     """The model with blocks of one kind; of a mixture the MLP that every token passes through is the shared one."""
     changed: dict[str, Any] = {
@@ -153,6 +175,10 @@ def _only(
         "window_pattern": (),
         "mixers": (mixer,) if model.mixers else (),
     }
+    if encodes:
+        changed |= {"stacks": None, "encoder": Encoder(head_transform=False)}
+    elif model.stacks is not None:
+        changed["stacks"] = model.stacks.model_copy(update={"encoder_layers": 0})
     if mixture and model.num_moe_layers < model.num_layers:
         changed["ffn_hidden_size"] = model.shared_expert_ffn_hidden_size
     if model.rotary and model.rotary.pattern:

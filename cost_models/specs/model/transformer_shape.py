@@ -16,6 +16,7 @@ from cost_models.specs.model.blocks import (
     Recurrence,
     Rotary,
     Scale,
+    Stacks,
 )
 from cost_models.specs.model.filling import filled_in
 
@@ -146,6 +147,8 @@ class TransformerShape(Spec):
     """Latent queries, keys and values; None: they are projected from the residual stream."""
     encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
     """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
+    stacks: Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
+    """Makes the model an encoder-decoder; None: it is one stack."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
     """Tokens predicted beyond the next one, each by one more block behind the last with a projection of its own and the
     head once more (multi-token prediction; DeepSeek-V3, arXiv 2412.19437, section 2.2); not counted in `num_layers`."""
@@ -176,7 +179,8 @@ class TransformerShape(Spec):
         further = ("prediction of further tokens",) if self.further_tokens else ()
         states = (self.recurrence.called,) if self.recurrence else ()
         gates = ("gates on attention",) * self.attention_gate + ("blocks of one half",) * self.separate_halves
-        return (*sinks, *further, *states, *gates)
+        crossed = ("attention to an encoder",) if self.stacks else ()
+        return (*sinks, *further, *states, *gates, *crossed)
 
     @property
     def ends_in_norm(self) -> bool:
@@ -219,21 +223,28 @@ class TransformerShape(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query of a long sequence attends to, the causal mask aside; the mean over the blocks."""
-        return self._over_blocks(
-            sequence_length, min(sequence_length, self.attention_window or sequence_length)
-        )
+        """Keys that a query of a long sequence attends to, the causal mask aside, an encoder's besides; the mean over
+        the blocks."""
+        windowed = min(sequence_length, self.attention_window or sequence_length)
+        return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
         """Keys that a query attends to, the mean over queries and blocks: half of the sequence without a window, in an
-        encoder all."""
+        encoder all; with those of an encoder besides."""
         if self.encoder:
             return self.attended(sequence_length)
         whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
+        besides = self.source_share * sequence_length
         if self.window_kind == "sliding":
-            return self._over_blocks(whole, window * (1 - window / sequence_length / 2))
+            return self._over_blocks(whole, window * (1 - window / sequence_length / 2)) + besides
         chunks, rest = divmod(sequence_length, window)
-        return self._over_blocks(whole, (chunks * window**2 + rest**2) / sequence_length / 2)
+        seen = (chunks * window**2 + rest**2) / sequence_length / 2
+        return self._over_blocks(whole, seen) + besides
+
+    @property
+    def source_share(self) -> float:
+        """Tokens of an encoder, which blocks attend to, for each of theirs."""
+        return self.stacks.source_share if self.stacks else 0.0
 
     def _over_blocks(self, full: float, windowed: float) -> float:
         """The mean over the blocks of a value with a window and one without."""
