@@ -298,7 +298,8 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     twice = (reordered & (flash and question.stack.sequence_first)) | (
         traded & question.stack.keeps_traded_output
     )
-    width = question.training.element_bytes * question.model.attended_size * question.model.attention_share
+    cores = question.model.attention_share + (question.model.stacks is not None)
+    width = question.training.element_bytes * question.model.attended_size * cores
     return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
 
 

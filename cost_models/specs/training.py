@@ -84,6 +84,12 @@ class TrainingSpec(Spec):
         return self.sequence_length + (self.target_length or 0)
 
     @property
+    def in_words(self) -> str:
+        """Sequences of a step and their tokens, "256 x 512", and those of a decoder behind an encoder, "+ 114"."""
+        target = f" + {self.target_length:,}" if self.target_length else ""
+        return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
+
+    @property
     def tokens_per_sample(self) -> float:
         """Tokens of a sample: a document, or a sequence; two of these where preferences are trained."""
         one = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean

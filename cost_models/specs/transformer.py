@@ -112,7 +112,14 @@ def _stacks(model: TransformerShape) -> Iterator[str]:
     if not 1 <= model.stacks.encoder_layers < model.num_layers:
         of = model.num_layers - 1
         yield f"encoder_layers {model.stacks.encoder_layers} of stacks is not between 1 and {of}, all blocks but one"
-    others = ("encoder", "attention_window", "recurrence", "further_tokens", "latent_attention", "parallel_block")
+    others = (
+        "encoder",
+        "attention_window",
+        "recurrence",
+        "further_tokens",
+        "latent_attention",
+        "parallel_block",
+    )
     yield from (f"{name} does not go with stacks" for name in others if getattr(model, name))
     if model.stacks.source_share:
         yield "source_share of stacks follows from the job's sequences"

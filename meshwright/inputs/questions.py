@@ -94,9 +94,7 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
 
 
-def of_two_stacks(
-    model: TransformerSpec, training: TrainingSpec
-) -> tuple[TrainingSpec, tuple[str, ...]]:
+def of_two_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
     """The job with tokens of a decoder behind an encoder, and what was assumed.
 
     Raises:

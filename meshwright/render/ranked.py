@@ -30,8 +30,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
     asked = (
         f"{subject or question.model.name} on {gpus_in_words(question)}{nodes}, "
-        f"{format_count(training.tokens_per_step)} tokens/step ({grouped(training.global_batch)} x "
-        f"{grouped(training.sequence_length)}, {training.precision})"
+        f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
     )
     if not mixed and question.confidence > EVEN:
         asked += f", to fit with {100 * question.confidence:.4g} %"

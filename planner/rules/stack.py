@@ -88,7 +88,7 @@ def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
     rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
-    return Words(f"{what} `{model.name}`", "" if model.recurrence else rest)
+    return Words(f"{what} `{model.name}`", "" if model.recurrence or model.stacks else rest)
 
 
 @rule_when(

@@ -146,7 +146,9 @@ def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple
     return Kinds(of_block), tuple(_only(model, *kind) for kind in numbers)
 
 
-def of_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
+def of_stacks(
+    model: TransformerSpec, training: TrainingSpec
+) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
     """The model as if all blocks were of each kind, with the job of its sequences: of an encoder-decoder the encoder's,
     or the decoder's with so many tokens of the encoder for each of its own."""
     each = kinds_of(model, training.sequence_length)[1]

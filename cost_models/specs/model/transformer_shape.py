@@ -8,16 +8,7 @@ from pydantic import Field, model_validator
 
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.model import blocks
-from cost_models.specs.model.blocks import (
-    LISTED,
-    Encoder,
-    ExpertGroups,
-    LatentAttention,
-    Recurrence,
-    Rotary,
-    Scale,
-    Stacks,
-)
+from cost_models.specs.model.blocks import LISTED, Recurrence, Rotary, Scale
 from cost_models.specs.model.filling import filled_in
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
@@ -131,7 +122,7 @@ class TransformerShape(Spec):
     """Which blocks are MoE, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
     router_bias: bool = False
     """Whether a router's scores have biases."""
-    expert_groups: ExpertGroups | None = None
+    expert_groups: blocks.ExpertGroups | None = None
     """Groups of experts that a token chooses first; None: it chooses among all experts."""
     router_scores: RouterScores = "softmax"
     """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
@@ -143,11 +134,11 @@ class TransformerShape(Spec):
     """Whether a gate weighs the shared experts' output for each token (Qwen2 MoE)."""
     load_balance: Share = 0.01
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
-    latent_attention: LatentAttention | None = None
+    latent_attention: blocks.LatentAttention | None = None
     """Latent queries, keys and values; None: they are projected from the residual stream."""
-    encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    encoder: blocks.Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
     """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
-    stacks: Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
+    stacks: blocks.Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
     """Makes the model an encoder-decoder; None: it is one stack."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
     """Tokens predicted beyond the next one, each by one more block behind the last with a projection of its own and the
@@ -223,23 +214,20 @@ class TransformerShape(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query of a long sequence attends to, the causal mask aside, an encoder's besides; the mean over
-        the blocks."""
+        """Keys that a query of a long sequence attends to, the causal mask aside; the mean over the blocks."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to, the mean over queries and blocks: half of the sequence without a window, in an
-        encoder all; with those of an encoder besides."""
-        if self.encoder:
-            return self.attended(sequence_length)
+        """Keys that a query attends to, the mean over queries and blocks: without a window half, in an encoder all."""
         whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
-        besides = self.source_share * sequence_length
-        if self.window_kind == "sliding":
-            return self._over_blocks(whole, window * (1 - window / sequence_length / 2)) + besides
-        chunks, rest = divmod(sequence_length, window)
-        seen = (chunks * window**2 + rest**2) / sequence_length / 2
-        return self._over_blocks(whole, seen) + besides
+        if self.encoder:
+            return sequence_length
+        seen = window * (1 - window / sequence_length / 2)
+        if self.window_kind == "chunked":
+            chunks, rest = divmod(sequence_length, window)
+            seen = (chunks * window**2 + rest**2) / sequence_length / 2
+        return self._over_blocks(whole, seen) + self.source_share * sequence_length
 
     @property
     def source_share(self) -> float:

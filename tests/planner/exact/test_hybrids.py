@@ -37,6 +37,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     },
     "side by side": {"recurrence": STATES, "mixers": ("both",), "num_layers": 3},
     "encoder": {"encoder": {"token_types": 2}, "norm_placement": "after-sum", "embedding_norm": True},
+    "two stacks": {"stacks": {"encoder_layers": 3}, "num_layers": 5, "norm": "rmsnorm"},
     "states alone": {"recurrence": STATES, "separate_halves": True},
 }
 
@@ -46,7 +47,10 @@ def asked(name: str, gpus: int, memory: str, **settings: Any) -> Question:
     shape = dict(question.model) | HYBRIDS[name]
     if shape.get("num_experts"):
         shape["num_moe_layers"] = len(shape.get("moe_layers") or ()) or shape["num_layers"]
-    return replace(question, model=TransformerSpec(**shape))
+    job = question.training
+    if shape.get("stacks"):
+        job = job.model_copy(update={"target_length": job.sequence_length // 2})
+    return replace(question, model=TransformerSpec(**shape), training=job)
 
 
 @pytest.mark.parametrize("memory", ["150 MiB", "1 GiB"])

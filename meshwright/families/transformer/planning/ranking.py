@@ -32,7 +32,7 @@ def offers_header(ranking: Ranking) -> str:
     lines = [
         wrapped(
             f"{question.model.name} on {names}, {format_count(training.tokens_per_step)} tokens/step"
-            f" ({grouped(training.global_batch)} x {grouped(training.sequence_length)}, {training.precision})"
+            f" ({training.in_words}, {training.precision})"
         ),
         *filter(None, [changes_sentence(question)]),
     ]

@@ -1,0 +1,107 @@
+"""Two stacks by hand: parameters, FLOPs and bytes of an encoder-decoder, and what is refused of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from calling import told
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import complete_question
+from cost_models.documents import Document
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.models import resolve_model
+from cost_models.hugging_face.config import read_config
+from cost_models.memory.activations import activation_bytes
+from cost_models.operators.flops import causal_flops, model_flops
+from cost_models.operators.parameters import total_parameters
+from cost_models.pipeline.stage_costs import stage_costs
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+T5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "vocab_size": 32128}
+LARGE = T5 | {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_heads": 128}
+COUNTED: list[tuple[dict[str, Any], int]] = [
+    (T5, 60_506_624),
+    (LARGE, 11_307_321_344),
+    (T5 | {"num_layers": 4, "num_decoder_layers": 7, "feed_forward_proj": "gated-gelu"}, 69_943_296),
+]
+"""By `AutoModelForSeq2SeqLM` of transformers 5.24 on the meta device."""
+
+
+@pytest.mark.parametrize(("config", "count"), COUNTED)
+def test_configs_are_read_to_the_last_parameter(config: dict[str, Any], count: int) -> None:
+    fields, _ = read_config(Document(source="config.json", value={"model_type": "t5"} | config))
+    assert total_parameters(TransformerSpec.model_validate(fields.value)) == count
+
+
+def asked(**training: Any) -> Question:
+    job = TrainingSpec(**{"global_batch": 16, "sequence_length": 512, "target_length": 128} | training)
+    return complete_question(resolve_model("t5-small").spec, resolve_cluster("dgx-a100-80gb", 8), job)
+
+
+def test_flops_by_hand() -> None:
+    """Keys and values of cross-attention are made of the encoder's tokens, all else of the decoder's of its own."""
+    question, s, t, h, q, f = asked(), 512, 128, 512, 512, 2048
+    encoder = s * (8 * h * q + 4 * h * f) + 4 * s * s * q
+    decoder = t * (8 * h * q + 4 * h * f) + t * 4 * h * q + s * 4 * h * q + 4 * t * (t + s) * q
+    head = 2 * t * h * 32128
+    counted = model_flops(question.model, question.training)
+    assert counted == pytest.approx(3 * 16 * (6 * encoder + 6 * decoder + head), rel=1e-12)
+    masked = 3 * 16 * 6 * 2 * t * t * q
+    assert causal_flops(question.model, question.training) == pytest.approx(counted - masked, rel=1e-12)
+    assert question.training.tokens_per_step == 16 * (512 + 128)
+
+
+def test_bytes_by_hand() -> None:
+    """A token of the encoder's block keeps inputs and outputs of 2 norms, queries, keys, values and what attention
+    returns, and what the activation reads and returns. A decoder's has the cross part besides: norm, its output,
+    queries and what attention returns, and keys and values of four tokens of the encoder."""
+    question, h, q, f = asked(dropout=0.0), 512, 512, 2048
+    one = LayoutColumns.of([Layout(mbs=1)])
+    encoder, decoder = (activation_bytes(own, one).block[0, 0] for own in question.by_kind)
+    rows = 4 * 8
+    assert encoder == 512 * (2 * (4 * h + 4 * q + 2 * f) + rows)
+    assert decoder == 128 * (2 * (4 * h + 4 * q + 2 * f) + rows + 2 * (2 * h + 2 * q + 4 * 2 * q) + rows)
+
+
+def test_stages_hand_on_the_tokens_of_both() -> None:
+    """As those of a decoder with so many tokens do."""
+    question, columns = asked(), LayoutColumns.of([Layout(pp=2, dp=4, mbs=1)])
+    job = question.training.model_copy(update={"sequence_length": 640, "target_length": None})
+    alone = replace(question, model=question.model.model_copy(update={"stacks": None}), training=job)
+    both, one = (stage_costs(own, columns).p2p for own in (question, alone))
+    np.testing.assert_allclose(both, one)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "why"),
+    [
+        ("t5-small dgx-a100-80gb --layout dp8 --task dpo", "preferences (--task dpo) have no price"),
+        ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
+        ("t5-small dgx-a100-80gb --layout cp2 --target 128", "has an encoder's and a decoder's"),
+        ("t5-small dgx-a100-80gb --layout dp8 --stack meshwright", "no attention to an encoder"),
+        ("bert-base dgx-a100-80gb --layout dp8 --target 128", "`bert-base` is one stack"),
+    ],
+)
+def test_what_has_no_price_is_refused(capsys: pytest.CaptureFixture[str], asked_for: str, why: str) -> None:
+    job = "--gpus 8 --global-batch 64 --sequence 512"
+    answer = told(capsys, "estimate", *asked_for.split(), *job.split())
+    assert answer.code == 2
+    assert why in answer.err
+
+
+def test_contradictions_are_named() -> None:
+    shape = {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "vocab_size": 256}
+    for more, why in (
+        ({"stacks": {"encoder_layers": 4}}, "not between 1 and 3"),
+        ({"stacks": {"encoder_layers": 2}, "encoder": {}}, "encoder does not go with stacks"),
+        ({"stacks": {"encoder_layers": 2, "source_share": 1.0}}, "follows from the job's sequences"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            TransformerSpec.model_validate(shape | more)
