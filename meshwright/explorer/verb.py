@@ -44,6 +44,7 @@ class ExploreOptions(Limits, Failures, Request):
 
 
 _HIDDEN = (
+    "target",
     "dropout",
     "optimizer",
     "state_dtype",

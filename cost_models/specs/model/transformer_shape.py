@@ -170,8 +170,7 @@ class TransformerShape(Spec):
         further = ("prediction of further tokens",) if self.further_tokens else ()
         states = (self.recurrence.called,) if self.recurrence else ()
         gates = ("gates on attention",) * self.attention_gate + ("blocks of one half",) * self.separate_halves
-        crossed = ("attention to an encoder",) if self.stacks else ()
-        return (*sinks, *further, *states, *gates, *crossed)
+        return (*sinks, *further, *states, *gates, *("attention to an encoder",) * bool(self.stacks))
 
     @property
     def ends_in_norm(self) -> bool:
