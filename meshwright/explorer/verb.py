@@ -44,7 +44,7 @@ class ExploreOptions(Limits, Failures, Request):
 
 
 _HIDDEN = (
-    "target",
+    "decoder_sequence",
     "dropout",
     "optimizer",
     "state_dtype",

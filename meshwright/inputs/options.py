@@ -60,7 +60,7 @@ class Job:
     )
     global_batch: int | str | None = flag("N", "Sequences per optimizer step, or '4M tokens'.", panel="job")
     sequence: int | str | None = flag("N", "Tokens per sequence; also 8K.", panel="job")
-    target: int | str | None = flag(
+    decoder_sequence: int | str | None = flag(
         "N", "Tokens per sequence of a decoder behind an encoder; else as many.", panel="job"
     )
     precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, fp8 or fp4.", panel="job")

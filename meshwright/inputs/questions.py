@@ -102,7 +102,7 @@ def of_two_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[Train
     """
     if model.stacks is None:
         if training.target_length is not None:
-            what = f"`--target {training.target_length}` is of a decoder behind an encoder"
+            what = f"`--decoder-sequence {training.target_length}` is of a decoder behind an encoder"
             raise InputError(f"{what}, and `{model.name}` is one stack", hint="leave it out")
         return training, ()
     if training.lengths is not None or training.reference is not None:
@@ -110,7 +110,7 @@ def of_two_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[Train
         raise InputError(f"`{model.name}` is an encoder-decoder, for which {what} have no price")
     if training.target_length is not None:
         return training, ()
-    told = f"`--target {training.sequence_length}`: the decoder's sequences are as long as the encoder's"
+    told = f"`--decoder-sequence {training.sequence_length}`: the decoder's sequences are as long as the encoder's"
     return training.model_copy(update={"target_length": training.sequence_length}), (told,)
 
 
@@ -250,7 +250,7 @@ def _training(request: Request) -> TrainingSpec:
     amounts = {
         "global_batch": request.global_batch,
         "sequence_length": request.sequence,
-        "target_length": request.target,
+        "target_length": request.decoder_sequence,
         "precision": in_words(request.precision),
         "dropout": request.dropout,
         "optimizer": request.optimizer,

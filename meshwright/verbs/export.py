@@ -153,7 +153,16 @@ class ImportFlags(ImportOptions):
     out: Path | None = out("Write it as a plan.")
 
 
-_HIDDEN = ("model", "cluster", "target", "dropout", "optimizer", "state_dtype", *TUNING, "confidence")
+_HIDDEN = (
+    "model",
+    "cluster",
+    "decoder_sequence",
+    "dropout",
+    "optimizer",
+    "state_dtype",
+    *TUNING,
+    "confidence",
+)
 
 
 @command(ImportFlags, name="import", shows=("json", "quiet"), hides=_HIDDEN)

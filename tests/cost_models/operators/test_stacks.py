@@ -84,9 +84,9 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
     [
         ("t5-small dgx-a100-80gb --layout dp8 --task dpo", "preferences (--task dpo) have no price"),
         ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
-        ("t5-small dgx-a100-80gb --layout cp2 --target 128", "has an encoder's and a decoder's"),
+        ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "has an encoder's and a decoder's"),
         ("t5-small dgx-a100-80gb --layout dp8 --stack meshwright", "no attention to an encoder"),
-        ("bert-base dgx-a100-80gb --layout dp8 --target 128", "`bert-base` is one stack"),
+        ("bert-base dgx-a100-80gb --layout dp8 --decoder-sequence 128", "`bert-base` is one stack"),
     ],
 )
 def test_what_has_no_price_is_refused(capsys: pytest.CaptureFixture[str], asked_for: str, why: str) -> None:
