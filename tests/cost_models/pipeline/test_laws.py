@@ -160,6 +160,8 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     dense = 0.0 if model.moe_share == 1 and not model.shared_expert_ffn_hidden_size else 1.0
     biases = model.hidden_size * (dense * model.mlp_bias + model.attention_output_bias)
     norms = (4 if model.norm_placement == "around" else 2) / (1 + model.separate_halves)
+    if model.stacks:  # a decoder's blocks have one more
+        norms += 1 - model.stacks.encoder_layers / model.num_layers
     copied = norms * norm + biases
     copied += 2 * model.head_dim * model.attention_share * (model.qk_norm and model.qk_norm_over == "head")
     copied += model.moe_share * model.hidden_size * model.shared_expert_gate
