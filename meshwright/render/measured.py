@@ -161,4 +161,4 @@ def error_text(line: ComparedQuantity) -> str:
     if line.quantity in SHARES:
         return f"{100 * (line.predicted - line.measured):+.1f} pt"
     error = line.predicted / line.measured - 1
-    return f"{error:+.1%}".replace("%", " %") if error < _FAR_OFF else f"> {_FAR_OFF:.0f} x"
+    return percent(error, "+.1%") if error < _FAR_OFF else f"> {_FAR_OFF:.0f} x"

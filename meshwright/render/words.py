@@ -39,9 +39,9 @@ def part_label(part: str) -> str:
     return part.replace("_", " ")
 
 
-def percent(share: float) -> str:
-    """0.489 → "48.9 %"."""
-    return f"{share:.1%}".replace("%", " %")
+def percent(share: float, form: str = ".1%") -> str:
+    """0.489 → "48.9 %"; in another `form`, "+.0%", "+49 %"."""
+    return f"{share:{form}}".replace("%", " %")
 
 
 def change(before: float, after: float) -> str:
@@ -49,7 +49,7 @@ def change(before: float, after: float) -> str:
     relative = after / before - 1
     if relative >= _MANIFOLD - 1:
         return f"{after / before:.0f}x"
-    return "same" if abs(relative) < NEGLIGIBLE_SHARE else f"{relative:+.1%}".replace("%", " %")
+    return "same" if abs(relative) < NEGLIGIBLE_SHARE else percent(relative, "+.1%")
 
 
 def change_words(write: Callable[[float], str], unit: str, before: float, after: float) -> str:

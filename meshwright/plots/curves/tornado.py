@@ -52,8 +52,8 @@ def tornado(frame: Frame, subject: str) -> Figure:
         axes.legend(
             [Patch(color=_MORE), Patch(color=_LESS), diamond],
             [
-                f"{high - 1:+.0%} of it".replace("%", " %"),
-                f"{low - 1:+.0%} of it".replace("%", " %"),
+                f"{percent(high - 1, '+.0%')} of it",
+                f"{percent(low - 1, '+.0%')} of it",
                 "re-planned",
             ],
             loc="lower left",
@@ -87,7 +87,7 @@ def finding(frame: Frame) -> str:
 def _share(row: Frame) -> str:
     """ "25 % less"."""
     factor = float(row["factor"])
-    return f"{abs(factor - 1):.0%}".replace("%", " %") + (" more" if factor > 1 else " less")
+    return percent(abs(factor - 1), ".0%") + (" more" if factor > 1 else " less")
 
 
 def _effect(own: float, then: float) -> str:

@@ -148,7 +148,7 @@ def run_cells(record: dict[str, Any]) -> list[str]:
         record["layout"],
         _QUANTITIES[record["quantity"]],
         format_seconds(record["measured"]),
-        *(f"{record[when]:+.1%}".replace("%", " %") for when in ("before", "after")),
+        *(percent(record[when], "+.1%") for when in ("before", "after")),
         percent(record["noise"]),
     ]
 
@@ -158,5 +158,5 @@ def _factor_cells(record: dict[str, Any]) -> list[str]:
         part_label(record["kind"]),
         f"x {record['factor']:.2f}",
         f"{record['low']:.2f}-{record['high']:.2f}",
-        f"{record['told']:.0%}".replace("%", " %"),
+        percent(record["told"], ".0%"),
     ]

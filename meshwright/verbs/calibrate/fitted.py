@@ -187,7 +187,7 @@ def _cells(refit: Refit, name: str) -> list[str]:
         _value(name, getattr(refit.start, name)),
         _value(name, getattr(refit.profile, name)),
         _span(name, interval),
-        f"{interval.determined:.0%}".replace("%", " %"),
+        percent(interval.determined, ".0%"),
     ]
 
 
@@ -213,7 +213,7 @@ def _far(refit: Refit) -> str:
     """Runs that the fitted profile still misses, the worst first."""
     worst = sorted(refit.fit.residuals.items(), key=lambda item: -abs(item[1]))
     far = [(run, error) for run, error in worst if abs(error) > _FAR]
-    words = [f"{printable(run, _ID)} {_signed(error)}" for run, error in far[:_MAX_FAR]]
+    words = [f"{printable(run, _ID)} {percent(error, '+.0%')}" for run, error in far[:_MAX_FAR]]
     if len(far) > _MAX_FAR:
         words.append(f"{len(far) - _MAX_FAR} more")
     return sentence_list(words)
@@ -245,8 +245,4 @@ def _span(name: str, interval: Interval) -> str:
 
 def _share(value: float) -> str:
     """Shares with a decimal, small ones such as jitter with two."""
-    return percent(value) if value >= 0.1 else f"{value:.2%}".replace("%", " %")
-
-
-def _signed(share: float) -> str:
-    return f"{share:+.0%}".replace("%", " %")
+    return percent(value, ".1%" if value >= 0.1 else ".2%")

@@ -13,7 +13,7 @@ from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import SourceScore
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
-from meshwright.render.words import wrapped
+from meshwright.render.words import percent, wrapped
 
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
 MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
@@ -159,9 +159,9 @@ def reasons(predictions: Sequence[Prediction]) -> list[tuple[str, int]]:
 
 
 def _percent(share: float | None) -> str:
-    return _NOTHING if share is None else f"{share:.1%}".replace("%", " %")
+    return _NOTHING if share is None else percent(share)
 
 
 def signed_percent(share: float | None) -> str:
     """0.031 → "+3.1 %"; a dash for None."""
-    return _NOTHING if share is None else f"{share:+.1%}".replace("%", " %")
+    return _NOTHING if share is None else percent(share, "+.1%")
