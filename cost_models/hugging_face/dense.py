@@ -57,20 +57,15 @@ def _smollm3(config: Config) -> Derived:
 
 
 def multiplied(config: Config) -> Derived:
-    """Granite: factors on embedded tokens, scores and logits."""
+    """Granite: factors on embedded tokens, scores, logits, and on what each half of a block adds."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
     return {
         "embedding_scale": ("embedding_multiplier", float(config.get("embedding_multiplier", 1.0))),
         "attention_scale": ("attention_multiplier", float(config.get("attention_multiplier", 1.0))),
         "logit_scale": ("logits_scaling", inverse),
+        "residual_scale": ("residual_multiplier", float(config.get("residual_multiplier", 1.0))),
     }
-
-
-def scaled_residuals(config: Config) -> tuple[str, ...]:
-    """Granite: a factor on what each half of a block adds."""
-    factor = config.get("residual_multiplier", 1.0)
-    return () if factor == 1 else (f"what halves of blocks add, scaled by {factor}",)
 
 
 def _exaone4(config: Config) -> Derived:

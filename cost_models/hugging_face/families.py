@@ -94,7 +94,7 @@ _REFUSALS: dict[str, Callable[[Config], str | None]] = {
 }
 HYBRIDS = ("hybrid_refusal", "nemotron_refusal")
 """Refusals of families whose lists of blocks name what mixes tokens."""
-_OMISSIONS: dict[str, Callable[[Config], Sequence[str]]] = {"scaled_residuals": dense.scaled_residuals}
+_OMISSIONS: dict[str, Callable[[Config], Sequence[str]]] = {"limited_steps": hybrids.limited_steps}
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_UNREAD = 8
 """Most unread keys that are named."""

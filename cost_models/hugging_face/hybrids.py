@@ -6,6 +6,7 @@ Read from the configuration and modelling files of `transformers` 5.24.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from cost_models.base import MAX_LAYERS
@@ -77,6 +78,13 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
     return {"recurrence": (str(keys["heads"][0]), {"kind": kind, **found})}
 
 
+def limited_steps(config: Config) -> tuple[str, ...]:
+    """Mamba-2: step sizes between two limits, which no published model has."""
+    limits = config.get("time_step_limit")
+    numbers = [one for one in limits if isinstance(one, float)] if isinstance(limits, list) else []
+    return ("limits of step sizes",) if any(0 < one < inf for one in numbers) else ()
+
+
 def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -92,7 +100,7 @@ def _nemotron_h(config: Config) -> Derived:
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
     named = after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
     named |= {field: (of, config.get(of)) for field, of in _EXPERT_SIZES.items()}
-    named["moe_layers"] = (key, experts)
+    named |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
     return {**found, **named, "shared_expert_ffn_hidden_size": (width, shared)}
 
 

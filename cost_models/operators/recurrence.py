@@ -77,6 +77,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         kind="gating",
         half="attention",
         reads=returned,
+        returns=returned,
         weights=_gains(mixer),
         redone_by=_WITH_ATTENTION,
     )

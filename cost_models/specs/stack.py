@@ -235,6 +235,8 @@ class StackSpec(StackKernels):
     eager_attention_and_norms: bool = False
     """Where the GPU has no fused kernels (a CPU), RMS norms keep their normalised input, and grouped-query attention
     keeps keys and values repeated to all query heads."""
+    plain_scans: bool = False
+    """Whether scans of recurrences are PyTorch's own products in fp32, which keep what they are given and run again."""
     split_loss_copies_logits: bool = False
     """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor of the logits' size.
     """

@@ -136,6 +136,7 @@ def _mixture(model: TransformerShape) -> Iterator[str]:
             "num_moe_layers",
             "moe_layers",
             "router_bias",
+            "routing_bias",
             "shared_expert_gate",
             "expert_groups",
         )

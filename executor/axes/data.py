@@ -26,6 +26,7 @@ from torch.distributed.fsdp import (
 
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Rank
+from executor.models.experts import routers
 from executor.models.transformer import Transformer
 
 
@@ -45,9 +46,11 @@ class DataAxis(Axis):
         layout, mesh = self.rank.layout, self.rank.mesh
         grouped = layout.shard_group < layout.data_ranks
         replicas = mesh["copy", "shard"] if grouped else mesh["shard"]
+        whole = {one.choice_bias for one in routers(part) if one.choice_bias is not None}
         for name, block in part.blocks.items():
-            fully_shard(block, mesh=replicas, **how_sharded(self.rank, on_host=name in on_host))
-        fully_shard(part, mesh=replicas, **how_sharded(self.rank, on_host=False))
+            how = how_sharded(self.rank, on_host=name in on_host)
+            fully_shard(block, mesh=replicas, ignored_params=whole, **how)
+        fully_shard(part, mesh=replicas, ignored_params=whole, **how_sharded(self.rank, on_host=False))
 
 
 def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.axes.axis import Axis
 from executor.axes.data import how_sharded
 from executor.axes.flat_parameters import Copies
-from executor.models.experts import ExpertPlace, Routed, Run, reorder
+from executor.models.experts import ExpertPlace, Run, reorder, routers
 from executor.models.transformer import Transformer
 
 
@@ -36,11 +36,6 @@ def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
         part=experts["etp"].get_local_rank(),
         parts=experts["etp"].size(),
     )
-
-
-def routers(part: nn.Module) -> list[Routed]:
-    """The routed experts of every MoE layer in a slice of the model, in order."""
-    return [module for module in part.modules() if isinstance(module, Routed)]
 
 
 class ExpertAxis(Axis):

@@ -1,4 +1,4 @@
-"""Activation recomputation by block: everything, or the attention submodule alone."""
+"""Activation recomputation by block: everything, or what mixes tokens alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from executor.models.transformer import Block, Transformer
 def recompute_activations(model: Transformer, recompute: str) -> None:
     """Wrap the slice's blocks in place, as its policy or mix of policies says.
 
-    `selective` wraps the attention submodule: what is kept is its input. `full` wraps the block.
+    `selective` wraps attention, or a recurrence: what is kept is its input. `full` wraps the block.
     """
     policies = policy_of_blocks(len(model.blocks), recompute)
     for (name, block), policy in zip(list(model.blocks.items()), policies, strict=True):
@@ -20,7 +20,9 @@ def recompute_activations(model: Transformer, recompute: str) -> None:
             model.blocks[name] = checkpoint_wrapper(block)
         elif policy == "selective":
             assert isinstance(block, Block)
-            block.register_module("attention", checkpoint_wrapper(block.attention))
+            for mixer in ("attention", "recurrence"):
+                if (inside := getattr(block, mixer)) is not None:
+                    block.register_module(mixer, checkpoint_wrapper(inside))
 
 
 class RecomputeAxis(Axis):

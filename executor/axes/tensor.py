@@ -1,20 +1,15 @@
 """Tensor parallelism with DTensor, with or without sequence parallelism, and a loss over the split vocabulary.
 
-Routed experts and latent attention have parallel styles of their own. Blocks that take one sequence at a time may treat
-its tokens as rows of a matrix, gathered and scattered along the first dim: torch's compiler then overlaps a collective
-with a matrix product (`overlap=tp`). Along the second dim it simplifies the collective to one along the first and a
-view, behind which it finds no product.
+Routed experts, latent attention and recurrences have parallel styles of their own (`executor.axes.styles`).
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -30,6 +25,15 @@ from torch.distributed.tensor.parallel import (
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis
 from executor.axes.overlap import inside_products
+from executor.axes.styles import (
+    ForAllHeads,
+    GatherRows,
+    OfHeads,
+    OnItsTokens,
+    ScatterRows,
+    ScatterSum,
+    SplitColumns,
+)
 from executor.models.adapters import adapter_plan
 from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
@@ -73,7 +77,8 @@ def split_tensors(
         _parallelize(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
+        if block.attention is not None:
+            block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
         _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
     if model.head is not None:
         ends: dict[str, ParallelStyle] = {
@@ -82,7 +87,7 @@ def split_tensors(
         if sequence_parallel:
             ends |= {"norm": SequenceParallel()} if model.norm is not None else {}
             if model.transform is not None:
-                ends |= {"transform.dense": _OnItsTokens(), "transform.norm": SequenceParallel()}
+                ends |= {"transform.dense": OnItsTokens(), "transform.norm": SequenceParallel()}
         _parallelize(model, mesh, ends)
         if ends_tied and model.embedding is not None:
             # splitting made two parameters of one; both are split by vocabulary
@@ -126,14 +131,20 @@ def _block_plan(
         plan["join"] = _adding(between, as_rows)
     if isinstance(block.attention, LatentAttention):
         plan |= latent_plan(block.attention, between)
-    else:
-        plan |= {f"attention.{name}": column() for name in ("query", "key", "value")}
+    elif block.attention is not None:
+        gates = () if block.attention.gate is None else ("gate",)
+        plan |= {f"attention.{name}": column() for name in ("query", "key", "value", *gates)}
         plan |= {"attention.out": _leaving(between, joined, as_rows)}
         if block.attention.query_norm is not None:
             # of the heads of this rank, so gradients are still to be added
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
             plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
         plan |= {} if forked else {"attention": enter}
+    if block.recurrence is not None:
+        inputs = block.recurrence.inputs()
+        plan |= {f"recurrence.{name}": column() for name in inputs}
+        plan |= {"recurrence": enter, "recurrence.out": _leaving(between, joined, as_rows)}
+        plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
     mlp: FeedForward | None
     if isinstance(block.mlp, MoE):
         plan |= routed_plan(block.mlp, between)
@@ -175,7 +186,7 @@ def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelS
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}
     if mixture.shared_gate is not None and isinstance(between, Shard):  # else every rank does the same
-        gate = {"mlp.shared_gate": _OnItsTokens()}
+        gate = {"mlp.shared_gate": OnItsTokens()}
     return gate | {
         "mlp.routed": PrepareModuleInputOutput(
             input_layouts=(between,),
@@ -185,7 +196,7 @@ def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelS
             desired_output_layouts=(between,),
             use_local_output=True,
         ),
-        "mlp.routed.router": _OnItsTokens(),
+        "mlp.routed.router": OnItsTokens(),
     }
 
 
@@ -194,106 +205,11 @@ def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[
     split: dict[str, ParallelStyle] = {
         "attention.query": ColwiseParallel(input_layouts=between),
         "attention.key_value": ColwiseParallel(input_layouts=between),
-        "attention.shared_key": _ForAllHeads(between),
+        "attention.shared_key": ForAllHeads(between),
         "attention.out": RowwiseParallel(output_layouts=between),
     }
     if isinstance(between, Shard):  # else every rank does the same, with parameters of its own
-        split |= {"attention.down": _OnItsTokens(), "attention.latent_norm": SequenceParallel()}
+        split |= {"attention.down": OnItsTokens(), "attention.latent_norm": SequenceParallel()}
         if attention.query_down is not None:
-            split |= {"attention.query_down": _OnItsTokens(), "attention.query_norm": SequenceParallel()}
+            split |= {"attention.query_down": OnItsTokens(), "attention.query_norm": SequenceParallel()}
     return split
-
-
-class _OnItsTokens(ParallelStyle):
-    """The style of a matrix that is whole on every rank and applied to its tokens; its gradient is summed over ranks.
-
-    It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
-    """
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in list(module.named_parameters()):
-            whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
-            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
-        multiply = module.forward
-
-        def on_rows(x: Tensor) -> Tensor:
-            x = x.to_local() if isinstance(x, DTensor) else x
-            rows = DTensor.from_local(x.flatten(0, -2), device_mesh, [Shard(0)], run_check=False)
-            found: Tensor = multiply(rows).to_local()
-            return torch.unflatten(found, 0, x.shape[:-1])
-
-        module.forward = on_rows
-        return module
-
-
-class _ForAllHeads(ParallelStyle):
-    """The style of what every head reads: whole on each rank, its gradient summed over the ranks' heads."""
-
-    def __init__(self, between: Replicate | Shard) -> None:
-        self.between = between
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-            (given,) = inputs
-            if not isinstance(given, DTensor):
-                given = DTensor.from_local(given, device_mesh, [self.between], run_check=False)
-            whole = given.redistribute(placements=[Replicate()])
-            return whole.to_local(grad_placements=[Partial()])
-
-        module.register_forward_pre_hook(gathered)
-        return module
-
-
-class GatherRows(ParallelStyle):
-    """The style of what is given (1, s / tp, h) and whose matrices, each a `SplitColumns`, read rows (s, h)."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            mine, *others = inputs
-            mine = mine.to_local() if isinstance(mine, DTensor) else mine
-            rows = DTensor.from_local(mine.flatten(0, 1), device_mesh, [Shard(0)], run_check=False)
-            return rows.redistribute(placements=[Replicate()]), *others
-
-        module.register_forward_pre_hook(gathered)
-        return module
-
-
-class SplitColumns(ColwiseParallel):
-    """The style of a matrix split by columns: of rows (s, h) it makes (1, s, its columns)."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, found: found.unflatten(0, (1, -1)))
-        return module
-
-
-class ScatterRows(RowwiseParallel):
-    """The style of a matrix split by rows, whose sums (1, s, h) go back as (1, s / tp, h)."""
-
-    def __init__(self) -> None:
-        super().__init__(output_layouts=Partial(), use_local_output=False)
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, found: _scattered(found))
-        return module
-
-
-class ScatterSum(ParallelStyle):
-    """The style of what adds up parts of sums (1, s, h), which go back as (1, s / tp, h)."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def scattered(_module: nn.Module, _inputs: tuple[Any, ...], found: Tensor) -> Tensor:
-            if not isinstance(found, DTensor):
-                found = DTensor.from_local(found, device_mesh, [Partial()], run_check=False)
-            return _scattered(found)
-
-        module.register_forward_hook(scattered)
-        return module
-
-
-def _scattered(parts: DTensor) -> Tensor:
-    """(1, s, h) of which every rank has a part of the sum → (1, s / tp, h), this rank's rows of it."""
-    rows: Any = parts.flatten(0, 1)
-    mine: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
-    return torch.unflatten(mine, 0, (1, -1))

@@ -29,14 +29,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from executor.axes.expert import Exchange, ExchangeSizes, routers
+from executor.axes.expert import Exchange, ExchangeSizes
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags
 from executor.embeddings.collection import AT_ONCE, Embeddings, ids_of_part
 from executor.embeddings.copies import CopyExchange
 from executor.embeddings.exchanges import Parts, Peers, Router
 from executor.embeddings.places import Slice
-from executor.models.experts import Run
+from executor.models.experts import Run, routers
 
 
 @contextmanager

@@ -39,14 +39,14 @@ def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any
 
 
 def _unbroken(block: Block) -> list[nn.Module]:
-    """The largest pieces without a graph break: routed experts break it, and attention that recomputes alone, has
-    only some of a sequence, or has on a GPU a kernel of its own."""
+    """The largest pieces without a graph break: routed experts break it, recurrences, and attention that recomputes
+    alone, has only some of a sequence, or has on a GPU a kernel of its own."""
     attention, mlp = block.attention, block.mlp
-    plain = not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
-    if plain and isinstance(mlp, FeedForward):
+    plain = attention is not None and not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
+    if plain and isinstance(mlp, FeedForward) and block.recurrence is None:
         return [block]
     dense = mlp.shared if isinstance(mlp, MoE) else mlp
-    return [*([attention] if plain else []), *([] if dense is None else [dense])]
+    return [one for one in (attention if plain else None, dense) if one is not None]
 
 
 def _is_plain(attention: Attention | LatentAttention) -> bool:

@@ -35,6 +35,13 @@ _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
 }
 
 
+_UNITS: Mapping[str, Callable[[TransformerSpec], int]] = {
+    "heads": lambda spec: spec.num_heads,
+    "key heads": lambda spec: spec.num_kv_heads,
+    "groups": lambda spec: spec.recurrence.groups if spec.recurrence else 1,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Names of one `model_type`."""
@@ -48,8 +55,8 @@ class Family:
     """Module of ours outside of blocks → theirs."""
     block: Mapping[str, str] = field(default_factory=dict)
     """Module of a block of ours → theirs."""
-    grouped: tuple[str, ...] = ()
-    """Theirs in which the queries of a key head lie before it, and its value behind it."""
+    dealt: Mapping[str, str] = field(default_factory=dict)
+    """Theirs in which rows of each head or group lie together, of one of ours after the other → which (`_UNITS`)."""
     transposed: tuple[str, ...] = ()
     """Theirs that are (in, out)."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
@@ -143,12 +150,9 @@ class Names:
         """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
-        return not tied and not name.endswith(tuple(_table()["no_weights"]))
-
-    def no_module_for(self, name: str) -> str | None:
-        """What a tensor of theirs is that no module here computes with."""
-        known: Mapping[str, str] = _table()["not_computed"]
-        return next((what for ending, what in known.items() if name.endswith(ending)), None)
+        table = _table()
+        none = name.endswith(tuple(table["no_weights"])) or name.startswith(tuple(table["no_modules"]))
+        return not tied and not none
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
         """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
@@ -170,22 +174,23 @@ class Names:
             self.shapes |= dict.fromkeys(found, shape[1:])
             return [Source(name=one, rows=rows, reach=reach) for one in found]
         rows, total = self._rows(name, theirs, {one: self._ours[one][0] for one in beside})
-        transposed = len(shape) == 2 and theirs.endswith(self.family.transposed)
-        self.shapes[f"{theirs}.{kind}"] = (*shape[1:], total) if transposed else (total, *shape[1:])
-        return [
-            Source(
-                name=f"{theirs}.{kind}",
-                rows=rows,
-                transposed=transposed,
-                added=float(self.family.less_one and name.endswith("norm.weight")),
-                reach=self.spec.head_dim,
-            )
-        ]
+        transposed = (len(shape) == 2 or not kind) and theirs.endswith(self.family.transposed)
+        full = f"{theirs}.{kind}" if kind else theirs
+        self.shapes[full] = (*(shape[1:] or (1,)), total) if transposed else (total, *shape[1:])
+        if name.endswith("_taps"):
+            self.shapes[full] = (total, 1, shape[1])
+        less = (
+            self.family.less_one and name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
+        )
+        reach = self.spec.head_dim
+        return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 
     def _theirs(self, name: str) -> tuple[str, str, list[str]]:
-        """Their module, `weight` or `bias`, and all parameters of ours that are rows of the same tensor."""
+        """Their module, `weight` or `bias`, and all parameters of ours that are rows of the same tensor.
+
+        Parameters with other names are by themselves: theirs is the whole name, of stacked experts the module."""
         module, _, kind = name.rpartition(".")
-        if kind not in ("weight", "bias"):  # stacked experts
+        if kind not in ("weight", "bias"):
             module, kind = name, ""
         front, ours, known = self.prefix, module, {**self.family.outside, "head": self.family.head}
         stem = ""
@@ -197,26 +202,25 @@ class Names:
                 f"blocks.{number}.",
             )
         theirs = known[ours]
-        beside = [f"{stem}{one}.{kind}" for one, other in known.items() if other == theirs]
+        beside = [f"{stem}{one}.{kind}".rstrip(".") for one, other in known.items() if other == theirs]
         found = theirs.removeprefix("/") if ours == "head" or theirs.startswith("/") else front + theirs
         return found, kind, [one for one in beside if one in self._ours]
 
     def _rows(self, name: str, theirs: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
         """Their row for each of ours, and how many they have."""
-        spec, rows = self.spec, np.arange(self._ours[name][0])
-        if theirs.endswith(self.family.grouped):
-            width, each = spec.head_dim, spec.num_heads // spec.num_kv_heads
-            head, place = rows // width, rows % width
-            kind = name.rsplit(".", 2)[-2]
-            group, slot = (head // each, head % each) if kind == "query" else (head, each + (kind == "value"))
-            found: Rows = (group * (each + 2) + slot) * width + place
-            return found, sum(counts.values())
+        rows = np.arange(self._ours[name][0])
         if which := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
             rows = self._neighbours(which, len(rows))
         if not counts:
             return rows, len(rows)
+        total = sum(counts.values())
+        units = next(
+            (_UNITS[unit](self.spec) for end, unit in self.family.dealt.items() if theirs.endswith(end)), 1
+        )
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-        return rows + starts[name], sum(counts.values())
+        unit, place = divmod(rows, counts[name] // units)
+        found: Rows = (unit * total + starts[name]) // units + place
+        return found, total
 
     def _neighbours(self, which: str, count: int) -> Rows:
         """In each head, or in all rows, those that turn: our two halves, their neighbours."""

@@ -53,8 +53,10 @@ class FromTensors:
             source, tensor = part.source, self.tensors[part.source.name]
             if source.transposed:
                 found = tensor[part.columns, part.rows].T
-            elif len(self.names.shapes[source.name]) == 1:
+            elif (dims := len(self.names.shapes[source.name])) == 1:
                 found = tensor[part.rows].unsqueeze(1)
+            elif dims == 3:
+                found = tensor[part.rows, :, part.columns].squeeze(1)
             else:
                 found = tensor[part.rows, part.columns]
             if source.added:
@@ -132,9 +134,7 @@ class Folder(Mapping[str, Any]):
                 else:
                     self._at[name] = file, there
                     yield from self._of_tensor(name, where, stream.get_slice(there))
-        for where in unknown:
-            what = self.names.no_module_for(where)
-            yield Problem(where, f"is {what}" if what else "is none of the model's weights")
+        yield from (Problem(where, "is none of the model's weights") for where in unknown)
         if not broken:
             missing = [name for name in self.names.shapes if name not in self._at]
             yield from (

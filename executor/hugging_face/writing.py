@@ -23,8 +23,9 @@ from torch import Tensor
 from cost_models.errors import InputError, Problem, RunError
 from cost_models.hugging_face.writing import config_of
 from cost_models.units import GB
+from executor.boxes import Box
 from executor.engine.engine import Engine
-from executor.engine.weights import owned
+from executor.engine.weights import frozen, owned
 from executor.hugging_face.adapters import ADAPTER_CONFIG, ADAPTERS, AdapterNames
 from executor.hugging_face.names import Names, Part, has_names
 from executor.hugging_face.reading import CONFIG, INDEX, ONE_FILE, TYPES, Folder
@@ -173,13 +174,19 @@ class _Writing:
             if one.named.name in tied or (one.same is not None and dist.get_rank(one.same) > 0):
                 continue
             for box, piece in one.pieces(local(one.tensor.detach())):
-                values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
-                for part in self.names.parts(one.named.name, box):
-                    *expert, first, _ = part.into.offsets
-                    matrix = values[expert[0]] if expert else values
-                    self._write_part(part, matrix[first : first + len(part.order)])
+                self._write_box(one.named.name, box, piece)
+        if isinstance(self.names, Names):  # of those that hold the same, each writes the same
+            for named, box, values in frozen(engine.parts, engine.names):
+                self._write_box(named.name, box, values)
         for descriptor in self._open.values():
             os.fsync(descriptor)
+
+    def _write_box(self, name: str, box: Box, piece: Tensor) -> None:
+        values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
+        for part in self.names.parts(name, box):
+            *expert, first, _ = part.into.offsets
+            matrix = values[expert[0]] if expert else values
+            self._write_part(part, matrix[first : first + len(part.order)])
 
     def _write_part(self, part: Part, rows: Tensor) -> None:
         source, order = part.source, np.argsort(part.order)
@@ -198,8 +205,7 @@ class _Writing:
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
         dtype = TYPES[self.types[name]]
-        shape = self.names.shapes[name]
-        width = shape[1] if len(shape) > 1 else 1
+        width = prod(self.names.shapes[name][1:])
         stored = block.to(dtype).contiguous().view(torch.uint8).numpy()
         if columns.stop - columns.start == width:
             stored = stored.reshape(1, -1)

@@ -39,6 +39,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(width, spec.query_size, bias=bias)
         self.key = nn.Linear(width, spec.kv_size, bias=bias)
         self.value = nn.Linear(width, spec.kv_size, bias=bias)
+        self.gate = nn.Linear(width, spec.query_size, bias=bias) if spec.attention_gate else None
         self.out = nn.Linear(spec.query_size, width, bias=spec.attention_output_bias)
         self.query_norm = _norm(spec, spec.query_size) if spec.qk_norm else None
         self.key_norm = _norm(spec, spec.kv_size) if spec.qk_norm else None
@@ -58,7 +59,8 @@ class Attention(nn.Module):
             query_BHSK = query_BHSK * self.more
         visibility = visibility_of(self.spec, self.window, self.first_head)
         mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
-        out: Tensor = self.out(mixed_BHSK.transpose(1, 2).flatten(2))
+        mixed = mixed_BHSK.transpose(1, 2).flatten(2)
+        out: Tensor = self.out(mixed if self.gate is None else mixed * self.gate(x_BSD).sigmoid())
         return out
 
     def _heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:

@@ -120,6 +120,8 @@ class Routed(nn.Module):
         self.spec = spec
         self.router = nn.Linear(spec.hidden_size, spec.num_experts, bias=spec.router_bias)
         self.experts = RoutedExperts(spec, place)
+        bias = torch.empty(spec.num_experts, dtype=torch.float32) if spec.routing_bias else None
+        self.choice_bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.exchange: Exchange | None = None
         """How copies reach their experts and come back; None: all are here."""
         self.tensor_group: dist.ProcessGroup | None = None
@@ -134,7 +136,9 @@ class Routed(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many copies an expert gets is new in every step
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(self.spec, self.router(x_BSD))
+        probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(
+            self.spec, self.router(x_BSD), self.choice_bias
+        )
         counts_BE = _counts(chosen_BSK, self.spec.num_experts)
         counts_E = counts_BE.sum(0)
         self.load_E = counts_E if self.load_E is None else self.load_E + counts_E
@@ -180,6 +184,11 @@ class Routed(nn.Module):
         share_BE = counts_BE / counts_BE.sum(-1, keepdim=True)
         part_BE = probabilities_BSE.mean(1) / parts
         return spec.load_balance * spec.num_experts * (share_BE * part_BE).sum(-1).mean()
+
+
+def routers(part: nn.Module) -> list[Routed]:
+    """The routed experts of every MoE layer in a slice of the model, in order."""
+    return [module for module in part.modules() if isinstance(module, Routed)]
 
 
 class MoE(nn.Module):

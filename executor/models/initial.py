@@ -58,15 +58,29 @@ class InitialValues:
         owner = name.rsplit(".", 2)[-2] if "." in name else name
         if into.is_meta or isinstance(into, FakeTensor) or not box.elements:
             return
-        if name.endswith(("bias", "_adapter.up.weight")):
+        if name.endswith(("bias", "_adapter.up.weight")) and not name.endswith("step_bias"):
             into.zero_()
-        elif owner.endswith("norm"):
+        elif owner.endswith("norm") or name.endswith(".skip"):
             into.fill_(1.0)
         else:
             named = TIED.get(name, name) if self.tied else name
             _fill_normal(into, key_of(self.seed, named), shape, box)
             if name.endswith("_adapter.down.weight"):  # the variance of peft's
                 into.mul_((3 * shape[-1]) ** -0.5 / _STANDARD_DEVIATION)
+            if owner == "scan":
+                _to_rates(name, shape, into)
+
+
+def _to_rates(name: str, shape: tuple[int, ...], into: Tensor) -> None:
+    """Rates of decay even between 1 and 16, step sizes between 0.001 and 0.1 by their logarithms (Dao & Gu 2024,
+    arXiv 2405.21060: their code), as what softplus makes of a bias; taps as wide as their number says."""
+    even = torch.special.ndtr(into.double() / _STANDARD_DEVIATION)
+    if name.endswith("decay_log"):
+        into.copy_((1 + 15 * even).log())
+    elif name.endswith("step_bias"):
+        into.copy_((1e-3 * 100**even).expm1().log())
+    else:
+        into.copy_((2 * even - 1) * shape[-1] ** -0.5)
 
 
 def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box) -> None:

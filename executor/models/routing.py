@@ -13,18 +13,24 @@ from cost_models.specs.model.blocks import ExpertGroups
 from cost_models.specs.transformer import TransformerSpec
 
 
-def choose_experts(spec: TransformerSpec, scores_BSE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities of all experts (they sum to one), and the weights and numbers of those chosen, in fp32."""
+def choose_experts(
+    spec: TransformerSpec, scores_BSE: Tensor, bias_E: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities of all experts (they sum to one), and the weights and numbers of those chosen, in fp32.
+
+    A bias has a part in which are chosen, and none in their weights.
+    """
     scores_BSE = scores_BSE.float()
     if spec.router_scores == "softmax":
         values_BSE = probabilities_BSE = scores_BSE.softmax(-1)
     else:
         values_BSE = scores_BSE.sigmoid()
         probabilities_BSE = values_BSE / values_BSE.sum(-1, keepdim=True)
-    open_BSE = values_BSE
+    open_BSE = values_BSE if bias_E is None else values_BSE + bias_E
     if spec.expert_groups is not None:
-        open_BSE = values_BSE.masked_fill(~_in_chosen_groups(values_BSE, spec.expert_groups), 0.0)
-    weights_BSK, chosen_BSK = open_BSE.topk(spec.experts_per_token, dim=-1)
+        open_BSE = open_BSE.masked_fill(~_in_chosen_groups(open_BSE, spec.expert_groups), -torch.inf)
+    chosen_BSK = open_BSE.topk(spec.experts_per_token, dim=-1).indices
+    weights_BSK = values_BSE.gather(-1, chosen_BSK)
     if spec.normalized_routing:
         weights_BSK = weights_BSK / weights_BSK.sum(-1, keepdim=True)
     return probabilities_BSE, weights_BSK * spec.routing_scale, chosen_BSK

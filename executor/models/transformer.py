@@ -21,6 +21,7 @@ from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import ACTIVATIONS, FeedForward
+from executor.models.recurrence import StateMixer
 from executor.models.sequence import Sequence, WholeSequence
 
 
@@ -37,8 +38,10 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to the residual stream, with norms before, after or around, or over
-    the sums.
+    """What mixes tokens and feed-forward, each added to the residual stream, with norms before, after or around, or
+    over the sums.
+
+    Attention mixes them, or a recurrence, as the spec says of the layer; where halves are separate a block has one.
 
     With `parallel_block` both read the stream side by side, through one norm or two, and what they found is added at
     once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where it is added.
@@ -52,35 +55,50 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         before, after = spec.norm_placement in ("before", "around"), spec.norm_placement != "before"
-        self.attention_norm = make_norm(spec) if before else None
-        self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
-        self.attention_post_norm = make_norm(spec) if after else None
-        self.mlp_norm = make_norm(spec) if before and not spec.forked else None
-        self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
-        self.mlp_post_norm = make_norm(spec) if after else None
+        mixer = spec.mixer_of(layer)
+        mixes, feeds = mixer != "none", mixer == "none" or not spec.separate_halves
+        self.attention_norm = make_norm(spec) if before and mixes else None
+        self.attention: Attention | LatentAttention | None = None
+        if mixer in ("attention", "both"):
+            self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
+        self.recurrence = StateMixer(spec) if mixer in ("recurrence", "both") else None
+        self.attention_post_norm = make_norm(spec) if after and mixes else None
+        self.mlp_norm = make_norm(spec) if before and feeds and not spec.forked else None
+        self.mlp: FeedForward | MoE | None = None
+        if feeds:
+            self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
+        self.mlp_post_norm = make_norm(spec) if after and feeds else None
         self.fork = nn.Identity() if spec.forked else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.norms_sums = spec.norm_placement == "after-sum"
-        self.dropout = dropout
+        self.dropout, self.scale = dropout, spec.residual_scale
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
         if self.norms_sums:
+            assert self.attention is not None
+            assert self.mlp is not None
             x_BSD = _through(self.attention_post_norm, x_BSD + self._dropped(self.attention(x_BSD)))
             return _through(self.mlp_post_norm, x_BSD + self._dropped(self.mlp(x_BSD)))
         if self.join is not None:
             return x_BSD + self._dropped(self._side_by_side(x_BSD))
-        x_BSD = x_BSD + self._attended(
-            x_BSD
-        )  # what it found has no name here, which would keep it until the end
+        if self.attention is not None or self.recurrence is not None:
+            # what it found has no name here, which would keep it until the end
+            x_BSD = x_BSD + self._mixed(x_BSD)
+        if self.mlp is None:
+            return x_BSD
         return x_BSD + self._dropped(_through(self.mlp_post_norm, self.mlp(_through(self.mlp_norm, x_BSD))))
 
-    def _attended(self, x_BSD: Tensor) -> Tensor:
-        found_BSD = self.attention(_through(self.attention_norm, x_BSD))
+    def _mixed(self, x_BSD: Tensor) -> Tensor:
+        normed_BSD = _through(self.attention_norm, x_BSD)
+        halves = [mix(normed_BSD) for mix in (self.attention, self.recurrence) if mix is not None]
+        found_BSD = halves[0] if len(halves) == 1 else halves[0] + halves[1]
         return self._dropped(_through(self.attention_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
         assert self.join is not None
+        assert self.attention is not None
+        assert self.mlp is not None
         normed_BSD = _through(self.attention_norm, x_BSD)
         if self.fork is not None:
             normed_BSD = self.fork(normed_BSD)
@@ -90,7 +108,8 @@ class Block(nn.Module):
         return joined
 
     def _dropped(self, x_BSD: Tensor) -> Tensor:
-        return F.dropout(x_BSD, self.dropout, self.training)
+        x_BSD = F.dropout(x_BSD, self.dropout, self.training)
+        return x_BSD if self.scale == 1.0 else x_BSD * self.scale
 
 
 def _through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from executor.checkpoints.contents import Contents, Held, Piece, whole
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.engine.engine import Engine
 from executor.engine.lamb import Lamb
-from executor.engine.weights import owned
+from executor.engine.weights import frozen, owned
 from executor.mesh import as_part, held, local
 from executor.models.initial import TIED, InitialValues
 
@@ -54,6 +54,9 @@ class TransformerState:
                     continue
                 contents.setdefault(key, Held(one.named.shape, tensor.dtype, same=one.same))
                 contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
+        if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
+            for named, box, values in frozen(self.engine.parts, self.engine.names):
+                contents[f"weights.{named.name}"] = Held(named.shape, values.dtype, [Piece(box, values)])
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from executor.axes.expert import routers
 from executor.data.ahead import SharedBatches
 from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
@@ -34,6 +33,7 @@ from executor.measure.slow_ranks import WORK
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.mesh import pipeline_rank
 from executor.messages import gather_json
+from executor.models.experts import routers
 from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
 from executor.run_config import RunConfig

@@ -23,6 +23,9 @@ from executor.run_config import Rate
 from planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from executor.boxes import Box
     from executor.engine.engine import Engine
     from executor.measure.report import RunReport
 
@@ -118,10 +121,11 @@ def train_weights(
     clip: float | None = None,
     *,
     compile: bool = False,
+    louder: float = 1.0,
 ) -> Trained:
     """(loss of the global batch, norm of its gradient) of each step, and how far each of this rank's parameters went.
 
-    Parameters are whole, by their names in the model.
+    Parameters are whole, by their names in the model. Projections into recurrences begin so many times as large.
     """
     from executor.data.batches import Batches
     from executor.engine.engine import Engine, mean_over_data
@@ -129,7 +133,9 @@ def train_weights(
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)
     options = EngineOptions(sgd=sgd, rate=rate, clip=clip, compile=compile)
-    engine = Engine(plan, torch.device("cpu"), options)
+    engine = Engine(plan, torch.device("cpu"), options, filled=False)
+    engine.fill_frozen()
+    engine.fill(_Louder(louder, plan))
     before = _whole(engine)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
     curve = []
@@ -140,6 +146,18 @@ def train_weights(
         curve.append((mean_over_data(value, engine), norm))
     after = _whole(engine)
     return curve, {name: after[name] - before[name] for name in after}
+
+
+class _Louder:
+    def __init__(self, factor: float, plan: Plan) -> None:
+        from executor.models.initial import InitialValues
+
+        self.factor, self.usual = factor, InitialValues(seed=0, tied=plan.model.tied_embeddings)
+
+    def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
+        self.usual.fill(name, shape, box, into)
+        if ".recurrence." in name and name.endswith(".weight") and len(shape) > 1:
+            into.mul_(self.factor)
 
 
 def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:

@@ -55,6 +55,8 @@ class Recurrence(Spec):
     """Whether that convolution has biases."""
     bias: bool = False
     """Whether the projections into and out of the mixer have biases."""
+    least_step: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Least step size of a head (Nemotron-H)."""
     output_norm: bool = True
     """Whether what the heads return is normed before it is gated."""
     gate_rank: PositiveInt | None = None
@@ -85,6 +87,11 @@ class Recurrence(Spec):
             "kimi-delta": "Kimi delta attention",
             "lightning": "lightning attention",
         }[self.kind]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the executor has a module for it."""
+        return self.kind in ("mamba2", "gated-delta")
 
     @property
     def delta(self) -> bool:

@@ -72,6 +72,8 @@ class TransformerShape(Spec):
     """Factor on embedded tokens (Gemma: √h)."""
     logit_scale: Scale = 1.0
     """Factor on the logits (Cohere)."""
+    residual_scale: Scale = 1.0
+    """Factor on what each half of a block adds to the residual stream (Granite)."""
     attention_bias: bool = True
     """Whether the query/key/value projections have biases."""
     attention_output_bias: bool = True
@@ -89,8 +91,7 @@ class TransformerShape(Spec):
     rotary: Rotary | None = None
     """Rotary positions; None: whole heads in every block, base 10,000."""
     parallel_block: bool = False
-    """Whether attention and MLP read the residual stream side by side and are added to it at once (GPT-J, PaLM,
-    MegaScale)."""
+    """Whether attention and MLP read the stream side by side and are added to it at once (GPT-J, PaLM, MegaScale)."""
     parallel_norms: Literal[1, 2] = 1
     """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
@@ -122,6 +123,8 @@ class TransformerShape(Spec):
     """Which blocks are MoE, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
     router_bias: bool = False
     """Whether a router's scores have biases."""
+    routing_bias: bool = False
+    """Whether scores have biases where experts are chosen, which stay as they are loaded (arXiv 2412.19437, 2.1.2)."""
     expert_groups: blocks.ExpertGroups | None = None
     """Groups of experts that a token chooses first; None: it chooses among all experts."""
     router_scores: RouterScores = "softmax"
@@ -166,11 +169,11 @@ class TransformerShape(Spec):
     @property
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
-        sinks = ("attention sinks",) if self.attention_sinks else ()
-        further = ("prediction of further tokens",) if self.further_tokens else ()
-        states = (self.recurrence.called,) if self.recurrence else ()
-        gates = ("gates on attention",) * self.attention_gate + ("blocks of one half",) * self.separate_halves
-        return (*sinks, *further, *states, *gates, *("attention to an encoder",) * bool(self.stacks))
+        found: dict[str, Any] = {"attention sinks": self.attention_sinks, "attention to an encoder": self.stacks}
+        found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
+        found["prediction of further tokens"] = self.further_tokens
+        states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
+        return tuple(name for name, there in (found | {states: states}).items() if there)
 
     @property
     def ends_in_norm(self) -> bool:
@@ -203,9 +206,8 @@ class TransformerShape(Spec):
         if self.positions != "rotary":
             return 0.0
         rotary = self.rotary or Rotary()
-        return (
-            (rotary.dim or self.head_dim) / self.head_dim * blocks.share_of(rotary.pattern, self.num_layers)
-        )
+        turned = (rotary.dim or self.head_dim) / self.head_dim
+        return turned * blocks.share_of(rotary.pattern, self.num_layers)
 
     def window_of(self, layer: int) -> int | None:
         """The window of a block, counted from 0; None: it attends to all tokens."""
@@ -240,9 +242,8 @@ class TransformerShape(Spec):
     @property
     def windowed_share(self) -> float:
         """Share of the blocks that have a window."""
-        if self.attention_window is None:
-            return 0.0
-        return blocks.share_of([kind == "window" for kind in self.window_pattern], self.num_layers)
+        windowed = [kind == "window" for kind in self.window_pattern]
+        return blocks.share_of(windowed, self.num_layers) if self.attention_window else 0.0
 
     def mixer_of(self, layer: int) -> Mixer:
         """What mixes tokens in a block, counted from 0."""
@@ -290,9 +291,8 @@ class TransformerShape(Spec):
         """Whether a block, counted from 0, is MoE."""
         if self.moe_layers:
             return layer in self.moe_layers
-        if self.separate_halves and self.mixer_of(layer) != "none":
-            return False
-        return layer >= self.num_layers - self.num_moe_layers and self.has_experts
+        halved = self.separate_halves and self.mixer_of(layer) != "none"
+        return not halved and self.has_experts and layer >= self.num_layers - self.num_moe_layers
 
     @property
     def has_experts(self) -> bool:

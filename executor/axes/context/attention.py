@@ -15,7 +15,6 @@ Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +25,10 @@ from torch.autograd.function import once_differentiable
 
 from cost_models.specs.choices import Context
 from executor.axes.axis import Axis, Rank
+from executor.axes.context.heads import HeadsOfAll
 from executor.axes.context.tiles import (
     Coming,
+    Exchanged,
     Merged,
     Message,
     Tile,
@@ -43,9 +44,6 @@ from executor.axes.context.tiles import (
 from executor.models.positions import Places, Turns, Visibility
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.transformer import Block, Transformer
-
-Way = Callable[[tuple[Tensor, ...], dist.ProcessGroup], tuple[Tensor, ...]]
-"""How tensors are exchanged between the ranks that share a sequence."""
 
 
 class ContextAxis(Axis):
@@ -72,7 +70,11 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
     turns = Turns()
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        block.attention.sequence, block.attention.turns = sequence, turns
+        if block.attention is not None:
+            block.attention.sequence, block.attention.turns = sequence, turns
+        if block.recurrence is not None and isinstance(sequence, (_Ulysses, _ZigZag)):
+            zigzags = isinstance(sequence, _ZigZag)
+            block.recurrence.scan.traded = HeadsOfAll(sequence.group, sequence.rank, sequence.ranks, zigzags)
 
 
 def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
@@ -110,12 +112,12 @@ class _Ulysses:
     ) -> Tensor:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
-        query, key, value = _Exchanged.apply(  # type: ignore[no-untyped-call]
+        query, key, value = Exchanged.apply(  # type: ignore[no-untyped-call]
             self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
         )
         mine = replace(visibility, first_head=visibility.first_head + self.rank * heads)
         mixed = self.whole.attend(query, key, value, mine)
-        (out,) = _Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
+        (out,) = Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
 
 
@@ -257,19 +259,3 @@ def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
     pieces = torch.unflatten(whole, 2, (2 * ranks, -1)).movedim(2, 0)
     room[:, :, :, : tokens // 2] = pieces[:ranks]
     room[:, :, :, tokens // 2 :] = pieces[ranks:].flip(0)
-
-
-class _Exchanged(torch.autograd.Function):
-    """Tensors through `there`, one of `to_heads` and `to_tokens`; gradients through `back`, which is the other."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, group: dist.ProcessGroup, there: Way, back: Way, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.group, ctx.back = group, back
-        return there(tensors, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *ctx.back(gradients, ctx.group)

@@ -9,17 +9,21 @@ and gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from executor.models.kernels import Meeting, kernel_for
 from executor.models.positions import Places, Visibility
 
 Tensors = tuple[Tensor, ...]
+Way = Callable[[Tensors, dist.ProcessGroup], Tensors]
+"""How tensors are exchanged between the ranks that share a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +213,22 @@ def to_tokens(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tens
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
     by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
     return tuple(one.transpose(1, 2) for one in by_token)
+
+
+class Exchanged(torch.autograd.Function):
+    """Tensors through `there`, one of `to_heads` and `to_tokens`; gradients through `back`, which is the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, group: dist.ProcessGroup, there: Way, back: Way, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.group, ctx.back = group, back
+        return there(tensors, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, *ctx.back(gradients, ctx.group)
 
 
 def _all_to_all(rows: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:

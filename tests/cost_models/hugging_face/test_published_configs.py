@@ -54,7 +54,7 @@ def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
         0.0078125,
         1 / 16,
     )
-    assert granite.left_out == ("what halves of blocks add, scaled by 0.22",)
+    assert (granite.residual_scale, granite.left_out) == (0.22, ())
     assert (
         "clipped queries, keys and values"
         in load(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out

@@ -27,6 +27,7 @@ from executor.checkpoints.manifest import read_manifest
 from executor.run_config import Rate
 
 TOLERANCE = 1e-5
+BIASED = SHARED | LATENT | {"routing_bias": True}
 RATE = Rate(peak=1e-2, warm_up=4, decay=7)
 """Saved while it rises; it falls before the end."""
 
@@ -63,7 +64,7 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
         4,
         [
             ("dp2 mbs2 zero1", GPT, {"precision": "bf16", "dropout": 0.1}),
-            ("tp2 dp2 ep2 sp mbs2 zero1", SHARED | LATENT, {}),
+            ("tp2 dp2 ep2 sp mbs2 zero1", BIASED, {}),
             ("pp2 dp2 mbs1 zero1 schedule=zbv", GPT, {"optimizer": "lamb"}),
             ("dp4 ep2 mbs2 zero3", MOE, {}),
             ("mbs2", GPT, {"dropout": 0.1}),
@@ -97,7 +98,7 @@ def test_the_same_plan_resumes_bit_for_bit(
         2,
         [
             ("pp2 dp2 mbs1 zero1", "tp2 sp dp2 mbs2 zero3", GPT),
-            ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2 zero0", SHARED | LATENT),
+            ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2 zero0", BIASED),
             ("dp4 mbs2 zero3", "pp2 mbs2 zero1", GPT),
             ("dp4 mbs2 zero1 shard2", "cp2 dp2 mbs2 zero3", GPT),
             ("tp2 pp2 mbs2", "dp4 mbs2 zero1", GPT),

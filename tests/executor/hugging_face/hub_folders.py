@@ -26,6 +26,21 @@ _BERT = {
     name: _LLAMA[name]
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 } | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_STATES = {"n_groups": 2, "conv_kernel": 3, "chunk_size": 8, "mamba_num_heads": 8, "mamba_head_dim": 8}
+_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_LATENTS = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
+_DELTA = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 255}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | {"tie_word_embeddings": False, "rope_theta": 5e5},
@@ -39,8 +54,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "bert": _BERT | {"max_position_embeddings": 64},
     "roberta": _BERT | {"max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
+    "deepseek_v3": _LLAMA
+    | _EXPERTS
+    | _LATENTS
+    | {"num_key_value_heads": 4, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+    "nemotron_h": _LLAMA
+    | _STATES
+    | _EXPERTS
+    | {
+        "head_dim": 8,
+        "layers_block_type": ["mamba", "moe", "attention", "mamba", "mlp"],
+        "ssm_state_size": 16,
+        "moe_shared_expert_intermediate_size": 24,
+    },
+    "qwen3_next": _LLAMA
+    | _DELTA
+    | {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 24,
+    },
 }
-"""Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert; encoders."""
+"""Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert; encoders, a
+router's bias, recurrences."""
 ENCODERS = ("bert", "roberta")
 
 

@@ -173,7 +173,9 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "is there already" in found.err
 
 
-@pytest.mark.parametrize(("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE, "ernie4_5_moe")])
+@pytest.mark.parametrize(
+    ("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE | {"routing_bias": True}, "ernie4_5_moe")]
+)
 def test_a_model_of_our_own_gets_the_config_of_a_family(
     processes: Processes, tmp_path: Path, model: dict[str, Any], family: str
 ) -> None:

@@ -28,6 +28,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two norms": GPT | _SIZE | {"parallel_block": True, "parallel_norms": 2},
     "around": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "around"},
     "after": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "after"},
+    "states": LLAMA
+    | _SIZE
+    | {
+        "ffn_hidden_size": 688,
+        "mixers": ["recurrence", "attention"],
+        "recurrence": {"kind": "mamba2", "heads": 16, "head_dim": 32, "groups": 2, "state_dim": 64},
+    },
+    "delta nets": LLAMA
+    | _SIZE
+    | {
+        "ffn_hidden_size": 688,
+        "attention_gate": True,
+        "mixers": ["recurrence", "attention"],
+        "recurrence": {"kind": "gated-delta", "heads": 8, "head_dim": 32, "groups": 4, "state_dim": 32},
+    },
     # every token goes to every expert, as the model takes loads to be even
     "mixture": MOE
     | _SIZE

@@ -23,6 +23,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, question_for
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.measured_operators import gradients_met
+from cost_models.compute.scan import scan_flops
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.boundaries import pending_bytes
 from cost_models.operators.block import block_operators
@@ -64,6 +65,15 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "shared experts": SHARED | _SHARED,
     "gated shared experts": MOE | _SHARED | {"shared_expert_gate": True, "router_bias": True},
 }
+_SCANS: dict[str, Any] = {"heads": 8, "head_dim": 12, "groups": 4, "state_dim": 16, "chunk": 16}
+STATES: dict[str, dict[str, Any]] = {
+    "states": _GATED | {"recurrence": _SCANS | {"kind": "mamba2", "conv_bias": True, "bias": True}},
+    "delta net": _GATED | {"recurrence": _SCANS | {"kind": "gated-delta"}},
+    "states alone": _GATED | {"recurrence": _SCANS | {"kind": "mamba2"}, "separate_halves": True},
+}
+"""With scans, whose passes run again."""
+SWITCHES |= STATES
+WITHOUT_SCANS = [switch for switch in SWITCHES if switch not in STATES]
 
 
 def asked(switch: str, dropout: float = 0.0) -> Question:
@@ -86,7 +96,7 @@ def test_parameters_are_those_of_the_module(switch: str) -> None:
     assert sum(one.numel() for one in block.parameters()) == counted.block[0] + counted.experts[0]
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("switch", WITHOUT_SCANS)
 def test_flops_are_those_that_torch_counts(switch: str) -> None:
     """Forward once, backward twice: dgrad and wgrad. Attention written out computes what a window hides as well."""
     question = asked(switch)
@@ -99,6 +109,21 @@ def test_flops_are_those_that_torch_counts(switch: str) -> None:
     with FlopCounterMode(display=False) as backward:
         out.sum().backward()
     assert backward.get_total_flops() == 2 * forward.get_total_flops()
+
+
+@pytest.mark.parametrize("switch", ["states", "states alone"])
+def test_scans_execute_what_is_priced(switch: str) -> None:
+    """Besides what states need products inside chunks; under the delta rule these are solved for, not multiplied."""
+    question = asked(switch)
+    block, x = block_of(question)
+    scans = [one.flops for one in block_operators(question.model) if one.kind == "scan"]
+    assert question.model.recurrence
+    more = SEQUENCE * (scan_flops(question.model.recurrence) - sum(scans))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        block(x)
+    assert forward.get_total_flops() == MICROBATCH * (
+        forward_flops(question.model, SEQUENCE).block_matrices + more
+    )
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -129,7 +154,7 @@ def test_gradients_that_wait_are_those_that_torch_holds(switch: str) -> None:
     assert pending_bytes(question, ONE).block[0] == sum(held.values())
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("switch", WITHOUT_SCANS)
 def test_gradients_meet_as_often_as_torch_adds_them(switch: str) -> None:
     """Wherever several operators read the same; an RMS norm written out adds once itself, a router few numbers."""
     question = asked(switch)

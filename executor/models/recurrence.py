@@ -1,0 +1,296 @@
+"""A mixer of tokens whose heads carry states: Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) or a gated delta net (Yang et
+al. 2024, arXiv 2412.06464).
+
+    mamba2       S_t = a_t S_{t-1} + k_t (s_t v_t)ᵀ                            o_t = S_tᵀ q_t + d v_t
+    gated-delta  S_t = a_t S_{t-1} + k_t b_t (v_t − (a_t S_{t-1})ᵀ k_t)ᵀ        o_t = S_tᵀ q_t / √N
+
+Step sizes s = softplus(x + bias), decays a = exp(−s exp(A)), strengths b = sigmoid(x). Queries, keys and values go
+through a short causal convolution and SiLU; under the delta rule queries and keys then have length 1. What heads return
+is normed and gated: by group after its gate (mamba2), or by head before it.
+
+Inside a chunk tokens meet in matrix products, between chunks states are handed on (sections 6 and 3.3 of the two). Both
+regions keep what they are given and are computed again in the backward pass, as kernels for GPUs do it. In fp32.
+
+Shape legend: B batch, S sequence, D model, H heads, G groups of R heads, N width of a key, P of a value, T taps of the
+convolution, C chunks of L tokens (H and G of this rank).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Partial
+
+from cost_models.specs.model.blocks import Recurrence
+from cost_models.specs.transformer import TransformerSpec
+
+_LENGTH_EPSILON = 1e-6
+"""Added to the squared length of a query or key."""
+
+
+class StateMixer(nn.Module):
+    """Projections, the scan, and the projection back."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        mixer = spec.recurrence
+        assert mixer is not None
+        width, bias = spec.hidden_size, mixer.bias
+        self.query = nn.Linear(width, mixer.key_size, bias=bias)
+        self.key = nn.Linear(width, mixer.key_size, bias=bias)
+        self.value = nn.Linear(width, mixer.value_size, bias=bias)
+        self.gate = nn.Linear(width, mixer.value_size, bias=bias)
+        self.step = nn.Linear(width, mixer.heads, bias=bias)
+        self.strength = nn.Linear(width, mixer.heads, bias=bias) if mixer.delta else None
+        self.scan = StateScan(mixer)
+        self.gated_norm = GatedNorm(mixer, spec.norm_epsilon)
+        self.out = nn.Linear(mixer.value_size, width, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        given = {name: project(x_BSD) for name, project in self.inputs().items()}
+        gate_BSV = given.pop("gate")
+        out: Tensor = self.out(self.gated_norm(self.scan(**given), gate_BSV))
+        return out
+
+    def inputs(self) -> dict[str, nn.Linear]:
+        """The projections of the residual stream by name."""
+        names = (
+            "gate",
+            "query",
+            "key",
+            "value",
+            "step",
+            *(("strength",) if self.strength is not None else ()),
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+class HeadsTraded(Protocol):
+    """Ranks that share sequences: for a scan each has some heads of all tokens."""
+
+    @property
+    def parts(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def part(self) -> int:
+        """Which of them this is."""
+
+    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
+        """(B, S / parts, U, W) each → (B, S, U / parts, W)."""
+
+    def to_tokens(self, found_BSHP: Tensor) -> Tensor:
+        """(B, S, H / parts, P) → (B, S / parts, H, P)."""
+
+
+class StateScan(nn.Module):
+    """The convolution and the scan; `traded` where context ranks share sequences."""
+
+    shared: tuple[str, ...] = ()
+    """Parameters that all heads have in common."""
+
+    def __init__(self, mixer: Recurrence) -> None:
+        super().__init__()
+        self.mixer = mixer
+        self.traded: HeadsTraded | None = None
+        self.decay_log = nn.Parameter(torch.empty(mixer.heads))
+        self.step_bias = nn.Parameter(torch.empty(mixer.heads))
+        self.skip = None if mixer.delta else nn.Parameter(torch.empty(mixer.heads))
+        for name, width in (("query", mixer.key_size), ("key", mixer.key_size), ("value", mixer.value_size)):
+            taps = nn.Parameter(torch.empty(width, mixer.conv_width)) if mixer.conv_width else None
+            bias = nn.Parameter(torch.empty(width)) if mixer.conv_width and mixer.conv_bias else None
+            self.register_parameter(f"{name}_taps", taps)
+            self.register_parameter(f"{name}_taps_bias", bias)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
+    def forward(self, **given: Tensor) -> Tensor:
+        """query and key (B, S, G·N), value (B, S, H·P), step and strength (B, S, H) → (B, S, H·P)."""
+        heads, groups = given["step"].shape[-1], given["key"].shape[-1] // self.mixer.state_dim
+        parts = 1 if self.traded is None else self.traded.parts
+        more = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
+
+        def by_unit(name: str, one: Tensor, dim: int) -> Tensor:
+            """By group or head, W numbers each; groups repeated where they are fewer than ranks."""
+            grouped = name.startswith(("query", "key"))
+            one = torch.unflatten(one, dim, (groups if grouped else heads, -1))
+            return one.repeat_interleave(more, dim) if grouped and more > 1 else one
+
+        tokens = {name: by_unit(name, one, 2) for name, one in given.items()}
+        learned = {
+            name: by_unit(name, part_here(one), 0)
+            for name, one in self._parameters.items()
+            if one is not None
+        }
+        if self.traded is not None:
+            tokens = dict(zip(tokens, self.traded.to_heads(*tokens.values()), strict=True))
+            learned = {name: one.chunk(parts)[self.traded.part] for name, one in learned.items()}
+        found_BSHP = made_again(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
+        return (found_BSHP if self.traded is None else self.traded.to_tokens(found_BSHP)).flatten(2)
+
+
+class GatedNorm(nn.Module):
+    """The norm of what heads return, and their gate."""
+
+    shared: tuple[str, ...]
+    """Parameters that all heads have in common."""
+
+    def __init__(self, mixer: Recurrence, epsilon: float) -> None:
+        super().__init__()
+        self.mixer, self.epsilon = mixer, epsilon
+        gains = mixer.head_dim if mixer.delta else mixer.value_size
+        self.weight = nn.Parameter(torch.empty(gains)) if mixer.output_norm else None
+        self.shared = ("weight",) if mixer.delta else ()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
+    def forward(self, found_BSV: Tensor, gate_BSV: Tensor) -> Tensor:
+        """(B, S, H·P) twice → (B, S, H·P)."""
+        gains = {} if self.weight is None else {"gains": part_here(self.weight)}
+        run = partial(normed_and_gated, self.mixer, self.epsilon)
+        return made_again(run, found=found_BSV, gate=gate_BSV, **gains)
+
+
+def part_here(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter; the gradient of one that is whole on all is summed over them."""
+    if not isinstance(parameter, DTensor):
+        return parameter
+    placed = [Partial() if one.is_replicate() else one for one in parameter.placements]
+    return parameter.to_local(grad_placements=placed)
+
+
+def convolved_and_scanned(
+    mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **given: Tensor
+) -> Tensor:
+    """Tokens and parameters by group or head → (B, S, H, P), in the type of the values."""
+    query, key, value = (
+        _convolved(given[name], given.get(f"{name}_taps"), given.get(f"{name}_taps_bias")).float()
+        for name in ("query", "key", "value")
+    )
+    step_BSH = F.softplus(step.float() + step_bias.float()).squeeze(-1)
+    if mixer.least_step:
+        step_BSH = step_BSH.clamp(min=mixer.least_step)
+    decays_BSH = -step_BSH * decay_log.float().exp().squeeze(-1)
+    if mixer.delta:
+        query, key = (
+            one * (one.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt() for one in (query, key)
+        )
+        query = query * mixer.state_dim**-0.5
+        strength_BSH = given["strength"].float().sigmoid().squeeze(-1)
+        found = scanned(query, key, value, decays_BSH, strength_BSH, mixer.chunk)
+    else:
+        found = scanned(query, key, value * step_BSH[..., None], decays_BSH, None, mixer.chunk)
+        found = found + value * given["skip"].float()
+    return found.to(given["value"].dtype)
+
+
+def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) -> Tensor:
+    """Each number of a token and the same of those before it, weighed; the last tap is of the token itself."""
+    if taps_UWT is None:
+        return F.silu(x_BSUW)
+    channels, width = taps_UWT.shape[0] * taps_UWT.shape[1], taps_UWT.shape[2]
+    before = F.pad(x_BSUW.flatten(2).transpose(1, 2), (width - 1, 0))
+    bias = None if bias_UW is None else bias_UW.flatten()
+    mixed = F.conv1d(before, taps_UWT.reshape(channels, 1, width), bias, groups=channels)
+    return torch.unflatten(F.silu(mixed).transpose(1, 2), 2, taps_UWT.shape[:2])
+
+
+def scanned(
+    query_BSGN: Tensor,
+    key_BSGN: Tensor,
+    value_BSHP: Tensor,
+    decays_BSH: Tensor,
+    strength_BSH: Tensor | None,
+    chunk: int,
+) -> Tensor:
+    """Chunk by chunk, (B, S, H, P); logarithms of decays, and strengths under the delta rule.
+
+    With c the sums of a chunk's logarithms up to each token, D_ij = exp(c_i − c_j) for j ≤ i, and what tokens write, W:
+
+        O = (Q Kᵀ ∘ D) W + exp(c) Q S        S' = exp(c_L) S + (exp(c_L − c) K)ᵀ W
+
+    W is V, or under the delta rule the solution of (I + b ∘ (K Kᵀ ∘ D without its diagonal)) W = b (V − exp(c) K S).
+    """
+    tokens, groups = query_BSGN.shape[1], query_BSGN.shape[2]
+    chunk = min(chunk, tokens)
+
+    def in_chunks(one: Tensor, per_head: bool) -> Tensor:
+        """(B, C, G, [R,] L, width); what pads the last chunk neither decays nor writes."""
+        one = F.pad(one, (0, 0, 0, 0, 0, -tokens % chunk))
+        one = torch.unflatten(one, 1, (-1, chunk)).movedim(2, -2)
+        return torch.unflatten(one, 2, (groups, -1)) if per_head else one
+
+    query, key = in_chunks(query_BSGN, per_head=False), in_chunks(key_BSGN, per_head=False)
+    written = in_chunks(value_BSHP, per_head=True)
+    sums = in_chunks(decays_BSH[..., None], per_head=True).cumsum(-2)
+    apart = (sums - sums.transpose(-1, -2)).masked_fill(_above(chunk, 1, sums), -torch.inf).exp()
+    within = (query @ key.transpose(-1, -2)).unsqueeze(3) * apart
+    since, left = sums.exp(), (sums[..., -1:, :] - sums).exp()
+    read: Tensor | None = None
+    if strength_BSH is not None:
+        strength = in_chunks(strength_BSH[..., None], per_head=True)
+        met = (key @ key.transpose(-1, -2)).unsqueeze(3) * apart * strength
+        both = torch.cat([strength * written, strength * since * key.unsqueeze(3)], -1)
+        # unitriangular: what is on the diagonal and above is not looked at
+        both = torch.linalg.solve_triangular(met, both, upper=False, unitriangular=True)
+        written, read = both.split([written.shape[-1], key.shape[-1]], -1)
+    state = written.new_zeros(*written.shape[:1], *written.shape[2:4], key.shape[-1], written.shape[-1])
+    found = []
+    for at in range(query.shape[1]):
+        new = written[:, at] if read is None else written[:, at] - read[:, at] @ state
+        asked = query[:, at].unsqueeze(2) * since[:, at]
+        found.append(within[:, at] @ new + asked @ state)
+        kept = (key[:, at].unsqueeze(2) * left[:, at]).transpose(-1, -2)
+        state = state * since[:, at, ..., -1:, :] + kept @ new
+    out_BCGRLP = torch.stack(found, 1)
+    return out_BCGRLP.flatten(2, 3).movedim(-2, 2).flatten(1, 2)[:, :tokens]
+
+
+def _above(size: int, diagonal: int, like: Tensor) -> Tensor:
+    return torch.ones(size, size, dtype=torch.bool, device=like.device).triu(diagonal)
+
+
+def normed_and_gated(
+    mixer: Recurrence, epsilon: float, *, found: Tensor, gate: Tensor, gains: Tensor | None = None
+) -> Tensor:
+    """(B, S, H·P) twice → (B, S, H·P)."""
+    own, opened = found.float(), F.silu(gate.float())
+    if gains is None:
+        return (own * opened).to(found.dtype)
+    width = mixer.head_dim if mixer.delta else mixer.value_size // mixer.groups
+    own = own if mixer.delta else own * opened
+    own = F.rms_norm(torch.unflatten(own, -1, (-1, width)), (width,), eps=epsilon)
+    own = own * gains.float() if mixer.delta else own.flatten(-2) * gains.float()
+    return (own.flatten(-2) * opened if mixer.delta else own).to(found.dtype)
+
+
+def made_again(run: Callable[..., Tensor], **given: Tensor) -> Tensor:
+    """What `run` makes of tensors; for its backward pass these are kept, and it runs again."""
+    made: Tensor = _MadeAgain.apply(run, tuple(given), *given.values())  # type: ignore[no-untyped-call]
+    return made
+
+
+class _MadeAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *given: Tensor) -> Tensor:
+        ctx.run, ctx.names = run, names
+        ctx.save_for_backward(*given)
+        return run(**dict(zip(names, given, strict=True)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[2:]
+        given = [
+            one.detach().requires_grad_(need) for one, need in zip(ctx.saved_tensors, needed, strict=True)
+        ]
+        with torch.enable_grad():
+            out = ctx.run(**dict(zip(ctx.names, given, strict=True)))
+        wanted = [one for one, need in zip(given, needed, strict=True) if need]
+        found = iter(torch.autograd.grad(out, wanted, gradient))
+        return None, None, *(next(found) if need else None for need in needed)
