@@ -133,23 +133,27 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
     each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
     least = np.where(allowed, each_SP, np.inf).min()
     blocks, stages, starts, numbers = [], [], [], []
-    every = range(leaf.sizes.stop) if leaf.counted else [None]
-    for size, start, number in product(leaf.sizes, range(leaf.classes), every):
+    number_K = np.arange(leaf.sizes.stop)
+    for size, start in product(leaf.sizes, range(leaf.classes)):
         if leaf.microbatches * (fixed_S.min() + size * least) > target or start + size > leaf.num_layers:
             continue
-        mixes = every_mix(size, leaf.allowed) if number is None else first_in_full(np.array([size]), number)
+        all_K = np.full(len(number_K), size)
+        mixes = first_in_full(all_K, number_K) if leaf.counted else every_mix(size, leaf.allowed)
         mixes_KP = leaf.in_sorts(mixes[:, None], np.array([start]))[:, 0]
         blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
         fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
         seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
         for stage in np.flatnonzero(fits_KS.any(axis=0)).tolist():
-            if stage or not start:
+            if start and not stage:
+                continue
+            fastest = [int(seconds_KS[:, stage].argmin())]
+            for mix in np.flatnonzero(fits_KS[:, stage]).tolist() if leaf.counted else fastest:
                 own = nothing.copy()
-                own[stage] = mixes_KP[seconds_KS[:, stage].argmin()]
+                own[stage] = mixes_KP[mix]
                 blocks.append(own)
                 stages.append(stage)
                 starts.append(start)
-                numbers.append(number)
+                numbers.append(mix)
     known = np.array(starts) if leaf.kinds is not None else None
     counts = np.array(numbers) if leaf.counted else None
     return Columns(np.stack(blocks), np.array(stages), known, counts) if blocks else None
