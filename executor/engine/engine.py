@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
-from executor.engine.weights import frozen, make_room, owned, parameter_names
+from executor.engine.weights import frozen, made_of, make_room, owned, parameter_names
 from executor.mesh import local, with_values
 from executor.models.adapters import add_adapters, freeze
 from executor.models.initial import InitialValues, Values
@@ -224,7 +224,7 @@ class Engine(Rank):
         names of its blocks in host memory."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
-        with torch.device("meta"), _made_of(self.dtype if flat else torch.float32):
+        with torch.device("meta"), made_of(self.dtype if flat else torch.float32):
             part = Transformer(
                 model,
                 vocabulary=int(padded_vocabulary(model, layout.tp)),
@@ -258,17 +258,6 @@ class Engine(Rank):
         place = self.place
         replica = place.dp * self.layout.cp + place.cp
         return hash((self.options.seed, place.pp, replica, place.tp if self.layout.sp else 0)) % 2**31
-
-
-@contextmanager
-def _made_of(dtype: torch.dtype) -> Iterator[None]:
-    """Make parameters of this type inside the block."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:

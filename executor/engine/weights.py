@@ -8,6 +8,7 @@ other is taken to be whole on every rank that has it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,17 @@ from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+@contextmanager
+def made_of(dtype: torch.dtype) -> Iterator[None]:
+    """Make parameters of this type inside the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def make_room(part: Transformer, device: torch.device, on_host: Collection[str], *, flat: bool) -> None:

@@ -167,10 +167,10 @@ def test_tensor_ranks_agree_on_no_scales(layout: str, processes: Processes) -> N
 
 def slice_of(model: dict[str, Any], dtype: torch.dtype) -> Any:
     """A whole small model, in one process."""
-    from executor.engine.engine import _made_of
+    from executor.engine.weights import made_of
     from executor.models.transformer import Transformer
 
-    with _made_of(dtype):
+    with made_of(dtype):
         made = Transformer(TransformerSpec.model_validate(model), vocabulary=256)
     initialise(made, 0, tied=False)
     return made
