@@ -33,7 +33,7 @@ from cost_models.units import counted
 S = TypeVar("S", bound=Spec)
 
 _YAML_WIDTH = 100
-_FLAGS = {"sequence_length": "--sequence"}
+_FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"}
 """Field → its flag, where that is spelt otherwise."""
 Replacements = Mapping[str, Callable[[Any], Any]]
 """Field at the root → function from the file's value to the one that is validated, as a GPU's name to its fields."""

@@ -135,7 +135,7 @@ def _alternating(config: Config) -> Derived:
 
 def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
     """BERT's kin: a table of types of tokens, and positions that begin behind that of padding where `shifted`."""
-    rows = whole_number(config, "type_vocab_size", types) if types else 0
+    rows = config.get("type_vocab_size", types) if types else 0  # nonsense is left to the field checks
     first = whole_number(config, "pad_token_id", 1) + 1 if shifted else 0
     return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
 
@@ -148,7 +148,7 @@ def _stacks(config: Config) -> Derived:
     tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
     scaled = width**-0.5 if tied and width else 1.0
     return {
-        "num_layers": ("num_layers", first + decoder),
+        "num_layers": ("num_layers", first + decoder if first else config.get("num_layers")),
         "stacks": ("num_decoder_layers", {"encoder_layers": first, "position_buckets": buckets}),
         "gated_mlp": ("feed_forward_proj", str(config.get("feed_forward_proj", "relu")).startswith("gated")),
         "logit_scale": ("tie_word_embeddings", scaled),

@@ -121,6 +121,11 @@ def test_what_is_no_such_encoder_is_refused(model_type: str, config: dict[str, A
         read(model_type, BASE | config)
 
 
+def test_nonsense_is_not_read_as_a_default() -> None:
+    with pytest.raises(ValueError, match="two"):
+        read("bert", BASE | {"type_vocab_size": "two"})
+
+
 def test_dropout_is_that_of_the_config() -> None:
     assert dropout_of(BASE | {"hidden_dropout_prob": 0.1}) == (0.1, "hidden_dropout_prob")
 

@@ -86,6 +86,7 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
         ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
         ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "has an encoder's and a decoder's"),
         ("t5-small dgx-a100-80gb --layout dp8 --stack meshwright", "no attention to an encoder"),
+        ("t5-small dgx-a100-80gb --layout dp8 --decoder-sequence abc", "--decoder-sequence: `abc` is no"),
         ("bert-base dgx-a100-80gb --layout dp8 --decoder-sequence 128", "`bert-base` is one stack"),
     ],
 )
