@@ -67,7 +67,7 @@ class AdapterNames:
         """Of these adapters beside the model in a folder."""
         return {
             "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
+            "task_type": None if self.names.spec.encoder else "CAUSAL_LM",  # peft has none for masked tokens
             "base_model_name_or_path": base,
             "r": self.tuning.rank,
             "lora_alpha": self.tuning.scale * self.tuning.rank,
