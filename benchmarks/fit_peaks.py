@@ -15,7 +15,7 @@ import numpy as np
 from judged_intervals import search
 
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.chances import chance_ranges
+from cost_models.measured.validation.intervals import chance_ranges
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import (
     measured_bytes,

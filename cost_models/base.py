@@ -76,4 +76,4 @@ class Spec(_Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     """Validators are built when a first value is made, docstrings read where a schema shows them
-    (`cost_models.files.schema`): a command needs few of a hundred specs."""
+    (`cost_models.files.parsing`): a command needs few of a hundred specs."""

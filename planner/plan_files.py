@@ -2,6 +2,8 @@
 
 Plans are YAML files of one schema version; reading one runs no code (safe YAML, then strict validation). The same query
 gives the same bytes, so a plan file holds no date and no duration of the search.
+
+The price of a saved plan today: under the memory limit of its question, and under that which it was held to.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+from cost_models.axes.layout import Layout
 from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
+from cost_models.estimate import Estimate
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
+from cost_models.pipeline.estimating import estimate
 from planner.any_plan import PLAN_SCHEMA, AnyPlan, own_version, plan_yaml, require_ended, write_plan
 from planner.plan import Plan
 
@@ -105,3 +110,16 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
             error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
         ) from None
     return plan
+
+
+def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
+    """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
+    priced, limit = estimate(plan.question, layout or plan.layout), plan.asked.max_memory
+    return priced if limit is None else priced.within(limit)
+
+
+def priced_as_held(plan: Plan) -> Estimate:
+    """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
+    within = plan.restrictions.read
+    priced = estimate(within.held(plan.question), plan.layout)
+    return priced if within.max_memory is None else priced.within(within.max_memory)

@@ -24,8 +24,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
-from cost_models.communication.odd_links import link_shares
-from cost_models.communication.packing import Runs, crosses, packing, runs_of_stage
+from cost_models.communication.packing import Runs, crosses, link_shares, packing, runs_of_stage
 from cost_models.fabric.shares import AS_USUAL, Share
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec

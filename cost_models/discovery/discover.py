@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from cost_models.base import POOL_NAME
 from cost_models.discovery.gpus import SeenGpu, known_gpu, read_gpus, told
-from cost_models.discovery.host import Host, job_gpus, job_nodes, read_host
 from cost_models.discovery.links import (
     UNKNOWN,
     Fields,
@@ -19,7 +18,7 @@ from cost_models.discovery.links import (
     read_topology,
     sharing_host_link,
 )
-from cost_models.discovery.machine import Machine, ThisMachine
+from cost_models.discovery.machine import Host, Machine, ThisMachine, job_gpus, job_nodes, read_host
 from cost_models.discovery.network import (
     EXAMPLE,
     Between,

@@ -1,13 +1,21 @@
-"""The machine that is asked: its commands, files of its kernel, its environment; what is missing is said."""
+"""The machine that is asked: its commands, files of its kernel, its environment; what is missing is said. And its host:
+memory, cores and drives, and what a scheduler leaves a job of them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from cost_models.base import MAX_GPUS
+from cost_models.units import GIB, MIB
 
 _SECONDS = 20.0
 """Seconds that a command may take; a driver that initialises eight GPUs needs some."""
@@ -86,3 +94,95 @@ class ThisMachine:
     def _miss(self, what: str) -> None:
         if what not in self.unsaid:
             self.unsaid.append(what)
+
+
+_LIMIT = "/sys/fs/cgroup/memory.max"
+_LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZE,ROTA,TRAN,MODEL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host; None where nobody says."""
+
+    memory: float | None = None
+    memory_said: str = ""
+    """Who says so."""
+    cores: int | None = None
+    numa_nodes: int | None = None
+    processor: str = ""
+    drives: tuple[tuple[str, float], ...] = ()
+    """Solid-state drives: model and bytes."""
+
+
+def read_host(machine: Machine) -> Host:
+    """What the kernel says, and the scheduler where it gives less."""
+    memory, said = _memory(machine)
+    cpu = _cpu(machine)
+    sockets, each = _whole(cpu.get("Socket(s)", "")), _whole(cpu.get("Core(s) per socket", ""))
+    clusters = _whole(cpu.get("Core(s) per cluster", "")), _whole(cpu.get("Cluster(s)", ""))
+    cores = sockets * each if sockets and each else (clusters[0] or 0) * (clusters[1] or 0) or None
+    return Host(
+        memory=memory,
+        memory_said=said,
+        cores=cores,
+        numa_nodes=_whole(cpu.get("NUMA node(s)", "")),
+        processor=cpu.get("Model name", ""),
+        drives=_drives(machine),
+    )
+
+
+def job_nodes(machine: Machine) -> int | None:
+    """Nodes of the SLURM job this is part of; None outside one."""
+    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        if text := machine.environment.get(name, ""):
+            if (nodes := _whole(text)) and nodes <= MAX_GPUS:
+                return nodes
+            machine.unsaid.append(f"{name} is no number of nodes")
+    return None
+
+
+def job_gpus(machine: Machine) -> int | None:
+    """GPUs that SLURM gives the job on this node; None where it does not say."""
+    return _whole(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
+
+
+def _memory(machine: Machine) -> tuple[float | None, str]:
+    """The least of what the machine has, its container may use, and the job was given, in GiB as all three count."""
+    found: list[tuple[float, str]] = []
+    if match := re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A):
+        found.append((float(match[1]) * 1024, "/proc/meminfo"))
+    else:
+        machine.unsaid.append("/proc/meminfo does not say how much memory there is")
+    if limit := _whole((machine.read(_LIMIT) or "").strip(), most=18):
+        found.append((float(limit), _LIMIT))
+    if given := _whole(machine.environment.get("SLURM_MEM_PER_NODE", "")):
+        found.append((given * MIB, "SLURM_MEM_PER_NODE"))
+    if not found:
+        return None, ""
+    least, said = min(found)
+    return max(1.0, least // GIB) * GIB, said
+
+
+def _cpu(machine: Machine) -> Mapping[str, str]:
+    """The table of `lscpu`."""
+    lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
+    return {name.strip(): value.strip() for name, colon, value in lines if colon}
+
+
+def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
+    """Drives without spinning disks."""
+    try:
+        listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
+        return tuple(
+            (str(one["model"] or one["name"]).strip(), float(one["size"]))
+            for one in listed
+            if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0") and one["tran"] == "nvme"
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        machine.unsaid.append("`lsblk` prints no list of drives that could be read")
+        return ()
+
+
+def _whole(text: str, most: int = 9) -> int | None:
+    """A positive whole number of at most so many digits; None for all else."""
+    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{most - 1}}}", text, re.ASCII) else None

@@ -14,9 +14,8 @@ import numpy as np
 from cost_models.arrays import Ints
 from cost_models.discovery.links import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_of
-from cost_models.fabric.fabric import Fabric, FabricLevel, usual
+from cost_models.fabric.fabric import Fabric, FabricLevel, odd_links, usual
 from cost_models.fabric.graph import graph_of, nearest, within_node
-from cost_models.fabric.odd import odd_links
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
 from cost_models.specs.graph import Link, device_kind, natural, node_of, read_lines
 from cost_models.units import counted, parse_seconds

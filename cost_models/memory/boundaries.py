@@ -18,7 +18,7 @@ from cost_models.operators.on_rank import added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
-from cost_models.schedules.traits import always_split
+from cost_models.schedules.registry import always_split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.question import Question
-from cost_models.schedules.traits import turns_at_once
+from cost_models.schedules.registry import turns_at_once
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:

@@ -16,8 +16,7 @@ from cost_models.estimate import Breakdown
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
 from cost_models.recommender.prices.exchange import links_of
-from cost_models.recommender.prices.memory import PARTS, fixed_bytes, option_bytes
-from cost_models.recommender.prices.moments import moments_of
+from cost_models.recommender.prices.memory import PARTS, fixed_bytes, moments_of, option_bytes
 from cost_models.recommender.prices.pricing import fixed_seconds, stage_loads
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns

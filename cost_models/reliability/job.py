@@ -12,8 +12,7 @@ from cost_models.memory.states import moment_bytes
 from cost_models.operators.parameters import total_parameters
 from cost_models.operators.tuning import trained_parameters
 from cost_models.question import Question
-from cost_models.reliability.resuming import Resume, resume_of
-from cost_models.reliability.starting import start_up
+from cost_models.reliability.starting import Resume, resume_of, start_up
 from cost_models.specs.training import STATE_BYTES
 
 

@@ -3,8 +3,12 @@
 from cost_models.schedules.actions import IDLE, KINDS, Action, ActionTable
 from cost_models.schedules.liveness import live_profiles, pending_profiles
 from cost_models.schedules.registry import (
+    PLAIN,
     REGISTRY,
+    SPLIT_BACKWARD,
+    V_SHAPED,
     build,
+    is_scheduled,
     legal,
     rank_of_stage,
     schedule_named,
@@ -12,7 +16,6 @@ from cost_models.schedules.registry import (
 )
 from cost_models.schedules.schedule import PipelineSchedule
 from cost_models.schedules.timeline import CriticalPath, Timeline, backward_halves, compile_timeline
-from cost_models.schedules.traits import PLAIN, SPLIT_BACKWARD, V_SHAPED, is_scheduled
 
 __all__ = [
     "IDLE",

@@ -34,8 +34,7 @@ from meshwright.verbs.report.requests import USUAL_NAME
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective
 from planner.plan import Plan
-from planner.plan_files import plan_text
-from planner.repricing import priced_again
+from planner.plan_files import plan_text, priced_again
 from planner.search.budget import Budget
 
 SEARCH_SECONDS = 20.0

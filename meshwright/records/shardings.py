@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.recommender.estimating import RecommenderEstimate
-from cost_models.recommender.prices import moments
+from cost_models.recommender.prices import memory
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from meshwright.records import frame_of
@@ -85,12 +85,12 @@ def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFr
 
 
 _WORDS = {
-    moments.FORWARD: "while vectors travel",
-    moments.DENSE: "while the dense network runs",
-    moments.BACKWARD: "while gradients travel",
-    moments.COPIES: "while gradients of copied rows are added up",
-    moments.UPDATE: "while rows are updated",
-    moments.SUMS: "while gradients of the dense network are summed",
+    memory.FORWARD: "while vectors travel",
+    memory.DENSE: "while the dense network runs",
+    memory.BACKWARD: "while gradients travel",
+    memory.COPIES: "while gradients of copied rows are added up",
+    memory.UPDATE: "while rows are updated",
+    memory.SUMS: "while gradients of the dense network are summed",
 }
 
 

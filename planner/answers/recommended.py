@@ -27,8 +27,7 @@ from planner.formats.trainers import refusals
 from planner.plan import PlanRecommendation, PlanRestrictions
 from planner.search.branching import BEYOND, BranchAndBound
 from planner.search.budget import Budget
-from planner.search.counting import count_below
-from planner.search.opening import UniformCandidates
+from planner.search.opening import UniformCandidates, count_below
 from planner.search.result import SearchResult
 from planner.search.search import settled
 from planner.space.restrictions import Restrictions, keeps_to

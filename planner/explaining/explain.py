@@ -17,7 +17,7 @@ from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees
 from planner.kept import Found, Kept
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
-from planner.repricing import priced_again, priced_as_held
+from planner.plan_files import priced_again, priced_as_held
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import Terms, search_on

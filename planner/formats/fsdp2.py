@@ -2,6 +2,10 @@
 
 Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
 utils/fsdp_utils.py (fsdp2_prepare_model).
+
+Rules of accelerate with FSDP2.
+
+Rules of axolotl with FSDP2.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from cost_models.specs.choices import Recompute
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.reading.settings import Settings
+from planner.formats.trainer import Trainer
 
 STACK = "fsdp"
 POLICIES: tuple[Recompute, ...] = ("none", "full")
@@ -191,3 +196,23 @@ def sharded_layout(
         offload=Offload(streamed=EVERY) if offloaded else Offload(),
         layers=(model.num_layers,),
     )
+
+
+ACCELERATE = Trainer(
+    name="accelerate",
+    stack=STACK,
+    rules=fsdp2_rules("accelerate"),
+    policies=POLICIES,
+    counts_full=False,
+    source="huggingface/accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, utils/fsdp_utils.py",
+)
+
+
+AXOLOTL = Trainer(
+    name="axolotl",
+    stack=STACK,
+    rules=fsdp2_rules("axolotl"),
+    policies=POLICIES,
+    counts_full=False,
+    source="axolotl-ai-cloud/axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, validation.py",
+)

@@ -21,8 +21,8 @@ from planner.answers.optimum import PROVEN, Optimum, answered_question
 from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective, Prediction
+from planner.plan_files import priced_again, priced_as_held
 from planner.proof.checks import Check, evenly_placed
-from planner.repricing import priced_again, priced_as_held
 from planner.search.budget import Budget
 from planner.space.restrictions import keeps_to
 

@@ -15,8 +15,8 @@ from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.recommender.answer import ShardingAnswer
+from planner.recommender.planning import best_sharding
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.scaling import best_sharding
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, possible, resized
 

@@ -25,8 +25,7 @@ from planner.exact.ilp.record import Survivor, settle
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.chunks import best_pattern
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
-from planner.search.candidates import Candidates
-from planner.search.rows import Rows
+from planner.search.candidates import Candidates, Rows
 
 MOST_SETTLED = 64
 """Most layouts that the closing integer program chooses among."""

@@ -9,9 +9,13 @@
 
 Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
 which decides all its layouts at once.
+
+How many layouts may take less than some seconds, counted from where a search ended.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,6 +29,7 @@ from planner.bounds.pricing import Pricing, groups_of, shape_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import Leaf
 from planner.rules.searched import searched
+from planner.search.branching import BranchAndBound
 from planner.search.candidates import Tally
 from planner.search.entries import FIRST_OPENED, MOST_OPENED, SEEDS, TIES, Cores, Pairs, joined
 from planner.space.counts import Boxes, with_counts
@@ -206,3 +211,23 @@ class UniformCandidates:
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self._pricing.space.in_scenarios)
         )
+
+
+def count_below(found: BranchAndBound, seconds: float, most: int, has_time: Callable[[], bool]) -> int | None:
+    """Number of layouts whose bound is below some seconds; None where there are more than `most` or time is over.
+
+    What the search discarded for a smaller time to beat is opened again; bounds that it stopped at that time are
+    computed further.
+    """
+    candidates, rows = found.candidates, found.rows
+    assert isinstance(candidates, UniformCandidates)
+    rows.add(candidates.reopen(seconds))
+    while candidates.least_closed() < seconds:
+        rows.add(candidates.open(seconds))
+        if int((rows.first_bound < seconds).sum()) > most or not has_time():
+            return None
+    near = rows.first_bound < seconds
+    stopped = rows.first_bound >= found.kth_seconds
+    some = np.flatnonzero(near & (~rows.refined | stopped))
+    rows.refine(some, candidates.capacity_bounds(some, seconds))
+    return int((rows.first_bound < seconds).sum())

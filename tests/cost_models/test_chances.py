@@ -9,7 +9,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.chances import brier_scores, chance_ranges
+from cost_models.measured.validation.intervals import brier_scores, chance_ranges
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.risk import PeakErrors, confident_share, fits_probability, peak_errors
 from cost_models.specs.training import TrainingSpec

@@ -12,7 +12,7 @@ from planner.explaining import explain as explaining
 from planner.explaining.explain import Explanation, explain
 from planner.kept import Found, Kept, cache_folder
 from planner.plan import Plan, make_plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again
 from planner.search.search import search
 
 

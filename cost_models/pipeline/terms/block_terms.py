@@ -18,7 +18,7 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.pipeline.terms.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
-from cost_models.schedules.traits import always_split
+from cost_models.schedules.registry import always_split
 from cost_models.specs.choices import ATTEND_AGAIN
 
 MOST_PASSES = 2.0

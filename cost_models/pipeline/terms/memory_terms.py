@@ -14,13 +14,11 @@ from cost_models.axes.layout import prices
 from cost_models.memory.activations import ActivationBytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
-from cost_models.memory.run_ahead import held_back_bytes
 from cost_models.operators.tuning import tuned
 from cost_models.pipeline.further_tokens import further_bytes
-from cost_models.pipeline.terms.sizes import Sizes, Term, sizes_of
-from cost_models.pipeline.terms.working import working_bytes
+from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes_of, working_bytes
 from cost_models.question import Question
-from cost_models.schedules.traits import always_split, keeps_all_logits
+from cost_models.schedules.registry import always_split, keeps_all_logits
 
 FRAGMENTATION = "fragmentation"
 """What the allocator holds and no tensor uses; all other parts are what it counts as allocated."""

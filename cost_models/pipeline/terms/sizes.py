@@ -1,4 +1,22 @@
-"""What memory coefficients are put together from: states a parameter, parameters of a rank, activations it keeps."""
+"""What memory coefficients are put together from: states a parameter, parameters of a rank, activations it keeps.
+
+Temporaries of a block at work: what it recomputes, gradients on their way, weights that it gathers.
+
+Tensors that collectives hold back while the host runs ahead of the device.
+
+Before torch 2.8 every collective marks its tensors as used on NCCL's stream (`record_stream`). One that is freed goes
+back to the allocator only when the device has passed that point, and the host frees it long before: launches wait in a
+queue of some 1,024, and so do the tensors of as many blocks. They are free for the program, so they count as reserved
+and not as allocated (pytorch/pytorch issue 147168; pull request 148590 ended it).
+
+    blocks ahead   n = 1024 / launches of a block's forward pass
+    held           2 · e · s · b · h · (min(n, L) + min(L, (n − L)⁺ / 2))
+
+L blocks lie on a rank before its host has to wait, e is the bytes of an element. Tensor parallelism reduces two tensors
+of s·b·h a pass and block that nothing keeps; the second term is the microbatch before, in whose backward pass a block
+launches twice as much. Left out: hosts that are slower than their device, which hold nothing back, and collectives of
+other axes.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +26,22 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
+from cost_models.communication.context import gathered_elements
+from cost_models.compute.casts import EAGER_CAST_BYTES
+from cost_models.compute.scan import state_elements
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.states import StateBytes, ends_apart, state_bytes
-from cost_models.operators.parameters import Parameters, parameters
+from cost_models.operators.accumulation import fuses_accumulation
+from cost_models.operators.block import block_operators
+from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.on_rank import tokens_on_rank
+from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
+from cost_models.operators.traffic import block_traffic
+from cost_models.operators.tuning import job_operators
 from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
+from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
+from cost_models.specs.transformer import TransformerSpec
 
 Term = dict[str, Array]
 
@@ -94,3 +123,135 @@ def _held(states: StateBytes, module_parameters: Array, gathered: Array | float)
         "gradients": states.gradients * module_parameters,
         "optimizer": states.optimizer * module_parameters,
     }
+
+
+_QUEUED = 1024.0
+"""Launches that wait for the device before the next blocks its host (CUDA, observed by many; nowhere promised)."""
+_OF_A_COLLECTIVE = 5.0
+"""Entries of a collective in it: its kernel, and an event recorded and waited for on either stream (torch,
+`ProcessGroupNCCL::collective`)."""
+_REDUCED = 2.0
+"""Tensors of a block and pass that are reduced over tensor-parallel ranks."""
+
+
+def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes that a rank's allocator may not use again yet; nothing on a CPU or without tensor parallelism."""
+    if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
+        return np.zeros(len(columns))
+    model, training = question.model, question.training
+    products = sum(one.share for one in block_operators(model) if one.kind in ("gemm", "core"))
+    collectives = np.where(columns.sp == 1, 2 * _REDUCED, _REDUCED)
+    launches = block_traffic(question, columns).forward_kernels + products + _OF_A_COLLECTIVE * collectives
+    ahead, blocks = _QUEUED / launches, model.num_layers / (columns.pp * columns.vpp)
+    before = np.where(
+        columns.microbatches(training.global_batch) > 1,
+        np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2),
+        0.0,
+    )
+    tensor = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
+    held: Array = _REDUCED * tensor * (np.minimum(ahead, blocks) + before)
+    return np.where(columns.tp > 1, held, 0.0)
+
+
+def working_bytes(sizes: Sizes) -> Array:
+    """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
+
+    The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
+    and, unless products add into the gradient buffer themselves, that of the matrix between (of a mixture the matrices
+    of all its experts here, which one grouped product makes). ZeRO-3 holds weights of
+    the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
+    gradient of the copies that its experts work on. A cast to fp8 that is not fused holds its operand in fp32. Where
+    attention gathers keys and values over context ranks, these and their gradients may be wider than the MLP. After a
+    loss in chunks the gradient of a tied output matrix counts too; all logits at once hold more than a block does with
+    it.
+    """
+    question, columns, kept = sizes.question, sizes.columns, sizes.kept
+    states, experts, counts = sizes.states, sizes.experts, sizes.counts
+    model, training = question.model, question.training
+    tokens = columns.tokens(training.sequence_length)
+    width, scanned = _inner_widths(model)
+    inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
+    matrix = model.hidden_size * width / columns.tp
+    if model.moe_share:
+        copies = tokens_on_rank(question, columns, "copies") * model.hidden_size
+        routed = tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size
+        inner = np.maximum(inner, routed)
+        stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
+        matrix = np.maximum(matrix, stacked)
+    new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
+    if training.tuning is not None:
+        new_gradient = _widened(question, columns)
+    widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
+    attending = 2 * gathered_elements(question, columns)
+    in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
+    if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
+        in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
+    recomputed: Array = kept.block[:, :1] - kept.block
+    # attention is computed again once the MLP is done with
+    if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
+        selective = RECOMPUTE_POLICIES.index("selective")
+        recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
+    in_flight = (
+        np.maximum(in_flight[:, None], _around_scores(sizes)) + _tied_gradient(question, columns)[:, None]
+    )
+    gathered = states.gathered * counts.block + experts.gathered * counts.experts
+    scattered = states.scattering * counts.block + experts.scattering * counts.experts
+    if not question.stack.fully_shard:
+        return recomputed + in_flight + (gathered + scattered)[:, None]
+    incoming = training.element_bytes * tokens * model.hidden_size + _tied_gradient(question, columns)
+    during = recomputed + in_flight + 2 * gathered[:, None]  # with the block that is fetched early
+    after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
+    return np.maximum(during, after)
+
+
+def _inner_widths(model: TransformerSpec) -> tuple[float, float]:
+    """Numbers of a token inside a block without experts: at most those that a product returns, and those of a scan's
+    states and their gradients in fp32 with what it returns."""
+    mixer = model.recurrence
+    dense = model.ffn_hidden_size if model.feed_forward_share else model.query_size
+    if mixer is None or not model.mixer_share("recurrence", "both"):
+        return dense, 0.0
+    return max(dense, mixer.input_size), mixer.mixed_size + 4 * state_elements(mixer)
+
+
+def _widened(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) elements of the largest matrix that is made wide for a product, those of a rank's experts in one kernel
+    together; nothing where frozen matrices are kept as wide. Gradients of adapters are too small to tell."""
+    largest = np.zeros(len(columns))
+    for one in job_operators(question.model, question.training.tuning):
+        gemm = one.gemm
+        if gemm is None or gemm.stored_bytes is None:
+            continue
+        together = question.stack.experts_in_one_kernel and gemm.routed
+        split = 1 if gemm.split == "whole" else columns.etp if gemm.routed else columns.tp
+        local = gemm.inputs * max(gemm.outputs) / split
+        largest = np.maximum(largest, local * (question.model.num_experts / columns.ep if together else 1.0))
+    return largest
+
+
+_SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
+"""Tensors as large as the attention scores besides those that are kept: gradients of what softmax returns and reads,
+and of a copy that a mask is written into. As many are there when the scores are made."""
+
+
+def _around_scores(sizes: Sizes) -> Array:
+    """(N, 1): what the attention core's backward pass holds where it stores scores, less what the MLP has freed."""
+    question, columns = sizes.question, sizes.columns
+    model, training = question.model, question.training
+    tensors = _SCORES_IN_FLIGHT.get(question.stack.attention, 0.0)
+    if not (tensors and model.attention_share):
+        return np.zeros((len(columns), 1))
+    keys = training.sequence_length * max(1.0, model.source_share)
+    each = training.element_bytes * model.num_heads * keys
+    scores = tensors * each * tokens_on_rank(question, columns, "split")
+    stream = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
+    return (stream + scores - sizes.kept.mlp).clip(min=0.0)[:, None]
+
+
+def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) the output matrix's gradient from a loss in chunks, which waits for the embedding's to be added to it."""
+    model = question.model
+    matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
+    trains = question.training.tuning is None
+    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings & trains
+    return np.where(waits, matrix, 0.0)

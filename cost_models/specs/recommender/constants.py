@@ -166,7 +166,7 @@ class EmbeddingProfile(Spec):
 
 
 class EagerBuffers(Spec):
-    """Tensors of a step whose stages follow one another; `cost_models.recommender.prices.moments` says when each is
+    """Tensors of a step whose stages follow one another; `cost_models.recommender.prices.memory` says when each is
     there."""
 
     received_bytes: Factor = 8.0

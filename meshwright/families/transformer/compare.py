@@ -24,13 +24,12 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, change_words, part_label, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.any_plan import AnyPlan
-from planner.explaining.compare import Line
+from planner.explaining.compare import Difference, Line, differences, same_work
 from planner.explaining.compare import compare as lines_of
 from planner.explaining.completing import Meant, meant
-from planner.explaining.differing import Difference, differences, same_work
 from planner.formats.trainers import trainer_named
 from planner.plan import Plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again
 from planner.rules.legality import require_legal
 
 

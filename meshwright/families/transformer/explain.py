@@ -28,7 +28,7 @@ from planner.explaining.whatif import same_degrees
 from planner.explaining.why_not import WhyNot
 from planner.explaining.why_not import why_not as reason_against
 from planner.plan import Plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again
 from planner.space.notes import notes_of
 
 

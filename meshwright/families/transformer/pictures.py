@@ -21,12 +21,12 @@ from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kind
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
-from planner.explaining.differing import differences
+from planner.explaining.compare import differences
 from planner.explaining.explain import RIVALS, rivals_of
 from planner.kept import Kept
 from planner.objectives import Objective
 from planner.plan import Plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again
 from planner.search.budget import Budget
 from planner.space.gpu_counts import parse_sizes
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from cost_models.communication.topology import group_of
 from cost_models.errors import InputError
-from cost_models.fabric.reading import read_links
+from cost_models.fabric.files import Linked, linked, network_levels, read_links
 from cost_models.fabric.tools import Beside
-from cost_models.fabric.writing import Linked, linked, network_levels
 from cost_models.files import catalog
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped

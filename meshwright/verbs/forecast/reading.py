@@ -27,7 +27,7 @@ from meshwright.verbs.forecast.forecasted import Forecasted
 from planner.any_plan import AnyPlan
 from planner.objectives import Objective
 from planner.plan import Plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again
 
 T = TypeVar("T")
 

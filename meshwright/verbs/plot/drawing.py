@@ -25,8 +25,7 @@ from meshwright.verbs.forecast import forecast
 from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import Plan
-from planner.plan_files import load_any_plan, load_plan
-from planner.repricing import priced_again
+from planner.plan_files import load_any_plan, load_plan, priced_again
 from planner.search.budget import Budget
 from planner.space.notes import notes_of
 

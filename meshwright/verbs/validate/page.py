@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from cost_models.documents import printable
 from cost_models.measured.runs.shipped import source_notes
-from cost_models.measured.validation.chances import chance_ranges
 from cost_models.measured.validation.choices import ChoiceScore
 from cost_models.measured.validation.figures import Figures
+from cost_models.measured.validation.intervals import chance_ranges
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import SourceScore, measured_seconds, step_error
 from cost_models.units import format_seconds

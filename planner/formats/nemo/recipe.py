@@ -20,7 +20,7 @@ from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, otherw
 from planner.formats.launching import torchrun_by_hand
 from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.script import CORE, reading_of
-from planner.formats.nemo.taken import Taken, overrides
+from planner.formats.nemo.config_file import Taken, overrides
 from planner.formats.reading.python_values import Built, Unknown, built_by, module_of
 from planner.formats.reading.settings import Reading
 from planner.formats.reading.settings import Settings as Paths

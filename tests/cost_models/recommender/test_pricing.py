@@ -15,8 +15,12 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.prices.exchange import links_of
-from cost_models.recommender.prices.host import launch_seconds
-from cost_models.recommender.prices.pricing import fixed_seconds, priced_options, reduction_seconds
+from cost_models.recommender.prices.pricing import (
+    fixed_seconds,
+    launch_seconds,
+    priced_options,
+    reduction_seconds,
+)
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack

@@ -19,11 +19,12 @@ from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import checkpoint_bytes
 from cost_models.reliability.outlook import draw_ends
-from cost_models.reliability.resuming import copies, resume_of
 from cost_models.reliability.starting import (
+    copies,
     group_sizes,
     requests,
     requests_of_all_pairs,
+    resume_of,
     start_up,
     store_seconds,
 )

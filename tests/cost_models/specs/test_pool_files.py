@@ -13,7 +13,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.schema import json_schema
+from cost_models.files.parsing import json_schema
 from cost_models.question import MixedQuestion, each_pool, parts_of, question_of_parts
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec

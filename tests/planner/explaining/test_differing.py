@@ -8,8 +8,7 @@ import pytest
 from small import small_question
 
 from cost_models.question import Question
-from planner.explaining.compare import compare
-from planner.explaining.differing import differences, same_work
+from planner.explaining.compare import compare, differences, same_work
 from planner.search.search import search
 
 QUESTION = small_question()

@@ -42,8 +42,7 @@ from planner.explaining.why_not import why_not
 from planner.formats.registry import exporter_of
 from planner.kept import Kept
 from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
-from planner.repricing import priced_again
+from planner.plan_files import priced_again, save_plan
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.notes import notes_of
