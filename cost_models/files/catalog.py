@@ -37,13 +37,11 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(_index(kind))
 
 
-@cache
 def load_model(name: str) -> TransformerSpec:
     """A model by name. Raises UnknownNameError."""
     return _load("models", "model", name, TransformerSpec)
 
 
-@cache
 def load_recommender(name: str) -> RecommenderSpec:
     """A recommender by name. Raises UnknownNameError."""
     return _load("recommenders", "recommender", name, RecommenderSpec)
@@ -51,9 +49,7 @@ def load_recommender(name: str) -> RecommenderSpec:
 
 def load_embedding_profile(name: str) -> EmbeddingProfile:
     """Constants of embedding tables by name, or from the YAML file of that path. Raises InputError."""
-    if name not in _index("embeddings") and is_file(name):
-        return load_spec(name, EmbeddingProfile)
-    return _load("embeddings", "embedding profile", name, EmbeddingProfile)
+    return _named_or_read("embeddings", "embedding profile", name, EmbeddingProfile)
 
 
 @cache
@@ -64,7 +60,6 @@ def embedding_profile_of(gpu: str) -> EmbeddingProfile:
     return own[0] if own else EmbeddingProfile()
 
 
-@cache
 def load_gpu(name: str) -> GpuSpec:
     """A GPU by name. Raises UnknownNameError."""
     return _load("gpus", "GPU", name, GpuSpec)
@@ -72,12 +67,7 @@ def load_gpu(name: str) -> GpuSpec:
 
 def load_cluster(name: str) -> ClusterSpec:
     """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
-    return local_cluster() if name == LOCAL else _shipped_cluster(name)
-
-
-@cache
-def _shipped_cluster(name: str) -> ClusterSpec:
-    return _load("clusters", "cluster", name, ClusterSpec)
+    return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
@@ -100,33 +90,17 @@ def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
 
 def load_stack(name: str) -> StackSpec:
     """A software stack by name, or from the YAML file of that path. Raises InputError."""
-    if name not in _index("stacks") and is_file(name):
-        return load_spec(name, StackSpec)
-    return _shipped_stack(name)
-
-
-@cache
-def _shipped_stack(name: str) -> StackSpec:
-    return _load("stacks", "stack", name, StackSpec)
+    return _named_or_read("stacks", "stack", name, StackSpec)
 
 
 def load_profile(name: str) -> HardwareProfile:
     """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
-    if name not in _index("profiles") and is_file(name):
-        return load_spec(name, HardwareProfile)
-    return _shipped_profile(name)
-
-
-@cache
-def _shipped_profile(name: str) -> HardwareProfile:
-    return _load("profiles", "profile", name, HardwareProfile)
+    return _named_or_read("profiles", "profile", name, HardwareProfile)
 
 
 def load_operations(name: str) -> OperationsSpec:
     """Operations of a cluster by name, or from the YAML file of that path. Raises InputError."""
-    if name not in _index("operations") and is_file(name):
-        return load_spec(name, OperationsSpec)
-    return _load("operations", "operations", name, OperationsSpec)
+    return _named_or_read("operations", "operations", name, OperationsSpec)
 
 
 def gpu_fields(value: Any) -> Any:
@@ -134,6 +108,13 @@ def gpu_fields(value: Any) -> Any:
     return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
 
 
+def _named_or_read(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
+    if name not in _index(kind) and is_file(name):
+        return load_spec(name, spec_type)
+    return _load(kind, noun, name, spec_type)
+
+
+@cache
 def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     index = _index(kind)
     if name not in index:

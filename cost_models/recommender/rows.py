@@ -79,16 +79,13 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
     """The options as columns."""
     classes = question.model.classes
     accesses = {which: accesses_of(classes[which]) for which in {which for which, _ in pairs}}
-    counted_of: dict[tuple[object, ...], tuple[float, ...]] = {}
+    counted_of: dict[tuple[object, ...], dict[str, float]] = {}
     counted = []
     for which, option in pairs:  # how a table is cut does not change which rows are met
         key = which, option.form == "copy", option.hot, option.tier, option.cached
         if key not in counted_of:
             counted_of[key] = _counted(classes[which], accesses[which], option, question)
         counted.append(counted_of[key])
-    columns = dict(
-        zip(_COUNTED, np.array(counted, dtype=np.float64).reshape(-1, len(_COUNTED)).T, strict=True)
-    )
     tables = [classes[which] for which, _ in pairs]
     options = [option for _, option in pairs]
     spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}  # of one slice
@@ -102,7 +99,7 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
         sharers=np.array([_sharers(option, spread) for option in options], dtype=np.float64),
         on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
-        **columns,
+        **{name: np.array([one[name] for one in counted], dtype=np.float64) for name in counted[0]},
     )
 
 
@@ -118,28 +115,10 @@ def _sharers(option: Option, spread: dict[str, int]) -> int:
     return spread.get(option.form, 1) * (option.shards if option.form == "node-row" else 1)
 
 
-_COUNTED = (
-    "ids",
-    "exchanged",
-    "hot_ids",
-    "bags",
-    "hot_bags",
-    "outputs",
-    "distinct",
-    "hot_distinct",
-    "local_hot_distinct",
-    "cold_rows",
-    "hot_rows",
-    "hit",
-    "cached_rows",
-    "lengths",
-)
-
-
 def _counted(
     table: TableSpec, accesses: Accesses, option: Option, question: RecommenderQuestion
-) -> tuple[float, ...]:
-    """The columns of `_COUNTED` of one option."""
+) -> dict[str, float]:
+    """Columns of one option that follow from how often its rows are used."""
     batch, gpus = question.training.global_batch, question.cluster.num_gpus
     ids, outputs = batch * table.pooling, batch * table.outputs
     hot_rows = float(table.rows) if option.form == "copy" else float(round(option.hot * table.rows))
@@ -153,22 +132,22 @@ def _counted(
     exchanged = ids * cold
     if question.facts.unique_ids:
         exchanged = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
-    return (
-        ids * cold,
-        exchanged,
-        ids * hot,
-        bags,
-        hot_bags,
-        outputs,
-        float(accesses.distinct(ids)) - hot_distinct,
-        hot_distinct,
-        float(accesses.distinct(ids / gpus, hot_rows)) if hot_rows else 0.0,
-        table.rows - hot_rows,
-        hot_rows,
-        _hit(accesses, option, hot_rows, cached_rows),
-        cached_rows,
-        _lengths(table, question, hot=bool(hot_rows)),
-    )
+    return {
+        "ids": ids * cold,
+        "exchanged": exchanged,
+        "hot_ids": ids * hot,
+        "bags": bags,
+        "hot_bags": hot_bags,
+        "outputs": outputs,
+        "distinct": float(accesses.distinct(ids)) - hot_distinct,
+        "hot_distinct": hot_distinct,
+        "local_hot_distinct": float(accesses.distinct(ids / gpus, hot_rows)) if hot_rows else 0.0,
+        "cold_rows": table.rows - hot_rows,
+        "hot_rows": hot_rows,
+        "hit": _hit(accesses, option, hot_rows, cached_rows),
+        "cached_rows": cached_rows,
+        "lengths": _lengths(table, question, hot=bool(hot_rows)),
+    }
 
 
 def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> float:

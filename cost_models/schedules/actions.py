@@ -116,17 +116,16 @@ def table_of_units(
     pp: int,
     vpp: int,
     warm_up_R: Ints,
-    forward_chunk_U: Ints,
-    forward_microbatch_U: Ints,
-    backward_chunk_U: Ints,
-    backward_microbatch_U: Ints,
+    chunk_U: Ints,
+    microbatch_U: Ints,
 ) -> ActionTable:
     """Each rank runs `warm_up` forwards, then one forward and one backward in turn, then the backwards left.
 
-    GPipe, 1F1B and interleaved 1F1B differ in the warm-up and in the order of the units only. Forward i is
+    Unit i runs forward on chunk `chunk_U[i]`, and backward i on the chunks in reverse. GPipe, 1F1B and interleaved
+    1F1B differ in the warm-up and in the order of the units only. Forward i is
     therefore the rank's action max(i, 2i − warm_up), and backward i its action min(warm_up + 2i + 1, U + i).
     """
-    units = len(forward_chunk_U)
+    units = len(chunk_U)
     i_U = np.arange(units)
     warm_up_R1 = warm_up_R[:, None]
     forward_RU = np.maximum(i_U, 2 * i_U - warm_up_R1)
@@ -140,7 +139,7 @@ def table_of_units(
         return column_RA
 
     rank_R1 = np.arange(pp)[:, None]
-    stage_RA = interleave(forward_chunk_U * pp, backward_chunk_U * pp) + rank_R1
+    stage_RA = interleave(chunk_U * pp, (vpp - 1 - chunk_U) * pp) + rank_R1
     stage_RA.flags.writeable = False
     return ActionTable(
         schedule=schedule,
@@ -149,5 +148,5 @@ def table_of_units(
         microbatches=units // vpp,
         kind=interleave(np.full_like(i_U, FORWARD), np.full_like(i_U, BACKWARD)),
         stage=stage_RA,
-        microbatch=interleave(forward_microbatch_U, backward_microbatch_U),
+        microbatch=interleave(microbatch_U, microbatch_U),
     )

@@ -12,15 +12,13 @@ from cost_models.arrays import Ints
 from cost_models.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, ActionTable
 from cost_models.schedules.phases import KIND, OVERLAPPED, overlap, repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
-from cost_models.schedules.zbv import live_in_v, two_chunks_objection
+from cost_models.schedules.zbv import live_in_v
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
-    """What forbids DualPipeV here, as a sentence, or None."""
     if microbatches < pp * vpp:
-        needed = f"dualpipev needs at least as many microbatches as stages: {microbatches} < {pp * vpp}"
-        return two_chunks_objection(vpp, "dualpipev") or needed
-    return two_chunks_objection(vpp, "dualpipev")
+        return f"dualpipev needs at least as many microbatches as stages: {microbatches} < {pp * vpp}"
+    return None
 
 
 def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:

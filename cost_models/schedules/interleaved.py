@@ -15,8 +15,6 @@ def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     Microbatches pass through the chunks in equal rounds of about pp. This is the rule of
     `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
     """
-    if vpp < 2:
-        return "interleaved needs at least two chunks per pipeline rank: vpp2 or more"
     return rounds_objection("interleaved", pp, microbatches)
 
 
@@ -42,10 +40,8 @@ def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
         pp=pp,
         vpp=vpp,
         warm_up_R=np.minimum(warm_up_R, microbatches * vpp),
-        forward_chunk_U=chunk_U,
-        forward_microbatch_U=microbatch_U,
-        backward_chunk_U=vpp - 1 - chunk_U,
-        backward_microbatch_U=microbatch_U,
+        chunk_U=chunk_U,
+        microbatch_U=microbatch_U,
     )
 
 

@@ -8,13 +8,6 @@ from cost_models.schedules.actions import ActionTable, table_of_units
 from cost_models.schedules.schedule import PipelineSchedule
 
 
-def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
-    """What forbids 1F1B here, as a sentence, or None."""
-    if vpp != 1:
-        return f"1f1b runs one chunk per pipeline rank, not vpp{vpp}"
-    return None
-
-
 def _engine_objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """PyTorch's engine wants a microbatch for every rank; others run fewer."""
     if microbatches < pp:
@@ -34,10 +27,8 @@ def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
         pp=pp,
         vpp=vpp,
         warm_up_R=pp - 1 - np.arange(pp),
-        forward_chunk_U=np.zeros_like(order_U),
-        forward_microbatch_U=order_U,
-        backward_chunk_U=np.zeros_like(order_U),
-        backward_microbatch_U=order_U,
+        chunk_U=np.zeros_like(order_U),
+        microbatch_U=order_U,
     )
 
 
@@ -45,7 +36,6 @@ SCHEDULE = PipelineSchedule(
     name="1f1b",
     engine="Schedule1F1B",
     table=_table,
-    objection=_objection,
     engine_objection=_engine_objection,
     chunks=(1, 1),
     live=lambda pp, vpp, m, rank, chunk: np.minimum(m, pp - rank),

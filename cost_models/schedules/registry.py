@@ -46,16 +46,9 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
         UnknownNameError: no such schedule.
     """
     own = schedule_named(schedule)
-    if wrong := _objection(own, pp, vpp, microbatches):
+    if wrong := own.refused(pp, vpp, microbatches):
         return wrong
-    return None if own.engine_objection is None else own.engine_objection(pp, vpp, microbatches)
-
-
-def _objection(own: PipelineSchedule, pp: int, vpp: int, microbatches: int) -> str | None:
-    """The same for any engine."""
-    if min(pp, vpp, microbatches) < 1:
-        return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
-    return own.objection(pp, vpp, microbatches)
+    return own.engine_objection and own.engine_objection(pp, vpp, microbatches)
 
 
 @lru_cache(maxsize=CACHED_TABLES)
@@ -68,7 +61,7 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
     own = schedule_named(schedule)
-    wrong = _objection(own, pp, vpp, microbatches) if any_engine else legal(schedule, pp, vpp, microbatches)
+    wrong = own.refused(pp, vpp, microbatches) if any_engine else legal(schedule, pp, vpp, microbatches)
     if wrong:
         raise InputError(wrong)
     return own.table(pp, vpp, microbatches)

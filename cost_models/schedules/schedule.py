@@ -28,7 +28,8 @@ class PipelineSchedule:
     """The class of `torch.distributed.pipelining` that runs it."""
     table: Callable[[int, int, int], ActionTable]
     """(pp, vpp, microbatches) → what every rank does, in order."""
-    objection: Objection
+    objection: Objection | None = None
+    """What forbids it beside its chunks."""
     engine_objection: Objection | None = None
     """What that class refuses beyond it, and engines of others run."""
     chunks: tuple[int, int | None]
@@ -64,6 +65,18 @@ class PipelineSchedule:
         """Whether it runs so many chunks a rank."""
         fewest, most = self.chunks
         return fewest <= vpp and (most is None or vpp <= most)
+
+    def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
+        """What forbids the schedule there in any engine, as a sentence, or None."""
+        if min(pp, vpp, microbatches) < 1:
+            return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
+        if not self.runs_chunks(vpp):
+            fewest, most = self.chunks
+            number = ("one chunk", "two chunks")[fewest - 1]
+            if most is None:
+                return f"{self.name} needs at least {number} per pipeline rank: vpp{fewest} or more"
+            return f"{self.name} runs {number} per pipeline rank, not vpp{vpp}"
+        return self.objection and self.objection(pp, vpp, microbatches)
 
     def live_of_chunk(
         self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count, chunk: _Count

@@ -13,22 +13,10 @@ from cost_models.schedules.phases import repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
 
 
-def two_chunks_objection(vpp: int, schedule: str) -> str | None:
-    """What forbids a V here, as a sentence, or None."""
-    if vpp != 2:
-        return f"{schedule} runs two chunks per pipeline rank, not vpp{vpp}"
-    return None
-
-
 def live_in_v(pp: Ints, vpp: Ints, m: Ints, rank: Ints, chunk: Ints) -> Ints:
     """`PipelineSchedule.live` before the first backward pass: forwards of the first chunk until the first microbatch
     has gone down to the turn and come up again, and one of the second chunk for each rank that it met on the way up."""
     return np.minimum(m, np.where(chunk == 0, 2 * pp - 1 - rank, 1 + rank))
-
-
-def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
-    """What forbids ZB-V here, as a sentence, or None."""
-    return two_chunks_objection(vpp, "zbv")
 
 
 def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
@@ -68,7 +56,6 @@ SCHEDULE = PipelineSchedule(
     name="zbv",
     engine="ScheduleZBVZeroBubble",
     table=_table,
-    objection=_objection,
     chunks=(2, 2),
     live=live_in_v,
     v_shaped=True,

@@ -39,9 +39,8 @@ def far_links_frame(
     spending, limits, rows = budget or Budget(), restrictions or Restrictions(), []
     points = list(_points(question))
     for number, (domains, bandwidth, asked) in enumerate(points, start=1):
-        if spending.on_status is not None:
-            where = f"{counted(domains, 'building')}, " if domains else ""
-            spending.on_status(f"{where}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
+        where = f"{counted(domains, 'building')}, " if domains else ""
+        spending.tell(f"{where}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
         try:
             found = spending.search(asked, limits, effort="bounds")
         except InfeasibleError:

@@ -108,8 +108,7 @@ def _price_near_the_line(
         best = better[pareto_rows(peaks[better], seconds[better], limit)]
         if not len(best) or len(found) + len(best) > MOST_PRICED:
             break
-        if budget.on_status is not None:
-            budget.on_status(f"pricing {len(best)} layouts near the frontier in full")
+        budget.tell(f"pricing {len(best)} layouts near the frontier in full")
         found += [price(question, _evenly_spread(question, columns, int(flat))) for flat in best]
         open_rows[best] = False
     open_rows[better] = False

@@ -54,8 +54,7 @@ def heatmap_frame(
     with spending.spaces.shared():
         _ = isinstance(question, MixedQuestion) or legal_space(limits.held(question), limits)
     for tp, pp in pairs:
-        if spending.on_status is not None:
-            spending.on_status(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
+        spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
         row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, spending)}
         rows.append({**row, "chosen": (tp, pp) == own})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)

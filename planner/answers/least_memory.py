@@ -66,8 +66,7 @@ def least_memory(
     floor, peak = 0.0, best.best.peak_bytes
     while not budget.ended and floor < below(peak):
         limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else below(peak)
-        if budget.on_status is not None:
-            budget.on_status(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
+        budget.tell(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
         try:
             found = _under(question, objective, restrictions, limit, budget)
         except InfeasibleError:

@@ -166,8 +166,7 @@ def rank_offers(
     found = _Found(objective, tuple(precisions), restrictions or Restrictions(), spending)
     pairs = [(offer, size) for offer in offers for size in offer.sizes]
     for number, (offer, size) in enumerate(pairs):
-        if spending.on_status is not None:
-            spending.on_status(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
+        spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         found.ask(offer, size, len(pairs) - number)
     if not found.answers:
         raise found.nothing(offers[0].question)

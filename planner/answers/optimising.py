@@ -53,8 +53,8 @@ def optimise(
     choices = _Choices(objective, restrictions or Restrictions(), top, budget or Budget())
     counts = tuple(sorted(sizes)) or (question.cluster.num_gpus,)
     for number, gpus in enumerate(counts, start=1):
-        if choices.budget.on_status is not None and len(counts) > 1:
-            choices.budget.on_status(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
+        if len(counts) > 1:
+            choices.budget.tell(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
         for one in questions:
             choices.search(resized(one, gpus) if sizes else one)
         if objective.name == "gpus" and choices.answers:

@@ -142,8 +142,7 @@ def _down_the_memory(
     levels, last = _levels(question, limits, points, budget, fastest)
     complete = True
     while True:
-        if budget.on_status is not None:
-            budget.on_status(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
+        budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
         walks = complete or last is None
         least = below(point.estimate.peak_bytes)
         successor = _below(question, limits, least, budget, None if walks else point)

@@ -119,8 +119,7 @@ def recommend(
         return None
     fastest = found.best
     judge = _Judge(question)
-    if budget.on_status is not None:
-        budget.on_status("simpler layouts")
+    budget.tell("simpler layouts")
     sure = asked.surely(question, FITTING)
     chosen, step = _simplest(question, found, sure, judge, budget)
     if chosen is None and sure != asked:  # none fits with that

@@ -47,8 +47,7 @@ def tornado_frame(
             change = Change(name, factor)
             if (changed := change.of(question)) is None:
                 continue
-            if spending.on_status is not None:
-                spending.on_status(f"{factor:.0%} of {name}")
+            spending.tell(f"{factor:.0%} of {name}")
             within = scaled(limits, question, changed)
             held = price(changed, estimate.layout)
             held = held if within.max_memory is None else held.within(within.max_memory)

@@ -99,7 +99,7 @@ def advise_sharding(
         RunError: time ran out before anything was found.
     """
     running = estimate(question, today)
-    _tell(budget, "searching for the best sharding")
+    budget.tell("searching for the best sharding")
     found = best_sharding(question, budget, restrictions)
     if found is None:
         raise budget.nothing_found()
@@ -166,7 +166,7 @@ def _others(
     """The best sharding of each other question that has one, in the time that is left."""
     anywhere = replace(restrictions, fixed=tuple(replace(one, at=()) for one in restrictions.fixed))
     for words, trouble, other in _other_questions(question):
-        _tell(budget, f"searching with {words}")
+        budget.tell(f"searching with {words}")
         limits = restrictions if other.cluster.num_gpus == question.cluster.num_gpus else anywhere
         try:
             found = best_sharding(other, budget, limits, OTHER_SECONDS)
@@ -218,8 +218,3 @@ def _trained(question: RecommenderQuestion, **fields: object) -> RecommenderQues
 
 def _clustered(question: RecommenderQuestion, **fields: object) -> RecommenderQuestion:
     return replace(question, cluster=question.cluster.model_copy(update=fields))
-
-
-def _tell(budget: Budget, doing: str) -> None:
-    if budget.on_status is not None:
-        budget.on_status(doing)

@@ -45,7 +45,7 @@ def plan_sharding(
 
     Raises:
         InputError: restrictions that contradict the prices or one another.
-        DoesNotFitError: proven that no sharding fits; `why` has the figures.
+        DoesNotFitError: proven that no sharding fits.
         RunError: time ran out before any sharding that fits was found.
         KeyboardInterrupt: the user ended it, unless interrupts are kept.
     """

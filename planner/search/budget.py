@@ -66,6 +66,11 @@ class Budget:
         """Seconds that are left; infinite without a limit."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
+    def tell(self, doing: str) -> None:
+        """Say what is done now, to whoever listens."""
+        if self.on_status is not None:
+            self.on_status(doing)
+
     def share(self, parts: int) -> Budget:
         """A budget of its own for one part of the answer: an even share, of `parts`, of the time that is left."""
         limit = None if self.time_limit is None else self.seconds_left / parts

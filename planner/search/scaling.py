@@ -38,8 +38,7 @@ def scaling_rows(
     points = [point for point in points if point[2]]
     rows: dict[tuple[int, int], Row] = {}
     for number, (kind, gpus, samples) in enumerate(points, start=1):
-        if budget.on_status is not None:
-            budget.on_status(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
+        budget.tell(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
         if (gpus, samples) in rows:
             continue
         try:

@@ -110,8 +110,7 @@ def _time(request: PictureRequest) -> Drawing:
         what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
         request.notes.append(f"the plans answer different questions: {what}")
     if len(plans) == 1:
-        if request.budget.on_status is not None:
-            request.budget.on_status("searching for rivals")
+        request.budget.tell("searching for rivals")
         question, own = plans[0]
         rivals = rivals_of(read[0], Kept(read[0]))
         plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,59 +15,12 @@ from cost_models.units import counted, format_bytes
 from planner.recommender.search.problem import Problem as PosedProblem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableTooLarge:
-    """A table that no option holds, in bytes."""
-
-    table: int
-    count: int
-    """Tables like it, itself among them."""
-    least_option: Option
-    """The option that needs least of the fuller of the two memories."""
-    device_bytes: float
-    """What it needs of one GPU."""
-    host_bytes: float
-    """What it needs of one node's host."""
-    device_memory: float
-    """What of a GPU tables may fill."""
-    host_memory: float
-    would_fit: tuple[str, ...]
-    """What would make room, in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablesTooLarge:
-    """Tables that fit one by one and not together, in bytes."""
-
-    least_bytes: float
-    """Least device memory of all GPUs together that these tables fill in options that hold them."""
-    held_bytes: float
-    """Device memory of all GPUs together that tables may fill."""
-    least_gpus: int
-    """GPUs of this size that hold so much."""
-
-
-class ShardingDoesNotFitError(DoesNotFitError):
-    """No sharding fits; `why` has the figures."""
-
-    def __init__(
-        self,
-        headline: str,
-        why: TableTooLarge | TablesTooLarge,
-        *,
-        problems: Sequence[Problem] = (),
-        hint: str = "",
-    ) -> None:
-        super().__init__(headline, problems=problems, hint=hint)
-        self.why = why
-
-
 def nothing_left(priced: PricedOptions, tables: Sequence[int]) -> InputError:
     """The error to raise where restrictions leave a table without an option."""
     return InputError(f"restrictions leave no way to hold {priced.name_of(tables[0])}")
 
 
-def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -> ShardingDoesNotFitError:
+def no_option_holds(priced: PricedOptions, rows: Ints, table: int) -> DoesNotFitError:
     """The error to raise where none of the rows of `priced` holds a table."""
     free = _free(priced)
     device = _worst_moment(priced, rows)
@@ -76,26 +28,15 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
     over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
     least = int(np.argmin(over))
     option = priced.options[int(rows[least])]
-    why = TableTooLarge(
-        table=table,
-        count=count,
-        least_option=option,
-        device_bytes=float(device[least]),
-        host_bytes=float(host[least]),
-        device_memory=free,
-        host_memory=priced.host_memory,
-        would_fit=tuple(_remedies(priced, rows, device, host, free)),
-    )
     how = "however it is held" if len(rows) > 1 else f"held as `{option}`"
     room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"
-    places = [f"{format_bytes(why.device_bytes)} {room}"]
-    if why.host_bytes > 0:
-        places.append(f"{format_bytes(why.host_bytes)} of a host's {format_bytes(priced.host_memory)}")
-    return ShardingDoesNotFitError(
+    places = [f"{format_bytes(float(device[least]))} {room}"]
+    if host[least] > 0:
+        places.append(f"{format_bytes(float(host[least]))} of a host's {format_bytes(priced.host_memory)}")
+    return DoesNotFitError(
         f"{priced.name_of(table)}, {format_bytes(_table_bytes(priced, rows))}, does not fit, {how}",
-        why,
         problems=[Problem("least", f"`{option}` needs {' and '.join(places)}")],
-        hint="; or ".join(why.would_fit),
+        hint="; or ".join(_remedies(priced, rows, device, host, free)),
     )
 
 
@@ -106,7 +47,7 @@ def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
     return priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
 
 
-def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
+def no_room_for_all(problem: PosedProblem) -> DoesNotFitError:
     """The error to raise where tables fit one by one and not together."""
     priced = problem.priced
     needed = (
@@ -120,27 +61,25 @@ def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
     free = priced.device_memory - fixed
     least_bytes = float(least[moment]) * priced.device_memory - fixed * priced.gpus
     gpus = math.ceil(least_bytes / free) if free > 0 else 0
-    why = TablesTooLarge(least_bytes=least_bytes, held_bytes=free * priced.gpus, least_gpus=gpus)
     apart = "" if all(option.tier == "device" for option in priced.options) else " or lie in host memory"
     if gpus > priced.gpus:
         hint = f"they need {counted(gpus, 'GPU')} of this size or more"
         hint += "; or let tables lie in host memory" if apart else ""
     else:
         hint = f"use more GPUs; or let large tables be split{apart}"
-    return ShardingDoesNotFitError(
+    return DoesNotFitError(
         f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
-        why,
-        problems=[Problem("needs", _needed(problem, why, moment))],
+        problems=[Problem("needs", _needed(problem, least_bytes, free * priced.gpus, moment))],
         hint=hint,
     )
 
 
-def _needed(problem: PosedProblem, why: TablesTooLarge, moment: int) -> str:
+def _needed(problem: PosedProblem, least_bytes: float, held_bytes: float, moment: int) -> str:
     """Least memory of all tables beside the memory there is, in words: of GPUs, or where these suffice, of hosts as
     well."""
-    held = format_bytes(why.held_bytes)
-    if why.least_bytes > why.held_bytes or not problem.priced.host_memory:
-        return f"{format_bytes(why.least_bytes)} or more; GPUs have {held}"
+    held = format_bytes(held_bytes)
+    if least_bytes > held_bytes or not problem.priced.host_memory:
+        return f"{format_bytes(least_bytes)} or more; GPUs have {held}"
     spans = problem.shards * problem.span
     device = problem.everywhere_full * problem.gpus + problem.shard_full * spans[:, None]
     host = problem.everywhere_host * problem.nodes + problem.shard_host * problem.shards

@@ -86,7 +86,7 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
             raise nothing_left(priced, units[0])
         fitting = rows.kept(mine).fitting(least)
         if not len(fitting.picks):
-            raise no_option_holds(priced, mine, units[0][0], len(units))
+            raise no_option_holds(priced, mine, units[0][0])
         built.append((units, fitting.best))
     built += [
         ([group], _whole(priced, rows, table_class, allowed, group, least)) for group in restrictions.together

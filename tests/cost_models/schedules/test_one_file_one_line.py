@@ -23,10 +23,8 @@ def _table(pp, vpp, microbatches):
         pp=pp,
         vpp=vpp,
         warm_up_R=np.full(pp, len(unit_U)),
-        forward_chunk_U=chunk_U,
-        forward_microbatch_U=unit_U % microbatches,
-        backward_chunk_U=vpp - 1 - chunk_U,
-        backward_microbatch_U=unit_U % microbatches,
+        chunk_U=chunk_U,
+        microbatch_U=unit_U % microbatches,
     )
 
 
@@ -34,7 +32,6 @@ SCHEDULE = PipelineSchedule(
     name="breadth-first",
     engine="ScheduleInterleaved1F1B",
     table=_table,
-    objection=lambda pp, vpp, m: None if vpp > 1 else "breadth-first needs at least two chunks per pipeline rank",
     chunks=(2, None),
     live=lambda pp, vpp, m, rank, chunk: m,
     keeps_all_logits=True,
@@ -83,7 +80,7 @@ def test_a_toy_schedule_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert registry.count(last) == 1
     (folder / "registry.py").write_text(registry.replace(last, last + LINE), encoding="utf-8")
     told = answer_with(folder, ASKED)
-    assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank"
+    assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank: vpp2 or more"
     assert told["actions"] == "F" * 24 + "B" * 24
     assert told["live"] == [[8, 8, 8]] * 2
     assert told["profiles"] == [[[8, 8, 8]]] * 2

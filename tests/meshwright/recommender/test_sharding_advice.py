@@ -12,6 +12,7 @@ import meshwright as mw
 from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
 from planner.plan_files import load_any_plan
+from planner.recommender import planning
 from planner.recommender.advice import WORTH
 
 MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
