@@ -56,7 +56,8 @@ class PeakErrors:
 
     def below(self, room: float, error: float) -> float:
         """Chance that a measured peak stays below its prediction times exp(`room`)."""
-        core = _NORMAL.cdf(room / (self.core * _sigma(error)))
+        deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)  # of ln(measured / predicted)
+        core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
         high = max(0.0, 2 * _NORMAL.cdf(room / self.above_reach) - 1)
         return (
@@ -93,11 +94,6 @@ def confident_share(confidence: float, error: float) -> float:
 
 
 _MOST_ROOM, _BISECTIONS = 12.0, 60
-
-
-def _sigma(error: float) -> float:
-    """Standard deviation of ln(measured / predicted)."""
-    return max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)
 
 
 Risk = Literal["none", "neutral", "averse"]

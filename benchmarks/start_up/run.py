@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cost_models.reliability.starting import start_up
+from cost_models.reliability.job import start_up
 from executor.measure.any_report import load_any_report
 from executor.starting import StartReport
 from planner.plan_files import load_plan

@@ -22,7 +22,7 @@ from cost_models.communication.collectives import (
     broadcast_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import AxisGroups, Groups, ReplicaGroups
+from cost_models.communication.topology import AxisGroups, ReplicaGroups
 from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
 from cost_models.operators.block import block_operators
 from cost_models.operators.tuning import WHOLE, Tuned
@@ -83,7 +83,8 @@ def data_seconds(
         trains = np.asarray(of.share) > 0
         reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
     elif stack.updates_by_owner:
-        updated = broadcasts_seconds(weights, owners, groups.shard, profile)
+        # one after another each owner sends its part to all others
+        updated = owners * broadcast_seconds(weights / owners, groups.shard, profile)
     each_microbatch = reduces_every_microbatch(question, columns)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))
@@ -93,13 +94,6 @@ def data_seconds(
         step_reduce=np.where(each_microbatch, none, reduce),
         step_gather=np.where((zero >= 1) & ~regathers, updated, none),
     )
-
-
-def broadcasts_seconds(
-    weights: Array, owners: Array | float, group: Groups, profile: HardwareProfile
-) -> Array:
-    """(N,) seconds of broadcasts one after another, in which each owner sends its part to all others."""
-    return owners * broadcast_seconds(weights / owners, group, profile)
 
 
 def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float) -> Array:

@@ -1,6 +1,6 @@
 """Seconds of the GEMMs of a block, forward and backward: projections, MLP, and the grouped GEMMs of experts.
 
-In fp8 operands are cast (`cost_models.compute.casts`). The norms of NVIDIA's Transformer Engine write what follows them
+In fp8 operands are cast (`cost_models.compute.gemm`). The norms of NVIDIA's Transformer Engine write what follows them
 already cast.
 
 Products of a parallel block that a stack runs as one: attention and MLP read one input and are added to one sum.
@@ -19,9 +19,8 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
-from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import backward_cast_seconds, forward_cast_seconds, gemm_seconds
 from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm, Operator

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.specs.cluster import NARROW, KernelShare, Precision
+from cost_models.specs.cluster import NARROW, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
 
@@ -47,6 +47,13 @@ class Device:
     """Chains of element-wise operators run as one kernel."""
 
 
+def require_rate(gpu: GpuSpec, precision: Precision) -> None:
+    """Raise InputError where a GPU has no matrix rate in a precision."""
+    if precision not in gpu.peak:
+        known = ", ".join(f"`{name}`" for name in gpu.peak)
+        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+
+
 def device_of(question: Question, *, wide: bool = False) -> Device:
     """The device a question runs on, multiplying in the training precision, or in what fp8 training leaves `wide`.
 
@@ -55,9 +62,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     """
     gpu, training, profile = question.cluster.gpu, question.training, question.hardware
     precision = training.wide_precision if wide else training.precision
-    if precision not in gpu.peak:
-        known = ", ".join(f"`{name}`" for name in gpu.peak)
-        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+    require_rate(gpu, precision)
     narrow = _narrow_share(profile, precision)
     return Device(
         profile=profile,

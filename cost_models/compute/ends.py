@@ -11,11 +11,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.compute.measured_operators import (
-    embedding_operators,
-    has_measured_operators,
-    head_operators,
-)
+from cost_models.compute.measured_operators import embedding_operators, has_measured_operators, head_operators
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
 
-from cost_models.discovery.links import UNKNOWN, USUAL_LATENCY, Fields, Topology, link
+from cost_models.discovery.links import USUAL_LATENCY, Fields, Topology, link
 from cost_models.discovery.machine import Machine
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.units import counted, format_bandwidth, parse_bandwidth, parse_seconds
@@ -224,11 +224,6 @@ def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
             raise _odd("--link", f"`{place}` is said twice", "say it once")
         said[place] = parse_link(rest, "--link")
     return said
-
-
-def open_link() -> Fields:
-    """A link of which nothing is known."""
-    return {"kind": UNKNOWN, "bandwidth": UNKNOWN, "latency": UNKNOWN}
 
 
 def _odd(where: str, what: str, hint: str) -> InputError:

@@ -14,12 +14,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
-from cost_models.files.names import (
-    TEMPLATE,
-    known_cluster,
-    names_a_file,
-    unknown_cluster,
-)
+from cost_models.files.names import TEMPLATE, known_cluster, names_a_file, unknown_cluster
 from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
 from cost_models.specs.cluster import ClusterSpec

@@ -12,13 +12,7 @@ from cost_models.documents import Document, printable
 from cost_models.errors import InputError
 from cost_models.families import FAMILIES, RECOMMENDER, TRANSFORMER, Family
 from cost_models.files import catalog
-from cost_models.files.names import (
-    is_hub_id,
-    known_model,
-    means_recommender,
-    names_a_file,
-    unknown_model,
-)
+from cost_models.files.names import is_hub_id, known_model, means_recommender, names_a_file, unknown_model
 from cost_models.files.parsing import validate
 from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.files.recommenders import is_foreign_recommender

@@ -43,7 +43,7 @@ def read_raw(path: str | Path, most_bytes: int) -> bytes:
     """
     name = printable(str(path))
     try:
-        with _opened_pipe(path) if _is_fifo(path) else Path(path).open("rb") as file:
+        with _opened_pipe(path) if stat.S_ISFIFO(os.stat(path).st_mode) else Path(path).open("rb") as file:
             return file.read(most_bytes)
     except OSError as error:
         raise InputError(f"cannot read `{name}`: {(error.strerror or str(error)).lower()}") from None
@@ -66,10 +66,6 @@ def opened(path: Path) -> BufferedReader:
     if not stat.S_ISREG(mode):
         raise InputError(f"`{name}` is a device, which may never end", hint="name a file")
     return path.open("rb")
-
-
-def _is_fifo(path: str | Path) -> bool:
-    return stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 def _opened_pipe(path: str | Path) -> BufferedReader:

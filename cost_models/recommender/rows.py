@@ -93,7 +93,9 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
         pairs=tuple(pairs),
         form=np.array([option.form for option in options], dtype=np.str_),
         rows=np.array([table.rows for table in tables], dtype=np.float64),
-        width=np.array([_width(table, option) for table, option in zip(tables, options, strict=True)]),
+        width=np.array(
+            [classes[which].width / (of.shards if of.form == "column" else 1) for which, of in pairs]
+        ),
         whole_width=np.array([table.width for table in tables], dtype=np.float64),
         shards=np.array([option.shards if option.placed else 0 for option in options], dtype=np.int64),
         sharers=np.array([_sharers(option, spread) for option in options], dtype=np.float64),
@@ -101,11 +103,6 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
         **{name: np.array([one[name] for one in counted], dtype=np.float64) for name in counted[0]},
     )
-
-
-def _width(table: TableSpec, option: Option) -> float:
-    """Elements of a vector as a GPU holds it."""
-    return table.width / (option.shards if option.form == "column" else 1)
 
 
 def _sharers(option: Option, spread: dict[str, int]) -> int:

@@ -1,19 +1,145 @@
-"""A training job, as its forecast needs it."""
+"""A training job, as its forecast needs it.
+
+What a start of the executor takes by the parts that `run` reports, from constants (`data/errors/start.yaml`).
+
+    processes   CPU seconds of torchrun's process and then of a rank's, until it can join: Python, torch
+    groups      request · ranks · (Σ over a rank's groups of n ranks (1 + 2 ⌈log2 n⌉) + 2 (⌈log2 ranks⌉ − 1))
+    weights     seconds to build a block, times a rank's; and, unless they are loaded, to draw what the rank updates
+    first_step  what it takes longer than later ones on the host: torch works out how operators on shards are split
+
+Draws on a GPU move `draw_bytes` of its memory for an element; on a CPU their pieces stay in a cache.
+
+One process serves the store that ranks meet at, so that requests of all ranks come one after another. A rank asks for
+the addresses of those with whom it speaks: log2 n of a group for a sum or a gathering, as many more of all ranks, but
+for its neighbour, for a barrier. By default
+each rank asks for all others of each of its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et
+al. 2024, "MegaScale", section 3.5, counts barriers that do, too: 1,047 s on 2,048 GPUs, below 5 s without).
+
+Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; what a
+GPU's first step loads and allocates.
+
+What the executor takes to read a checkpoint: verified, read and, where several ranks hold the same, sent.
+
+Every file is read by one of n ranks, which forms its digest. Then each rank reads the pieces that it holds; or, where
+links are faster than its share of the storage, one of the ranks that hold the same reads a piece and sends it to the
+others (Jiang et al. 2024, "MegaScale", section 4.4). Of B bytes, from storage that all together read at S:
+
+    verifying = B / S + digest · B / n
+    reading   = min(Σ copies · B / S,  B / S + broadcast of what a rank holds)
+
+The sums are over routed experts and everything else. Left out: what the hosts' page caches keep of the first reading.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log2
 
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.communication.collectives import broadcast_seconds
+from cost_models.communication.topology import Groups, axis_groups
 from cost_models.defaults import OWN_STACKS
 from cost_models.estimate import Breakdown
+from cost_models.files import read_errors
+from cost_models.memory.device import is_own_host
 from cost_models.memory.states import moment_bytes
-from cost_models.operators.parameters import total_parameters
+from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.operators.tuning import trained_parameters
 from cost_models.question import Question
-from cost_models.reliability.starting import Resume, resume_of, start_up
 from cost_models.specs.training import STATE_BYTES
+
+
+def group_sizes(layout: Layout) -> tuple[int, ...]:
+    """Ranks of each group of a rank: all, those of checkpoints, and one along each axis of its parameters."""
+    shard = layout.shard_group
+    return (layout.num_gpus, layout.num_gpus, layout.pp, layout.data_ranks // shard, shard, layout.tp)
+
+
+def requests(sizes: Sequence[int]) -> int:
+    """What a rank asks of the store; the first group is that of all ranks."""
+    return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
+
+
+def requests_of_all_pairs(sizes: Sequence[int]) -> int:
+    """The same where each rank connects to all others of its groups."""
+    return sum(1 + 2 * size for size in sizes)
+
+
+def store_seconds(ranks: int, requests_of_rank: int) -> float:
+    """Seconds of the store for the requests of all ranks."""
+    return ranks * requests_of_rank * float(read_errors("start")["request"])
+
+
+def start_up(question: Question, layout: Layout, *, drawn: bool = True) -> Breakdown:
+    """Seconds of a start by part; weights that are not `drawn` are loaded."""
+    seconds = read_errors("start")
+    blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
+    weights = blocks * float(seconds["split_block" if split else "block"])
+    if drawn:
+        elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
+        on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
+        weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
+    return Breakdown.of(
+        processes=float(seconds["processes"]),
+        groups=store_seconds(layout.num_gpus, requests(group_sizes(layout))),
+        weights=weights,
+        first_step=blocks * float(seconds["first_split_block"]) if split else 0.0,
+    )
+
+
+def _peers(size: int) -> int:
+    return ceil(log2(size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """The reading of a checkpoint by the ranks of a layout."""
+
+    whole: float
+    """Bytes of the checkpoint."""
+    held: float
+    """Bytes that all ranks hold together: more than the whole where several hold the same."""
+    ranks: int
+    sending: float
+    """Seconds in which every rank gets what others of those that hold the same have read."""
+
+    def reads_once(self, storage: float) -> bool:
+        """Whether it is sooner that one of several ranks reads and sends, where all together read `storage` bytes/s."""
+        return (self.held - self.whole) / storage > self.sending
+
+    def seconds(self, storage: float) -> float:
+        """Seconds until every rank has what it holds."""
+        once = self.reads_once(storage)
+        reading = self.whole / storage + self.sending if once else self.held / storage
+        digest = float(read_errors("start")["digest"]) * self.whole / self.ranks
+        return self.whole / storage + digest + reading
+
+
+def resume_of(question: Question, layout: Layout, whole: float) -> Resume:
+    """The reading of a checkpoint of `whole` bytes."""
+    ranks, sending = layout.num_gpus, 0.0
+    for share, same in _parts(question, layout):
+        message = np.array([whole * share * float(same.size[0]) / ranks])
+        sending += float(broadcast_seconds(message, same, question.hardware)[0])
+    return Resume(whole=whole, held=whole * copies(question, layout), ranks=ranks, sending=sending)
+
+
+def copies(question: Question, layout: Layout) -> float:
+    """Ranks that hold, and update, the same parameter: the mean over all."""
+    return sum(share * float(same.size[0]) for share, same in _parts(question, layout))
+
+
+def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
+    """(share of the model's parameters, groups of ranks with equal copies): without, then of routed experts."""
+    model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
+    routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
+    for share, same in ((1 - routed, groups.data), (routed, groups.experts)):
+        yield share, same.every if layout.zero == 0 else same.copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, ActionTable
-from cost_models.schedules.phases import KIND, OVERLAPPED, overlap, repeat, table_of_phases
+from cost_models.schedules.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    KIND,
+    OVERLAPPED,
+    WEIGHT,
+    ActionTable,
+    overlap,
+    repeat,
+    table_of_phases,
+)
 from cost_models.schedules.schedule import PipelineSchedule
 from cost_models.schedules.zbv import live_in_v
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
-from cost_models.schedules.phases import repeat, table_of_phases
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cost_models.reliability.job import checkpoint_bytes
-from cost_models.reliability.starting import resume_of
+from cost_models.reliability.job import checkpoint_bytes, resume_of
 from executor.checkpoints.contents import Contents, Held, Piece, whole
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.engine.engine import Engine

@@ -20,14 +20,9 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from planner.explaining.change_path import LEAST_GAIN, Change, ChangePath, under_limit
-from planner.explaining.changes import (
-    Trouble,
-    changed_words,
-    trouble_between,
-)
+from planner.explaining.changes import Trouble, changed_words, trouble_between
 from planner.explaining.explain import gain
 from planner.rules.legality import check
 from planner.search.budget import Budget
@@ -62,11 +57,11 @@ def switched(
 ) -> tuple[Question, Estimate, list[Change]]:
     """The question with every switch that gains, today's layout priced for it, and the switches, most gain first."""
     left = {name: _with(question, name) for name in _otherwise(question)}
-    alone = {name: price for name, one in left.items() if (price := _priced(one, today, restrictions))}
+    alone = {name: priced for name, one in left.items() if (priced := _priced(one, today, restrictions))}
     here, changes = today, list[Change]()
     while alone:
         tried = {name: _with(question, name) for name in alone}
-        found = {name: price for name, one in tried.items() if (price := _priced(one, today, restrictions))}
+        found = {name: priced for name, one in tried.items() if (priced := _priced(one, today, restrictions))}
         best = max(found, key=lambda name: (gain(here, found[name]), name), default="")
         if not best or gain(here, found[best]) < LEAST_GAIN:
             break
@@ -109,11 +104,6 @@ def _plainly(question: Question, name: str) -> str:
 
 CHANGES = 3
 """Most changes of the layout on a path."""
-
-
-def _not(before: Question, after: Question, layout: Layout) -> str:
-    """For stacks that no trainer's file switches."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +153,11 @@ class Advice:
 
 
 def advise(
-    question: Question, today: Layout, restrictions: Restrictions, budget: Budget, spelled: Spelled = _not
+    question: Question,
+    today: Layout,
+    restrictions: Restrictions,
+    budget: Budget,
+    spelled: Spelled = lambda before, after, layout: "",
 ) -> Advice:
     """The path from today's layout to the best one within the restrictions; `spelled` names switches as the trainer
     does.
@@ -178,7 +172,7 @@ def advise(
             f"advice is for one kind of GPU, and `{question.cluster.name}` has several pools",
             hint="meshwright plan finds the best for all of them",
         )
-    running = under_limit(price(question, place_layout(question, today)), restrictions)
+    running = under_limit(estimate(question, place_layout(question, today)), restrictions)
     asked, switched_on, switches = switched(question, running, restrictions, spelled)
     result = budget.search(asked, restrictions, top=1)
     if result is None:
@@ -204,7 +198,7 @@ def _narrow_gradients(question: Question, best: Estimate) -> Iterator[OtherQuest
     if not wide or training.precision == "fp32":
         return
     narrow = replace(question, training=training.model_copy(update={"gradient_dtype": "bf16"}))
-    found = price(narrow, best.layout)
+    found = estimate(narrow, best.layout)
     if found.fits and gain(best, found) >= LEAST_GAIN:
         words = "gradient_dtype: bf16 in --training FILE"
         yield OtherQuestion(words=words, trouble="other numerics", estimate=found, proven=False)

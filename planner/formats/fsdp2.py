@@ -118,13 +118,18 @@ def offload(job: Job, paths: Paths) -> Word:
     return says(**{paths.offload: True})
 
 
-def recompute(job: Job, paths: Paths) -> Word:
-    """The setting of `layout.recompute`."""
+def tokens(job: Job) -> Word:
+    """How long a job trains, where the program says it."""
+    return NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
+
+
+def recompute(job: Job, setting: str) -> Word:
+    """The setting that recomputes all blocks whole, or none."""
     policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
     if policies == {"none"}:
         return NOTHING
     return (
-        says(**{paths.recompute: True})
+        says(**{setting: True})
         if policies == {"full"}
         else lacks("it recomputes whole blocks, of all or of none")
     )
@@ -144,7 +149,7 @@ def translated(paths: Paths) -> Mapping[str, Translate]:
             f"layout.{axis}": nothing for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")
         },  # its rules
         "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
-        "layout.recompute": lambda job: recompute(job, paths),
+        "layout.recompute": lambda job: recompute(job, paths.recompute),
         "layout.offload": lambda job: offload(job, paths),
         "layout.ring": only("layout.ring", "it fetches one block ahead", Layout.model_fields["ring"].default),
         "layout.overlap": only("layout.overlap", "it always fetches and scatters behind compute", None),
@@ -156,9 +161,7 @@ def translated(paths: Paths) -> Mapping[str, Translate]:
         "training.dropout": lambda job: (
             otherwise("of the model's config") if job.question.dropout else NOTHING
         ),
-        "training.tokens": lambda job: (
-            NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
-        ),
+        "training.tokens": tokens,
         "stack.selective_drops": nothing,  # it recomputes whole blocks
     }
 

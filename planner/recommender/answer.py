@@ -163,8 +163,3 @@ def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple
     options = problem.priced.options
     tables = tuple(Placed(options[row], tuple(sorted(places[table]))) for table, row in enumerate(chosen))
     return Sharding(tables), chosen
-
-
-def loads_by_gpu(priced: PricedOptions, sharding: Sharding, rows: tuple[int, ...]) -> Loads:
-    """Loads of a sharding whose tables take these rows."""
-    return loads_of(priced, rows, tuple(placed.at for placed in sharding.tables))

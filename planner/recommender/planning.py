@@ -13,7 +13,7 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
 from planner.exact.ilp.solvers import Interrupt, SolverName, available_solver, interruptible
-from planner.recommender.answer import ShardingAnswer, ShardingCertificate, loads_by_gpu, sharding_of
+from planner.recommender.answer import ShardingAnswer, ShardingCertificate, loads_of, sharding_of
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.posing import pose
 from planner.recommender.search.problem import Objective, Problem
@@ -85,7 +85,7 @@ def plan_sharding(
         sharding=sharding,
         rows=rows,
         priced=problem.priced,
-        loads=loads_by_gpu(problem.priced, sharding, rows),
+        loads=loads_of(problem.priced, rows, [placed.at for placed in sharding.tables]),
         certificate=certificate,
         interrupted=interrupt.pressed,
     )

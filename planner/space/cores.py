@@ -1,23 +1,31 @@
-"""Cores of layouts: every mesh of the GPUs with what else the search tries in it, before any rule is asked."""
+"""Cores of layouts: every mesh of the GPUs with what else the search tries in it, before any rule is asked; and which
+ZeRO stages, shard groups and shapes go with a core, worked out once for each family of cores that have the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain, pairwise, product
 
 import numpy as np
 
-from cost_models.arrays import Ints
-from cost_models.axes.axis import Mesh, divisors
-from cost_models.axes.columns import COLUMNS, LayoutColumns
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.axis import Mesh, divisors, loaded
+from cost_models.axes.columns import COLUMNS, LayoutColumns, columns_that_touch
+from cost_models.axes.data import ZERO_STAGES
+from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import AXES
+from cost_models.axes.pipeline import ENDS, goes_with
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import Switch
 from cost_models.communication.levels import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.cluster import ClusterSpec
-from planner.space.restrictions import Restrictions
+from planner.placement.chunks import covers
+from planner.rules.legality import legal_rows
+from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
 """The shape that stands for all others where shapes do not matter."""
@@ -127,3 +135,126 @@ def microbatch_sizes(
     own = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
     return core, np.concatenate([np.empty(0, dtype=np.int64), *own])
+
+
+ROWS_TOGETHER = 200_000
+"""Rows that the rules are asked of at once: bounds memory."""
+
+
+def families_of(cores: LayoutColumns, core: Ints, mbs: Ints) -> tuple[LayoutColumns, Ints]:
+    """One layout of every family, and (N,) the family of (N,) cores with (N,) microbatch sizes, where
+    some axis says that these matter."""
+    if not _sized(cores).any():
+        first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
+        return cores.rows(first), family[core]
+    sized = replace(cores.rows(core), mbs=mbs)
+    own = [getattr(sized, name) for name in columns_that_touch("states")]
+    first, family = first_of_each([*own, np.where(_sized(sized), mbs, 0)])
+    return sized.rows(first), family
+
+
+def variants_of(
+    question: Question, restrictions: Restrictions, families: LayoutColumns, most: LayoutColumns
+) -> tuple[Ints, ...]:
+    """(V, 2) the legal variants of each family; `most` are the families with the most blocks that they count: what is
+    needless is left out where it is so even then."""
+    family: list[int] = []
+    zero: list[int] = []
+    shard: list[int] = []
+    for index, replicas in enumerate(families.replicas.tolist()):
+        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
+        for stage in question.stack.zero_stages:
+            groups_of = groups if stage else [replicas]
+            family += [index] * len(groups_of)
+            zero += [stage] * len(groups_of)
+            shard += groups_of
+    rows = families.rows(np.array(family, dtype=np.int64))
+    own = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
+    rows, full = replace(rows, **own), replace(most.rows(np.array(family, dtype=np.int64)), **own)
+    allowed = legal_unscheduled(question, restrictions, rows)
+    allowed &= ~needless_rows(question, restrictions, full)
+    legal = np.flatnonzero(allowed)
+    both = np.stack([rows.zero, rows.shard], axis=1)[legal]
+    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
+    return tuple(np.split(both, borders)) if len(families) else ()
+
+
+def _sized(columns: LayoutColumns) -> Bools:
+    """(N,): of which layouts the microbatch size decides what is legal."""
+    told = [axis.sized(columns) for axis in AXES.values() if axis.sized]
+    found: Bools = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
+    return found
+
+
+def needless_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts have what leaves memory and time as they are, and no restriction names."""
+    found = np.zeros(len(columns), dtype=np.bool_)
+    for own in (axis.needless for axis in AXES.values() if axis.needless):
+        if not restrictions.named.intersection(own.columns):
+            found |= loaded(own.rows)(question, columns)
+    return found
+
+
+def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
+    """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False)
+    return legal
+
+
+def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
+    """(N,): which cores are legal with some ZeRO stage over all ranks."""
+    legal = np.zeros(len(cores), dtype=np.bool_)
+    for start in range(0, len(cores), ROWS_TOGETHER):
+        some = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
+        for zero in question.stack.zero_stages:
+            left = some[~legal[some]]
+            rows = replace(cores.rows(left), zero=np.full(len(left), zero))
+            legal[left] = legal_unscheduled(question, restrictions, rows)
+    return legal
+
+
+def shapes_of(
+    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
+) -> tuple[tuple[Ints, ...], ...]:
+    """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
+    model, policies = question.model, set(restrictions.recompute(question))
+    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
+    pipeline, stage, shape, shard = [], [], [], []
+    for index, pp in enumerate(pipelines.pp.tolist()):
+        own = [(1, ONE_CHUNK)]
+        if pp > 1:
+            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
+            own = [
+                (vpp, SCHEDULES.index(schedule))
+                for schedule in runs
+                for vpp in chunks
+                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
+            ]
+        for zero in range(ZERO_STAGES):
+            groups = variants[index][variants[index][:, 0] == zero, 1]
+            known = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
+            pipeline += [index] * len(own)
+            stage += [zero] * len(own)
+            shard += [known] * len(own)
+            shape += own
+    rows = replace(
+        pipelines.rows(np.array(pipeline, dtype=np.int64)),
+        zero=np.array(stage, dtype=np.int64),
+        shard=np.array(shard, dtype=np.int64),
+        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
+        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
+    )
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left), hosts=False)
+    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
+    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
+    borders = np.searchsorted(
+        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    )
+    kept = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
+    return tuple(
+        tuple(kept[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
+    )

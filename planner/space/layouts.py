@@ -26,12 +26,20 @@ from cost_models.axes.layout import late_rules
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
+from planner.space.cores import (
+    ONE_CHUNK,
+    candidate_cores,
+    families_of,
+    legal_at_any_stage,
+    microbatch_sizes,
+    needless_rows,
+    shapes_of,
+    variants_of,
+)
 from planner.space.counts import Boxes, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.shared import shared
-from planner.space.variants import families_of, legal_at_any_stage, needless_rows, shapes_of, variants_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,11 +244,6 @@ def _of_parameters(
     )
 
 
-def busiest_seconds(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) seconds of the busiest channel."""
-    return channel_seconds(question, columns).longest(overlaps=question.stack.drive.overlaps)
-
-
 def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
     """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
     microbatches = columns.microbatches(question.training.global_batch)

@@ -21,7 +21,6 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.offload.channels import (
     ChannelSeconds,
-    busiest_seconds,
     channel_seconds,
     exposed_seconds,
     left_in_sight,
@@ -170,7 +169,8 @@ def step_seconds(pieces: Pieces, terms: Terms) -> Terms:
         return {}
     on_device = _updated_on_device(columns, terms["layer_optimizer"]["optimizer"])
     shown = exposed_seconds(question, columns, _passes(pieces))
-    waits = {"offload": shown, "offload_hidden": busiest_seconds(question, columns).clip(shown) - shown}
+    busiest = channel_seconds(question, columns).longest(overlaps=question.stack.drive.overlaps)
+    waits = {"offload": shown, "offload_hidden": busiest.clip(shown) - shown}
     rank = terms["rank_optimizer"]
     changed = {
         "layer_backward": terms["layer_backward"] | _moved_activations(pieces, terms),

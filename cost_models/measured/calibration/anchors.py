@@ -17,10 +17,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.measured.calibration.few_runs import Offset, covariance_of, offset_of
 from cost_models.measured.calibration.moved_profile import moved_by_factors
-from cost_models.measured.calibration.step_time_fit import (
-    CONSTANTS,
-    TimedCases,
-)
+from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from cost_models.specs.hardware import (
-    AttentionCurve,
-    CurvePoint,
-    HardwareProfile,
-    Moved,
-    OperatorCurve,
-)
+from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, Moved, OperatorCurve
 
 Curve = TypeVar("Curve", OperatorCurve, AttentionCurve)
 MOVED_BY = "; moved by "

@@ -163,10 +163,6 @@ def _slices(pieces: Pieces) -> Array:
 
 def _behind(pieces: Pieces, communication: Array, window: Array) -> _Shown:
     """(N,) each, of communication behind so many seconds of compute."""
-    shown = exposed(communication, window, pieces.question.hardware, overlapped=_has_streams(pieces))
+    streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
+    shown = exposed(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown
-
-
-def _has_streams(pieces: Pieces) -> bool:
-    """A device that gathers weights behind its compute; on a CPU `fully_shard` waits for every gather."""
-    return pieces.question.cluster.gpu.kind != "cpu"

@@ -15,8 +15,8 @@ from cost_models.memory.activations import ActivationBytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.operators.tuning import tuned
-from cost_models.pipeline.further_tokens import further_bytes
 from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes_of, working_bytes
+from cost_models.pipeline.time_terms import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.registry import always_split, keeps_all_logits
 

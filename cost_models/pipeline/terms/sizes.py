@@ -27,7 +27,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.context import gathered_elements
-from cost_models.compute.casts import EAGER_CAST_BYTES
+from cost_models.compute.gemm import EAGER_CAST_BYTES
 from cost_models.compute.scan import state_elements
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.states import StateBytes, ends_apart, state_bytes

@@ -17,9 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cost_models.compute.device import Device
+from cost_models.compute.device import Device, require_rate
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.errors import InputError
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import Precision
 from cost_models.specs.recommender.constants import RecommenderStack
@@ -231,9 +230,7 @@ def dense_device(question: RecommenderQuestion) -> Device:
     tf32 = precision == "fp32" and question.facts.tf32 and "bf16" in gpu.peak
     if precision == "bf16" and precision not in gpu.peak:
         precision = "fp16"  # as many bytes and, where there is one, the same rate
-    if precision not in gpu.peak:
-        known = ", ".join(f"`{name}`" for name in gpu.peak)
-        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+    require_rate(gpu, precision)
     of: Precision = "bf16" if tf32 else precision
     profile = question.hardware.model_copy(
         update={

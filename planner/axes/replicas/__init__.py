@@ -7,16 +7,11 @@ from typing import Any
 
 from cost_models.axes.axis import loaded
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Words
 from cost_models.question import MixedQuestion, Question
 from planner.axes.replicas.rules import holds_replicas, replica_objections, with_mean_batch
 from planner.rules.searched import Searched
 
 _SEARCH, _SPACE = "planner.axes.replicas.search", "planner.axes.replicas.space"
-
-
-def _objections(question: MixedQuestion, layout: Layout) -> list[Words] | None:
-    return replica_objections(question, layout) if layout.replicas else None
 
 
 def _beside(question: Question, limits: Any) -> Callable[..., Any] | None:
@@ -36,7 +31,7 @@ def _place(question: Question, layout: Layout) -> Layout | None:
 
 
 SEARCHED = Searched(
-    objections=_objections,
+    objections=lambda question, layout: replica_objections(question, layout) if layout.replicas else None,
     asked_as=with_mean_batch,
     trains_in_pools=holds_replicas,
     place=_place,

@@ -5,7 +5,6 @@ Sources: accelerate 1.15.0: commands/config/config_args.py, commands/launch.py; 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.accelerate.writing import CHECKPOINTING, MBS, PATHS, STEPS, STRATEGY
-from planner.formats.reading.settings import Reading, Settings, by_path
+from planner.formats.reading.settings import Reading, Settings, also_words, by_path
 from planner.formats.table import table_of
 
 MARKS = frozenset({"distributed_type", "fsdp_config"})
@@ -72,7 +71,7 @@ def read_accelerate(
 def _of_program(also: str) -> dict[str, Any]:
     """Batch and recompute among the arguments of a program, with underscores or hyphens. Raises InputError."""
     found: dict[str, Any] = {}
-    words = iter(shlex.split(also.replace("=", " ")))
+    words = iter(also_words(also.replace("=", " ")))
     for word in words:
         name = word.removeprefix("--").replace("-", "_")
         if name in (MBS, STEPS):

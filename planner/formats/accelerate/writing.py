@@ -51,7 +51,7 @@ def _context(job: Job) -> Word:
 
 
 def _recompute(job: Job) -> Word:
-    word = fsdp2.recompute(job, PATHS)
+    word = fsdp2.recompute(job, PATHS.recompute)
     if fsdp2.is_sharded(job) or not word.settings:
         return word
     return otherwise(f"without FSDP `--{CHECKPOINTING} true` of the program turns it on")

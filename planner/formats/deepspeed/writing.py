@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.specs.transformer import TransformerSpec
+from planner.formats import fsdp2
 from planner.formats.exporter import NOTHING, Job, Word, lacks, nested, nothing, only, otherwise, says
 from planner.formats.target import Target
 
@@ -58,11 +58,9 @@ def _mbs(job: Job) -> Word:
 
 
 def _recompute(job: Job) -> Word:
-    policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
-    if policies == {"none"}:
-        return NOTHING
-    if policies != {"full"}:
-        return lacks("it recomputes whole blocks, of all or of none")
+    whole = fsdp2.recompute(job, "whole")
+    if not whole.settings:
+        return whole
     if job.layout.pp > 1:
         return says(**{"pipeline.activation_checkpoint_interval": 1})
     return otherwise(
@@ -220,9 +218,7 @@ TARGET = Target(
         "training.dropout": lambda job: (
             otherwise("of the program's model") if job.question.dropout else NOTHING
         ),
-        "training.tokens": lambda job: (
-            NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
-        ),
+        "training.tokens": fsdp2.tokens,
         "stack.gradient_dtype": nothing,  # said with the training job's
         "stack.overlap_gradient_reduce": nothing,  # said with the layout's `overlap`
         "stack.collective_buffers": _buckets,

@@ -8,7 +8,6 @@ Settings of NeMo's files taken under Megatron-LM's names, each checked for its k
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.reading.python_values import Unknown
-from planner.formats.reading.settings import Reading, Settings, by_path
+from planner.formats.reading.settings import Reading, Settings, also_words, by_path
 from planner.formats.table import table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -93,11 +92,7 @@ class Taken:
 def overrides(text: str) -> dict[str, Any]:
     """`model.fp8=True trainer.num_nodes=4` by path."""
     found: dict[str, Any] = {}
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"--also: {str(error).lower()}") from None
-    for word in words:
+    for word in also_words(text):
         path, equals, value = word.lstrip("+").partition("=")
         if not equals or path.startswith(("-", "~")):
             raise InputError(f"--also: `{printable(word)}` is no setting like `model.global_batch_size=512`")

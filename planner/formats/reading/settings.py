@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,14 @@ class Settings:
         ]
         names = ", ".join(unread)
         return [f"nothing of a step from settings that are not known here: {names}"] if unread else []
+
+
+def also_words(text: str) -> list[str]:
+    """The words of `--also`. Raises InputError for a quote that nothing closes."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--also: {str(error).lower()}") from None
 
 
 def by_path(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from planner.formats.reading.python_values import Built, Module, Unknown, built_by, module_of
-from planner.formats.reading.settings import by_path
+from planner.formats.reading.settings import also_words, by_path
 from planner.formats.table import table_of
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
@@ -56,11 +55,8 @@ def read_recipe(text: str, name: str, also: str = "") -> Recipe:
 
 def _arguments(text: str) -> dict[str, Any]:
     """`--training.seq_len 8192 --compile.enable` by path."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"--also: {str(error).lower()}") from None
     found: dict[str, Any] = {}
+    words = also_words(text)
     while words:
         flag, _, value = words.pop(0).partition("=")
         if not re.fullmatch(r"--[A-Za-z_][\w.-]*", flag, re.ASCII):

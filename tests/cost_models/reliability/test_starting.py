@@ -17,9 +17,8 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
-from cost_models.reliability.job import checkpoint_bytes
-from cost_models.reliability.outlook import draw_ends
-from cost_models.reliability.starting import (
+from cost_models.reliability.job import (
+    checkpoint_bytes,
     copies,
     group_sizes,
     requests,
@@ -28,6 +27,7 @@ from cost_models.reliability.starting import (
     start_up,
     store_seconds,
 )
+from cost_models.reliability.outlook import draw_ends
 from cost_models.specs.training import TrainingSpec
 
 COUNTED = Path(__file__).parents[3] / "benchmarks" / "start_up" / "counted.csv"

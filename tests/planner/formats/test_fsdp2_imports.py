@@ -69,6 +69,7 @@ def test_older_names_of_axolotl_are_read() -> None:
         (accelerate, {"mixed_precision": "fp8"}, "fp8"),
         (accelerate, {"parallelism_config": {"parallelism_config_tp_size": 3}}, "tp3"),
         (accelerate, {"also": "--gradient_accumulation_steps many"}, "many"),
+        (accelerate, {"also": "--gradient_accumulation_steps '4"}, "no closing quotation"),
         (axolotl, {"adapter": "lora"}, "lora"),
         (axolotl, {"deepspeed": "zero3.json"}, "DeepSpeed"),
         (axolotl, {"optimizer": "muon"}, "muon"),
