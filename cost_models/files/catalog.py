@@ -114,8 +114,13 @@ def _named_or_read(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     return _load(kind, noun, name, spec_type)
 
 
-@cache
 def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
+    spec: S = _validated(kind, noun, name, spec_type)  # `cache` forgets the type
+    return spec
+
+
+@cache
+def _validated(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     index = _index(kind)
     if name not in index:
         raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
