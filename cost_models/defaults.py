@@ -168,7 +168,6 @@ def _complete_all(
 
 
 def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
-    """Whether the profile was made on this GPU or its die."""
     return gpu.name in (profile.gpu, *profile.also_for)
 
 

@@ -64,7 +64,7 @@ def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
     write_csv(out / "measurements.csv", [row.as_dict() for row in rows])
     watch = Stopwatch(device=torch.device("cpu" if on_cpu else "cuda:0"), budget_seconds=_BUDGET_SECONDS)
     write_csv(out / "fusions.csv", timed(watch, torch.float32 if on_cpu else torch.bfloat16))
-    save_spec(fit_measurements(rows, cluster, precision).profile, out / PROFILE)
+    save_spec(fit_measurements(rows, cluster, precision), out / PROFILE)
 
 
 def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:

@@ -45,7 +45,6 @@ class DataSeconds:
     """Updated weights gathered once a step (ZeRO-1/2)."""
 
     def __add__(self, other: DataSeconds) -> DataSeconds:
-        """The sum of both, phase by phase."""
         return DataSeconds(
             **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
         )

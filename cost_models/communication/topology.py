@@ -194,7 +194,6 @@ class _Seats:
 
 
 def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
-    """The links of groups among `world` ranks."""
     levels = levels_of(cluster)
     ones = np.broadcast_to(np.int64(1), world.shape)
     packed = [

@@ -172,7 +172,6 @@ def _links(asked: _Asked, between: Between) -> Any:
 
 
 def _of_host(asked: _Asked) -> Fields:
-    """The fields of the host that are known."""
     fields: Fields = {}
     if asked.host.memory:
         fields["host_memory"] = f"{asked.host.memory / 2**30:.0f} GiB"
@@ -227,7 +226,6 @@ def _places(links: Any) -> dict[str, Fields]:
 
 
 def _assumed(asked: _Asked, between: Between, fields: Fields) -> Iterator[str]:
-    """What the file takes for granted."""
     for place, link in _places(fields["links"]).items():
         if link["kind"] != UNKNOWN and place.removeprefix("links.") not in asked.said:
             yield f"{place}: latency {link['latency']}, usual of {link['kind']} (no driver says it)"

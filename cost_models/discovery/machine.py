@@ -164,7 +164,6 @@ def _memory(machine: Machine) -> tuple[float | None, str]:
 
 
 def _cpu(machine: Machine) -> Mapping[str, str]:
-    """The table of `lscpu`."""
     lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in lines if colon}
 

@@ -152,7 +152,6 @@ def _within(
 
 
 def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
-    """The runs of the question nearest to the asked one."""
     first = known.some([near[0]])
     alike = [place for place in near if not _differences(first, known.some([place]))]
     told = [known.told[place] for place in alike]

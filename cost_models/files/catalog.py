@@ -143,7 +143,6 @@ def _index(kind: Kind) -> dict[str, str]:
 
 @cache
 def _texts(kind: Kind) -> dict[str, str]:
-    """Data file → its text."""
     return {file.name: file.read_text(encoding="utf-8") for file in data_files(kind)}
 
 

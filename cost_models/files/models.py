@@ -94,7 +94,6 @@ def _kind_in(document: Document) -> object:
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
-    """The model with its assumptions and what its prices leave out."""
     remarks = []
     if spec.left_out:
         remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")

@@ -79,7 +79,6 @@ def load_job(
 
 
 def _flags(names: Iterable[str]) -> dict[Key, str]:
-    """Field → its command-line flag."""
     return {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in names}
 
 

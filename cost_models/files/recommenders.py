@@ -68,7 +68,6 @@ def read_recommender(document: Document) -> RecommenderSpec:
 
 
 def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
-    """The fields of a table that TorchRec describes."""
     if not isinstance(config, dict) or (missing := [name for name in _NEEDED if name not in config]):
         what = (
             "has no " + ", ".join(f"`{name}`" for name in missing)
@@ -90,7 +89,6 @@ def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
 
 
 def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]:
-    """The fields of the tables that HugeCTR calls slots."""
     sizes = value["slot_size_array"]
     if not isinstance(sizes, list) or not sizes:
         raise InputError(f"{document.where(('slot_size_array',))}: a list of rows of each table is needed")

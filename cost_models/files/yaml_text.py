@@ -128,7 +128,6 @@ class _Builder:
         self._put(value, line, 1)
 
     def _next_key(self) -> Key:
-        """Place of the next value."""
         if not self._stack:
             return ()
         top = self._stack[-1]

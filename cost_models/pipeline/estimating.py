@@ -118,7 +118,6 @@ def trust_of(question: Question) -> Trust:
 
 
 def _step(ranks: PricedRanks) -> tuple[float, Breakdown]:
-    """Seconds of a step and their parts."""
     seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
     rank = int(np.argmax(busy_R))
     parts = {part: float(ranks.seconds[part][rank]) for part in TIME_PARTS}

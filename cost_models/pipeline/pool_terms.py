@@ -114,7 +114,6 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
 
 
 def _row(terms: Coefficients, at: slice) -> Coefficients:
-    """One row of every coefficient."""
     return type(terms)(
         **{
             field.name: {part: value[at] for part, value in getattr(terms, field.name).items()}

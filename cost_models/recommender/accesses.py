@@ -70,11 +70,6 @@ class Accesses:
         share_up_to, rows_up_to = self.share_up_to[used], self.rows_up_to[used]
         return np.interp(np.asarray(share, np.float64), share_up_to, rows_up_to)
 
-    def marginal_hits(self, hottest: npt.ArrayLike) -> Array:
-        """Share of the accesses that go to the next row beyond so many of the hottest; 0 where there is none."""
-        step = np.searchsorted(self.rows_up_to, np.asarray(hottest, np.float64), side="right") - 1
-        return np.append(self.each, 0.0)[np.minimum(step, len(self.rows))]
-
     def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
         """U(n): expected number of distinct rows among n accesses, of all rows or of the `hottest` ones.
 

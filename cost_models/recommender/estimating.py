@@ -75,11 +75,6 @@ class RecommenderEstimate:
         return int(self.device_bytes.argmax())
 
     @property
-    def memory(self) -> Breakdown:
-        """Bytes of the fullest GPU, by part."""
-        return Breakdown(tuple((name, float(size[self.fullest])) for name, size in self.device_parts.items()))
-
-    @property
     def fits(self) -> bool:
         """Whether GPUs and hosts hold it all."""
         device = bool((self.device_bytes <= self.device_memory).all())

@@ -10,7 +10,7 @@ from cost_models.files import catalog
 from cost_models.files.parsing import save_spec
 from cost_models.files.whole import temporary_folder
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import MicrobenchmarkFit, fit_microbenchmarks
+from cost_models.measured.calibration.microbenchmark_fit import fit_microbenchmarks
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.microbenchmarks.workers import Progress, require_devices, result_of, run_workers
@@ -49,16 +49,16 @@ def calibrate(
         quick=quick,
         on_progress=on_progress,
     )
-    fit = fit_measurements(measurements, cluster, precision)
+    profile = fit_measurements(measurements, cluster, precision)
     if out is not None:
-        save_spec(fit.profile, out)
-    return fit.profile
+        save_spec(profile, out)
+    return profile
 
 
 def fit_measurements(
     measurements: list[Measurement], cluster: ClusterSpec, precision: Precision
-) -> MicrobenchmarkFit:
-    """The fit with today's provenance, on top of the datasheet defaults of the device's kind."""
+) -> HardwareProfile:
+    """The profile with today's provenance, on top of the datasheet defaults of the device's kind."""
     import torch
 
     base = catalog.load_profile("datasheet-cpu" if cluster.gpu.kind == "cpu" else "datasheet-gpu")

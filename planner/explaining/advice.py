@@ -81,7 +81,6 @@ def _otherwise(question: Question) -> Iterator[str]:
 
 
 def _with(question: Question, name: str) -> Question:
-    """The question with a switch as the catalogue has it."""
     value = getattr(catalog.load_stack(question.stack.name), name)
     return replace(question, stack=question.stack.model_copy(update={name: value}))
 

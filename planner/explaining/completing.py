@@ -112,7 +112,6 @@ def _with_dp(question: Question, layout: Layout, text: str) -> Layout:
 
 
 def _axes(text: str) -> set[str]:
-    """The axes that the words of a layout name."""
     return {_axis(word) for word in text.split()}
 
 

@@ -84,7 +84,6 @@ def _within(limits: Restrictions, question: Question, layout: Layout) -> Estimat
 def _searched(
     change: Change, questions: tuple[Question, Question], restrictions: Restrictions, below: float
 ) -> Found:
-    """The layout of `faster_under`, or none."""
     budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], restrictions)
     best = faster_under(change, questions, restrictions, below, space, budget)
     return [best.layout] if best else [], budget.seconds_left > 0

@@ -208,7 +208,6 @@ def _ranks(placed: Placed, world: int, local: int) -> list[int]:
 def _shards(
     rows: int, width: int, placed: Placed, world: int, local: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Offsets and sizes of each shard."""
     form, slices = placed.option.form, placed.option.shards
     if form in ("row", "node-row"):
         ranks = world if form == "row" else local

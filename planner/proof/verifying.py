@@ -63,7 +63,6 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _restrictions(plan: Plan) -> Check:
-    """Check that the layout keeps to `--fix` and `--forbid`."""
     limits = plan.restrictions.read
     words = limits.flags
     if not words:
@@ -116,7 +115,6 @@ def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
 
 
 def _memory(priced: Estimate) -> Check:
-    """Check that the fullest rank stays within the memory limit."""
     peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
     sure = f" to fit with {100 * priced.confidence:.4g} %" if priced.confidence > EVEN else ""
     words = f"the fullest rank peaks at {peak}, the limit{sure} is {limit}"
@@ -244,7 +242,6 @@ def _settled(claimed: Settled, found: Settled | None) -> Check:
 
 
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that no covered plan is better than this one."""
     measure = objective.measure
     value = objective.value(plan.question, priced)
     gained = measure.loss(value) - measure.loss(optimum.value)

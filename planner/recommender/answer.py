@@ -144,11 +144,6 @@ class ShardingAnswer:
         """Seconds of a step: stages one after another, each as long as its busiest GPU."""
         return self.loads.step_seconds
 
-    @property
-    def torchrec_seconds(self) -> float:
-        """TorchRec's objective: the most that any GPU does, its stages added up."""
-        return self.loads.torchrec_seconds
-
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
     """The sharding of a placement, and the row of the prices that each table takes."""

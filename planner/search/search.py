@@ -193,7 +193,6 @@ def _candidates(question: Question, limits: Restrictions, space: Space | None) -
 
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
-    """The full price of a row under its placement."""
     layout = candidates.layout(row).model_copy(
         update={
             "layers": placement.layers,

@@ -90,7 +90,6 @@ def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> A
 
 
 def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
-    """The layout with its blocks placed evenly, all under one policy."""
     layers = even_layers(num_layers, layout.num_stages)
     return layout.model_copy(update={"layers": layers, "recompute": (policy,)})
 

@@ -146,7 +146,6 @@ def _transfer(question: Question, columns: LayoutColumns, batches: int) -> float
 
 
 def _tokens(question: Question, layout: Layout) -> float:
-    """Tokens of a microbatch on a rank."""
     return layout.mbs * question.training.sequence_length / layout.cp
 
 

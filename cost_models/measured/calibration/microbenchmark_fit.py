@@ -18,7 +18,6 @@ the base.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import mode
 
 import numpy as np
@@ -77,17 +76,6 @@ _SPLIT_HOST = {
 """Constant → (tiny block with what it is the time of, tiny block without)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicrobenchmarkFit:
-    """A fitted profile, with how well it reproduces its measurements."""
-
-    profile: HardwareProfile
-    residuals: Breakdown
-    """Median absolute relative error of the fitted constants, by kind of measurement."""
-    noise: float
-    """Median relative distance of typical from fastest repetitions: the machine's own noise."""
-
-
 def fit_microbenchmarks(
     measurements: Sequence[Measurement],
     cluster: ClusterSpec,
@@ -96,7 +84,7 @@ def fit_microbenchmarks(
     name: str,
     precision: Precision,
     source: str,
-) -> MicrobenchmarkFit:
+) -> HardwareProfile:
     """The profile of one device of `cluster`, measured in `precision`; what was not measured is as in `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
@@ -146,8 +134,7 @@ def fit_microbenchmarks(
         "validated_runs": 0,
         "source": _provenance(source, measurements, residuals, noise),
     }
-    profile = _with_host(base.model_copy(update=constants), base, rows, peak, is_cpu=gpu.kind == "cpu")
-    return MicrobenchmarkFit(profile=profile, residuals=residuals, noise=noise)
+    return _with_host(base.model_copy(update=constants), base, rows, peak, is_cpu=gpu.kind == "cpu")
 
 
 def _with_host(

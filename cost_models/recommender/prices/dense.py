@@ -209,7 +209,6 @@ def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = 
 
 
 def _stream(elements: float, device: Device) -> float:
-    """Seconds to read or write `elements` activations."""
     return device.profile.kernel_seconds + elements * device.element_bytes / device.memory_rate
 
 

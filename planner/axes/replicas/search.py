@@ -101,7 +101,6 @@ def search_replicas(
 
 
 def _space(question: MixedQuestion, limits: Restrictions) -> ReplicaSpace:
-    """Every layout, priced in each pool."""
     columns = replica_layouts(question, limits)
     return ReplicaSpace(
         question=question,

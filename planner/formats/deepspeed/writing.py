@@ -23,7 +23,6 @@ _DRIVE = "/local/nvme"
 
 
 def _set(**settings: Any) -> Word:
-    """Settings of `zero_optimization`."""
     return says(**{f"{_ZERO}.{name}": value for name, value in settings.items()})
 
 

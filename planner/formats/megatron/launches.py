@@ -85,7 +85,6 @@ def launch_of(text: str, also: str = "") -> Launch:
 
 
 def _missing(script: Script) -> str:
-    """Hint for a script that starts no training."""
     taken = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
     if taken:
         return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in taken)}"

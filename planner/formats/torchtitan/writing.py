@@ -34,7 +34,6 @@ _IMPORTS = {
 
 
 def _set(**settings: object) -> Word:
-    """Settings of `parallelism`."""
     return says(**{f"parallelism.{name}": value for name, value in settings.items()})
 
 

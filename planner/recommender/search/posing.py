@@ -267,7 +267,6 @@ def _problem(
     loads = slice(moments.start)
     return Problem(
         priced=priced,
-        objective=objective,
         members=tuple(tuple(units) for units, _ in built),
         unit_class=np.repeat(np.arange(len(built)), [len(units) for units, _ in built]),
         row_class=np.repeat(np.arange(len(built)), lengths),

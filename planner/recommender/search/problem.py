@@ -31,7 +31,6 @@ class Problem:
     """Units to place, the rows of each class, and loads of tables with fixed places."""
 
     priced: PricedOptions
-    objective: Objective
     members: tuple[tuple[tuple[int, ...], ...], ...]
     """By class: its units, each the tables that it stands for."""
     unit_class: Ints

@@ -67,7 +67,6 @@ def test_steps_of_a_histogram_are_taken_as_they_stand() -> None:
     accesses = accesses_of(table)
     np.testing.assert_allclose(accesses.hits([1, 2, 4, 6, 10]), [0.25, 0.5, 0.75, 1, 1])
     np.testing.assert_allclose(accesses.rows_for([0.25, 0.75, 1.0]), [1, 4, 6])
-    np.testing.assert_allclose(accesses.marginal_hits([0, 1, 2, 5, 6, 10]), [0.25, 0.25, 0.125, 0.125, 0, 0])
     assert accesses.distinct(10**6) == pytest.approx(6)
 
 

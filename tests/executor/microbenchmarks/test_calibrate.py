@@ -57,7 +57,7 @@ def rows() -> list[Measurement]:
 
 def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement]) -> None:
     assert all(row.seconds > 0 and row.quiet_seconds > 0 for row in rows)
-    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
+    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32")
     assert profile.tier == "measured"
     assert profile.measured_peak
     assert max(value for name, value in profile if name.endswith("_efficiency") and value is not None) <= 1.0
@@ -102,7 +102,7 @@ class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_path: Path) -> None:
-    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
+    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32")
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     save_spec(profile, first)
     save_spec(profile, first)

@@ -16,7 +16,6 @@ from cost_models.measured.calibration.least_squares import relative_least_square
 from cost_models.measured.calibration.measurements import Kind, Measurement, merge, quietest
 from cost_models.measured.calibration.microbenchmark_fit import (
     OPTIMIZER_BYTES,
-    MicrobenchmarkFit,
     fit_microbenchmarks,
 )
 from cost_models.specs.hardware import HardwareProfile
@@ -99,7 +98,7 @@ def machine(disturb: Disturb) -> list[Measurement]:
     return rows
 
 
-def fitted(rows: list[Measurement]) -> MicrobenchmarkFit:
+def fitted(rows: list[Measurement]) -> HardwareProfile:
     return fit_microbenchmarks(
         rows,
         catalog.local_cluster(2),
@@ -111,7 +110,7 @@ def fitted(rows: list[Measurement]) -> MicrobenchmarkFit:
 
 
 def test_recovers_planted_constants_exactly_without_noise() -> None:
-    profile = fitted(machine(quiet)).profile
+    profile = fitted(machine(quiet))
     assert profile.gemm_efficiency == pytest.approx(EFFICIENCY, rel=0.01)
     assert profile.gemm_operand_bandwidth == pytest.approx(OPERANDS, rel=0.02)
     assert profile.optimizer_efficiency == pytest.approx(OPTIMIZER_EFFICIENCY, rel=1e-3)
@@ -140,15 +139,15 @@ def test_no_share_exceeds_what_it_is_of(seed: int) -> None:
         for row in rows
     ]
     slow_peak = [row for row in rows if row.size != PEAK]
-    for found in (fitted(quick).profile, fitted(slow_peak).profile):
+    for found in (fitted(quick), fitted(slow_peak)):
         assert max(shares(found).values()) <= 1.0
-    assert fitted(slow_peak).profile.gemm_efficiency > 0.8
+    assert fitted(slow_peak).gemm_efficiency > 0.8
 
 
 def test_updates_that_only_start_are_no_faster_than_memory() -> None:
     """Where seconds do not grow with bytes the fit of a rate is endless."""
     rows = [replace(row, seconds=1e-3) if row.kind == "optimizer" else row for row in machine(quiet)]
-    profile = fitted(rows).profile
+    profile = fitted(rows)
     assert profile.measured_bandwidth < 1e13
     assert profile.optimizer_efficiency == pytest.approx(1.0)
 
@@ -164,7 +163,7 @@ def test_the_peak_is_the_fastest_product_even_if_no_model_runs_it() -> None:
         seconds=1.0,
         quiet_seconds=2.0 * 512**3 / (1.25 * PEAK),
     )
-    profile = fitted([*rows, repeated]).profile
+    profile = fitted([*rows, repeated])
     assert profile.measured_peak == pytest.approx(1.25 * PEAK, rel=1e-3)
     assert profile.gemm_efficiency == pytest.approx(EFFICIENCY / 1.25, rel=0.01)
 
@@ -180,14 +179,14 @@ def test_of_rounds_the_fastest_quarter_counts() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_outliers_do_not_move_the_constants(seed: int) -> None:
-    profile = fitted(machine(noisy(seed, outliers=0.08))).profile
+    profile = fitted(machine(noisy(seed, outliers=0.08)))
     assert profile.gemm_efficiency == pytest.approx(EFFICIENCY, rel=0.05)
     assert profile.gemm_operand_bandwidth == pytest.approx(OPERANDS, rel=0.15)
 
 
 def test_host_time_is_the_tiny_block_beyond_its_operators() -> None:
     """Operators account for something but not for everything."""
-    profile = fitted(machine(quiet)).profile
+    profile = fitted(machine(quiet))
     assert 0 < profile.host_layer_seconds < HOST + 5e-5
 
 
@@ -207,7 +206,7 @@ def test_host_time_of_a_gpu_is_what_launching_takes(slower: float) -> None:
         precision="bf16",
         source="planted",
     )
-    assert fit.profile.host_layer_seconds == pytest.approx(HOST + 5e-5)
+    assert fit.host_layer_seconds == pytest.approx(HOST + 5e-5)
 
 
 def test_coefficients_below_the_least_are_fixed_at_it() -> None:
@@ -233,7 +232,7 @@ def test_a_missing_family_is_named() -> None:
 
 
 def test_measured_cluster_takes_peak_bandwidth_and_links_from_the_profile() -> None:
-    cluster = measured_cluster(fitted(machine(quiet)).profile, catalog.local_cluster(2))
+    cluster = measured_cluster(fitted(machine(quiet)), catalog.local_cluster(2))
     assert cluster.gpu.peak["fp32"] == pytest.approx(PEAK)
     assert cluster.gpu.memory_bandwidth == pytest.approx(BANDWIDTH)
     assert cluster.links.intra_node.bandwidth == pytest.approx(2**22 / (1e-4 + 2**22 / 2e9), rel=1e-3)
@@ -246,7 +245,7 @@ def test_an_uncalibrated_profile_changes_no_cluster() -> None:
 
 
 def test_curves_pass_through_their_points_and_scale_beyond_them() -> None:
-    profile = fitted(machine(quiet)).profile
+    profile = fitted(machine(quiet))
     add = next(curve for curve in profile.operators if curve.operator == "add")
     sizes = np.array([point.size for point in add.forward])
     assert curve_seconds(add.forward, sizes) == pytest.approx([point.seconds for point in add.forward])
@@ -255,7 +254,7 @@ def test_curves_pass_through_their_points_and_scale_beyond_them() -> None:
 
 
 def test_attention_between_widths_is_linear_and_beyond_lengths_quadratic() -> None:
-    curves = fitted(machine(quiet)).profile.attention
+    curves = fitted(machine(quiet)).attention
     forward, backward = attention_head_seconds(curves, np.array([128.0, 512.0]), 48)
     flops = 2.0 * np.array([128.0, 512.0]) ** 2 * 48
     assert forward == pytest.approx(flops / (0.3 * PEAK), rel=1e-3)
@@ -263,7 +262,7 @@ def test_attention_between_widths_is_linear_and_beyond_lengths_quadratic() -> No
 
 
 def test_no_curve_falls_whatever_the_noise() -> None:
-    profile = fitted(machine(noisy(1, outliers=0.3))).profile
+    profile = fitted(machine(noisy(1, outliers=0.3)))
     for points in [curve.points for curve in profile.collectives] + [
         points for curve in profile.operators for points in (curve.forward, curve.backward)
     ]:
