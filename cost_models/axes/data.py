@@ -27,10 +27,7 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
     batch, together = question.training.global_batch, layout.dp * layout.mbs
     below = batch // together * together
     neighbours = f"{below} and {below + together} are" if below else f"{together} is"
-    return Words(
-        f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}",
-        neighbours,
-    )
+    return Words(f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}", neighbours)
 
 
 @rule_when("the stack has this ZeRO stage", lambda q, x: ~np.isin(x.zero, q.stack.zero_stages))

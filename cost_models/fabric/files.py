@@ -84,9 +84,8 @@ def _table_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
             found.said[match[1]] = match[2]
         if not line.strip(" ,;\t") or line.lstrip().startswith("#"):
             continue
-        whole = re.sub(
-            r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line
-        )  # commas of `[0,2]` part none
+        # commas of `[0,2]` part none
+        whole = re.sub(r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line)
         try:
             cells = [
                 cell.strip().replace("\0", ",") for cell in next(csv.reader(io.StringIO(whole), strict=True))

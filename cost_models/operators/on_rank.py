@@ -52,12 +52,7 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
     return sent * columns.etp if place == "copies" else sent * columns.etp / columns.etp
 
 
-def held_on_rank(
-    counts: Mapping[Held, float],
-    tp: Ints,
-    ep: Ints | int,
-    etp: Ints,
-) -> tuple[Array, Array]:
+def held_on_rank(counts: Mapping[Held, float], tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
     """(N,) each: parameters of a rank, and those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (

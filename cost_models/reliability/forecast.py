@@ -131,9 +131,8 @@ class Forecast:
         count, squares = p * (1 + again), p * (1 + 3 * again + 2 * again**2)
         first, _ = truncated(one.between, one.length)
         retried, _ = truncated(one.between, one.again)
-        together = p * (
-            (first + one.again) * (1 + again) + retried * (again + again + 2 * again**2)
-        )  # E[time · failures] beyond what a segment without failures adds, which is nothing
+        # E[time · failures] beyond what a segment without failures adds, which is nothing
+        together = p * ((first + one.again) * (1 + again) + retried * (again + again + 2 * again**2))
         covariance = together - one.expected * count
         return (
             one.variance + count * (square - each**2) + (squares - count**2) * each**2 + 2 * each * covariance

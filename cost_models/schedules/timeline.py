@@ -242,10 +242,8 @@ def _levels(sender_RA: Ints) -> Ints:
     """(R, A): the earliest round each action can run in, when every action takes one."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions
-    level, asleep = (
-        [unknown] * (ranks * actions) + [-1],
-        dict[int, int](),
-    )  # the last for the sender -1 (none)
+    # the last for the sender -1 (none)
+    level, asleep = ([unknown] * (ranks * actions) + [-1], dict[int, int]())
     ready = [rank * actions for rank in range(ranks)]
     while ready:  # a rank runs until it waits for one that has not run
         start = ready.pop()

@@ -138,16 +138,14 @@ def recompute(job: Job, setting: str) -> Word:
 def translated(paths: Paths) -> Mapping[str, Translate]:
     """Settings of fields that all trainers over FSDP2 express alike."""
     return {
-        **{
-            f"model.{field}": nothing for field in TransformerSpec.model_fields
-        },  # the checkpoint's, or the program's
+        # the model is the checkpoint's, or the program's
+        **{f"model.{field}": nothing for field in TransformerSpec.model_fields},
         "layout.tp": nothing,  # said with `zero`
         "layout.cp": nothing,
         "layout.shard": nothing,
         "layout.zero": lambda job: says(**sharding(job, paths)),
-        **{
-            f"layout.{axis}": nothing for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")
-        },  # its rules
+        # its rules say what these are
+        **{f"layout.{axis}": nothing for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")},
         "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
         "layout.recompute": lambda job: recompute(job, paths.recompute),
         "layout.offload": lambda job: offload(job, paths),

@@ -265,12 +265,8 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate."""
     found = optimum.result.certificate
     again = _PROVERS[found.proved_by]
-    names = [
-        "layouts",
-        "undecided",
-        "bound",
-        "gap",
-    ]  # what rules a layout out depends on what was known before
+    # what rules a layout out depends on what was known before
+    names = ["layouts", "undecided", "bound", "gap"]
     complete = claimed.gap <= 0 and not claimed.undecided
     wrong = [
         f"`{name}` says {getattr(claimed, name):.8g}, {again} counts {getattr(found, name):.8g}"

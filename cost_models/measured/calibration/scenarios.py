@@ -65,9 +65,8 @@ def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array)
         second, left = pulls**2, np.empty_like(errors)
         for own in rows.values():
             size = np.maximum(np.abs(errors[own]) / rest, 1e-12)
-            weight = (
-                np.minimum(1, 2 / size) * len(own) ** -0.5 / rest**2
-            )  # rows of a sweep are alike: n count for √n
+            # rows of a sweep are alike: n count for √n
+            weight = np.minimum(1, 2 / size) * len(own) ** -0.5 / rest**2
             own_slopes = slopes[own]
             weighted = weight[:, None] * own_slopes
             spread = np.linalg.inv(weighted.T @ own_slopes + np.diag(1 / variances))

@@ -101,12 +101,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
 
-def _training(
-    row: Row,
-    cluster: ClusterSpec,
-    degrees: Degrees,
-    notes: Notes,
-) -> TrainingSpec:
+def _training(row: Row, cluster: ClusterSpec, degrees: Degrees, notes: Notes) -> TrainingSpec:
     """The training job of a row: batch, sequence, precision and dropout."""
     sequence = row.count("seq_len")
     if sequence is None:

@@ -159,9 +159,8 @@ def _slow_stage(ranks: Sequence[Traced], pipeline: Pipeline, layout: Layout) -> 
     ]
     if len(measured) < layout.pp or layout.pp == 1 or not all(planned):
         return None
-    times = [
-        median_low(measured[place]) / planned[place] for place in range(layout.pp)
-    ]  # not of one slow rank
+    # not of one slow rank
+    times = [median_low(measured[place]) / planned[place] for place in range(layout.pp)]
     worst = max(range(layout.pp), key=times.__getitem__)
     usual = median(times[:worst] + times[worst + 1 :])
     if usual <= 0 or times[worst] < (1 + _UNEVEN) * usual:
