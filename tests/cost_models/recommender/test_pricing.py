@@ -191,7 +191,7 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     stages = np.maximum(loads.max(axis=0), prices.beside) + prices.fixed
     assert found.step_seconds == pytest.approx(stages.sum())
     assert found.stages.total == pytest.approx(sum(found.stages.as_dict().values()))
-    assert found.memory.total == pytest.approx(found.device_bytes.max())
+    assert sum(found.device_parts.values()) == pytest.approx(found.device_bytes)
     assert found.busiest_sum_seconds <= found.step_seconds + 1e-12
     assert 0 < found.mfu < 1
 
