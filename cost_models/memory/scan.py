@@ -7,11 +7,27 @@ from cost_models.operators.record import Operator
 from cost_models.question import Question
 
 _FP32 = 4.0
+_PLAIN_SCANS = {"mamba2": (7.1, 4.4, 1.6, 3.0, 0.4), "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8)}
+"""Numbers of a token in fp32 that the backward pass of a plain scan holds at most, for each number mixed, of values, of
+keys by head, of a row of a chunk by head, and of states: least squares over what torch allocated for nine shapes of
+executor/models/recurrence.py each, within 5 %."""
 
 
 def read_once(question: Question, operator: Operator) -> Amount:
     """What a short convolution reads, or a gate; what the gate multiplies is kept by what returned it."""
     return {operator.reads.place: question.training.element_bytes * operator.reads.width}
+
+
+def plain_scan_bytes(question: Question) -> float:
+    """Bytes of a token that the backward pass of a scan holds, where scans are plain products; else 0."""
+    model, mixer = question.model, question.model.recurrence
+    if mixer is None or not (question.stack.plain_scans and model.mixer_share("recurrence", "both")):
+        return 0.0
+    keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
+    states = mixer.value_size * mixer.state_dim / mixer.chunk
+    widths = (mixer.mixed_size, mixer.value_size, keys, rows, states)
+    each = _PLAIN_SCANS.get(mixer.kind, (0.0,) * len(widths))
+    return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
 
 
 def scanned(question: Question, scan: Operator) -> Amount:

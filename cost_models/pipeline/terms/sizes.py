@@ -30,6 +30,7 @@ from cost_models.communication.context import gathered_elements
 from cost_models.compute.gemm import EAGER_CAST_BYTES
 from cost_models.compute.scan import state_elements
 from cost_models.memory.activations import ActivationBytes, activation_bytes
+from cost_models.memory.scan import plain_scan_bytes
 from cost_models.memory.states import StateBytes, ends_apart, state_bytes
 from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.block import block_operators
@@ -170,6 +171,7 @@ def working_bytes(sizes: Sizes) -> Array:
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
     width, scanned = _inner_widths(model)
+    scanned = 0.0 if question.stack.plain_scans else scanned
     inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * width / columns.tp
     if model.moe_share:
@@ -192,7 +194,8 @@ def working_bytes(sizes: Sizes) -> Array:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     in_flight = (
-        np.maximum(in_flight[:, None], _around_scores(sizes)) + _tied_gradient(question, columns)[:, None]
+        np.maximum(in_flight[:, None], np.maximum(_around_scores(sizes), _around_scan(sizes)))
+        + _tied_gradient(question, columns)[:, None]
     )
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
@@ -246,6 +249,16 @@ def _around_scores(sizes: Sizes) -> Array:
     scores = tensors * each * tokens_on_rank(question, columns, "split")
     stream = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
     return (stream + scores - sizes.kept.mlp).clip(min=0.0)[:, None]
+
+
+def _around_scan(sizes: Sizes) -> Array:
+    """(N, 1): what the backward pass of a scan of plain products holds, less what the MLP has freed."""
+    question, columns = sizes.question, sizes.columns
+    held = plain_scan_bytes(question) * tokens_on_rank(question, columns, "split")
+    stream = question.training.element_bytes * columns.tokens(question.training.sequence_length)
+    stream = np.where(held > 0, stream * question.model.hidden_size, 0.0)
+    around: Array = (stream + held - sizes.kept.mlp).clip(min=0.0)
+    return around[:, None]
 
 
 def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:

@@ -169,9 +169,9 @@ class TransformerShape(Spec):
     @property
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
-        found: dict[str, Any] = {"attention sinks": self.attention_sinks, "attention to an encoder": self.stacks}
+        found: dict[str, Any] = {"attention sinks": self.attention_sinks}
+        found |= {"attention to an encoder": self.stacks, "prediction of further tokens": self.further_tokens}
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
-        found["prediction of further tokens"] = self.further_tokens
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
         return tuple(name for name, there in (found | {states: states}).items() if there)
 
