@@ -120,3 +120,10 @@ def weigh(seconds_K: Array, risk: Risk) -> Array:
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
+
+
+def middle(seconds_K: Array) -> float:
+    """(K,) seconds in each scenario → the mean of the middle half of them (the interquartile mean): no scenario that
+    is far off moves it."""
+    cut = len(seconds_K) // 4
+    return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

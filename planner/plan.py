@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
 from cost_models.errors import Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
-from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
+from cost_models.risk import EVEN, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
@@ -20,22 +18,13 @@ from cost_models.specs.pools import AnyCluster, MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import Bytes, Seconds
+from cost_models.units import Seconds
 from planner.any_plan import AnyPlan, own_version
 from planner.certificate import Certificate
 from planner.objectives import Objective, ObjectiveName
+from planner.plan_recommended import Confidence, LayoutText, PlanRecommendation, PlanRestrictions
 from planner.rules.legality import check
-from planner.space.layouts import Restrictions, parse_restrictions
-
-
-def _read_layout(value: Any) -> Layout:
-    return value if isinstance(value, Layout) else parse_layout(str(value))
-
-
-LayoutText = Annotated[Layout, BeforeValidator(_read_layout), PlainSerializer(str, return_type=str)]
-"""A layout, written in its notation."""
-Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
-
+from planner.space.layouts import Restrictions
 
 _RENAMED = {"holes": "fragmentation"}
 """Parts of memory by the names that plan files of earlier versions have."""
@@ -72,46 +61,6 @@ class Prediction(Spec):
     """Bytes by part for each pipeline rank."""
     trust: str
     """Tier of the constants and the error it has shown."""
-
-
-class PlanRestrictions(Spec):
-    """Restrictions of the search, in the words of the command line."""
-
-    fix: tuple[str, ...] = ()
-    """`--fix`: "tp=8"."""
-    forbid: tuple[str, ...] = ()
-    """`--forbid`: "zero=3"."""
-    allow: tuple[str, ...] = ()
-    """`--allow`: "offload"."""
-    max_memory: Bytes | None = None
-    """`--max-memory`: bytes that a plan may fill of one device."""
-    confidence: Confidence | None = None
-    """Least probability of fitting that the layout was held to, where that is more than the plan's own `confidence`."""
-    trainer: str | None = None
-    """`--for`: the trainer whose rules the layout obeys."""
-
-    @classmethod
-    def of(cls, restrictions: Restrictions) -> PlanRestrictions:
-        """The restrictions as a plan file holds them."""
-        size = restrictions.max_memory
-        return cls.model_validate(
-            {
-                "fix": restrictions.fix_words,
-                "forbid": restrictions.forbid_words,
-                "allow": tuple(sorted(restrictions.allowed)),
-                "max_memory": None if size is None else f"{size!r} B",
-                "confidence": restrictions.confidence,
-                "trainer": restrictions.trainer,
-            }
-        )
-
-    @property
-    def read(self) -> Restrictions:
-        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
-        read = parse_restrictions(
-            self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
-        )
-        return replace(read, confidence=self.confidence)
 
 
 class PlanOffer(Spec):
@@ -153,31 +102,6 @@ class PlanObjective(Spec):
     def terms(self) -> Objective:
         """The objective as the search takes it."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
-
-
-class PlanRecommendation(Spec):
-    """Alternatives to a recommended layout when the plan was made; the plan's restrictions are those within which it is
-    proved the fastest."""
-
-    why: str
-    """What layouts of its kind have in common; empty where it is the fastest of all."""
-    asked: PlanRestrictions = PlanRestrictions()
-    """Restrictions of the question, within which the fastest on paper was searched for."""
-    top: int = Field(default=1, ge=1)
-    """How many of the fastest were searched for."""
-    fastest: LayoutText
-    """The fastest on paper."""
-    fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
-    fastest_weighed: float | None = None
-    """What `risk` weighs of its step; None: the step on paper."""
-    fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
-    chance: float = Field(ge=0, le=1)
-    """Chance that it is faster than the plan."""
-    risk: Risk = "none"
-    """`--risk`: what layouts were compared by."""
-    classical: LayoutText | None = None
-    """What an expert would write down without a search."""
-    classical_seconds: float | None = None
 
 
 class Plan(AnyPlan):
@@ -229,6 +153,13 @@ class Plan(AnyPlan):
         """What the user fixed, forbade and allowed: a recommended layout keeps to more (`restrictions`)."""
         told = self.recommendation
         return (self.restrictions if told is None else told.asked).read
+
+    @property
+    def proved_seconds(self) -> float:
+        """The step that its certificate is about: its own, or that of the fastest of its kind on paper."""
+        choice = None if self.recommendation is None else self.recommendation.choice
+        own = self.prediction.weighed_seconds or self.prediction.step_seconds
+        return own if choice is None else choice.first_seconds
 
     @property
     def model_name(self) -> str:

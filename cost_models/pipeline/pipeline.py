@@ -156,18 +156,34 @@ class Pipeline:
         step: Array = (ends_R + sync_R).max(axis=-1) + optimizer_R.max(axis=-1) + overhead
         return step
 
-    @staticmethod
-    def step_seconds_of_each(pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Array:
-        """(K, ...): seconds of a step of one pipeline at K prices."""
-        each = zip(*(one._seconds_of(blocks_SP) for one in pipelines), strict=True)
-        alone = (-1, *[1] * (blocks_SP.ndim - 2))
-        delays = np.array([one.cost("p2p") for one in pipelines]).reshape(alone)
-        overheads = np.array([one.overhead for one in pipelines]).reshape(alone)
-        batch = blocks_SP.shape[:-2]
-        seconds = [
-            np.stack([np.broadcast_to(own, (*batch, own.shape[-1])) for own in values]) for values in each
-        ]
-        return pipelines[0]._step_seconds(seconds, delays, overheads)
+    def step_seconds_under(self, costs: StageCosts, blocks_SP: Ints) -> Array:
+        """(K, ...): seconds of a step at K prices, (K,) rows of costs that are the same on all ranks."""
+        batch, count = blocks_SP.ndim - 2, len(costs)
+
+        def each(name: str, more: int = 1) -> Array:
+            """(K, ..., 1) or (K, ..., 1, P): one column, to go with stages or ranks of any batch of placements."""
+            column: Array = getattr(costs, name)
+            return column.reshape(count, *[1] * (batch + more), *column.shape[1:])
+
+        def on_stages(kind: str) -> Array:
+            layer = each(f"layer_{kind}")
+            values: Array = (blocks_SP * (layer if layer.ndim > batch + 2 else layer[..., None])).sum(axis=-1)
+            if kind != "weight":  # embeddings have none to split off
+                values[..., 0] += each(f"embedding_{kind}", 0)
+            values[..., -1] += each(f"head_{kind}", 0)
+            return values
+
+        sync_R, optimizer_R = (
+            self.sum_by_rank(on_stages(kind)) + each(f"rank_{kind}") for kind in ("sync", "optimizer")
+        )
+        backward_S = on_stages("backward") + each("stage_backward")
+        halves = backward_S, np.zeros(self.num_stages)
+        if self.splits_backward:
+            stages = each("stage_backward"), each("stage_weight")
+            halves = schedules.backward_halves(backward_S, on_stages("weight"), *stages)
+        forward_S = on_stages("forward") + each("stage_forward")
+        seconds = forward_S, *halves, sync_R, optimizer_R
+        return self._step_seconds(seconds, each("p2p", 0), each("step_overhead", 0))
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
         """(..., R): seconds of a step in which each rank is busy."""

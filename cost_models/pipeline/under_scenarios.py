@@ -21,7 +21,6 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.layout import Layout
-from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.placed import place
 from cost_models.pipeline.stage_costs import StageCosts, as_priced, stage_costs, time_costs
 from cost_models.pipeline.time_terms import TimeTerms
@@ -66,9 +65,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     placed = place(layout, question)
     costs = costs_under_scenarios(question, LayoutColumns.of([placed.layout]))
     assert costs is not None
-    sorts = costs.in_sorts
-    prices = [placed.pipeline(sorts.rows(slice(at, at + 1))) for at in range(len(sorts))]
-    return Pipeline.step_seconds_of_each(prices, placed.blocks)
+    return placed.pipeline(costs).step_seconds_under(costs.in_sorts, placed.blocks)
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:

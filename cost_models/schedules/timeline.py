@@ -271,6 +271,6 @@ def backward_halves(
     gradient: its input half does nothing and its weight half runs the whole pass.
     """
     input_S, second_S = backward_S - weight_S, stage_weight_S + weight_S
-    input_S[..., 0] = stage_backward_S[0]
-    second_S[..., 0] = stage_weight_S[0] + backward_S[..., 0] - stage_backward_S[0]
+    input_S[..., 0] = stage_backward_S[..., 0]
+    second_S[..., 0] = stage_weight_S[..., 0] + backward_S[..., 0] - stage_backward_S[..., 0]
     return input_S, second_S

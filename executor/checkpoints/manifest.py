@@ -24,7 +24,7 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.run_config import EngineOptions
-from planner.plan import LayoutText
+from planner.plan_recommended import LayoutText
 
 MANIFEST = "manifest.json"
 SCHEMA = 1

@@ -7,13 +7,12 @@ or unlike any timed one.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from cost_models.axes.layout import COMPARED, axes_that_differ
+from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep, expected_step
@@ -21,13 +20,13 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of
+from planner.answers.choosing import Choice, WithinError, choose, share_compared, within_error
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
-from planner.plan import PlanRecommendation, PlanRestrictions
-from planner.search.branching import BEYOND, BranchAndBound
+from planner.plan_recommended import PlanRecommendation, PlanRestrictions
+from planner.search.branching import BEYOND
 from planner.search.budget import Budget
-from planner.search.opening import UniformCandidates, count_below
 from planner.search.result import SearchResult
 from planner.search.search import settled
 from planner.space.restrictions import Restrictions, keeps_to
@@ -53,7 +52,7 @@ class Recommendation:
     why: str
     """What layouts of its kind have in common; empty where it is the fastest of all."""
     within: Restrictions
-    """Restrictions within which it is proved the fastest."""
+    """Restrictions within which it is proved the fastest, or another is, in place of which it was chosen."""
     certificate: Certificate
     """The proof of that."""
     fastest: Beside
@@ -68,6 +67,8 @@ class Recommendation:
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     expected: ExpectedStep | None = None
     """What its step should take, with a 90 % interval; None where the profile has no scenarios."""
+    choice: Choice | None = None
+    """Why it is not the fastest of its kind on paper; None where it is."""
 
     @property
     def is_fastest(self) -> bool:
@@ -105,6 +106,7 @@ class Recommendation:
             risk=self.risk,
             classical=None if classical is None else classical.estimate.layout,
             classical_seconds=None if classical is None else classical.estimate.step_seconds,
+            choice=None if self.choice is None else self.choice.written,
         )
 
 
@@ -121,20 +123,23 @@ def recommend(
     judge = _Judge(question)
     budget.tell("simpler layouts")
     sure = asked.surely(question, FITTING)
-    chosen, step = _simplest(question, found, sure, judge, budget)
-    if chosen is None and sure != asked:  # none fits with that
+    kind, step = _simplest(question, found, sure, judge, budget)
+    if kind is None and sure != asked:  # none fits with that
         sure = asked
-        chosen, step = _simplest(question, found, sure, judge, budget)
-    if chosen is None or budget.ended:
+        kind, step = _simplest(question, found, sure, judge, budget)
+    if kind is None or budget.ended:
         return None
-    best = price(question, chosen.best.layout)
+    kind, choice = _chosen(question, kind, step, asked, budget, others=kind is found)
+    best = price(question, kind.best.layout if choice is None else choice.layout)
     best = best if asked.max_memory is None else best.within(asked.max_memory)
     classical = classical_layout(sure.held(question))
+    is_fastest = kind is found and choice is None
     return Recommendation(
         estimate=best,
-        why=step.words if step is not None else "",
-        within=step.limits if step is not None else asked,
-        certificate=chosen.certificate,
+        why="" if is_fastest else step.words,
+        within=asked if is_fastest else step.limits,
+        certificate=kind.certificate,
+        choice=choice,
         fastest=judge.beside(best, fastest),
         classical=None if classical is None else judge.beside(best, classical),
         pair_error=judge.pair_error,
@@ -144,9 +149,25 @@ def recommend(
     )
 
 
+def _chosen(
+    question: Question, kind: SearchResult, step: Step, asked: Restrictions, budget: Budget, *, others: bool
+) -> tuple[SearchResult, Choice | None]:
+    """The choice among the fastest layouts of one kind, with the search of that kind. Its best may be that of a search
+    of all that was asked, with `others`."""
+    own, share = kind, share_compared(question)
+    whole = replace(step.limits, confidence=asked.confidence, max_memory=asked.max_memory)
+    if others and share is not None and whole != asked:
+        most = kind.best.compared_seconds * (1 + share)
+        own = _searched(question, step.limits, budget, most, settles=False) or kind
+    choice = choose(
+        question, own, lambda one: _fits(question, step.limits, one), lambda: budget.seconds_left > 0
+    )
+    return (kind, None) if choice is None else (settled(own, budget.solver), choice)
+
+
 def _simplest(
     question: Question, found: SearchResult, sure: Restrictions, judge: _Judge, budget: Budget
-) -> tuple[SearchResult | None, Step | None]:
+) -> tuple[SearchResult | None, Step]:
     """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
     the fastest there. None where nothing fits, or time ends. Where the trainer cannot run those fastest, a simpler step
     need only come as close to what it can run.
@@ -156,12 +177,13 @@ def _simplest(
     reference = _fitted(question, sure, found, budget)
     whole = _searched(question, sure, budget) if reference is None else None
     reference = reference or (None if whole is None else whole.best)
+    everything = Step("keep to the question", sure)
     if reference is None:
-        return None, None
+        return None, everything
     below, slower = judge.slowest(reference), list[tuple[SearchResult, Step]]()
-    for step in steps(question, sure):
+    for step, widest in _with_the_widest(steps(question, sure)):
         if reference is found.best and _keeps_to(question, step.limits, found.best):
-            return found, None
+            return found, step
         result = _searched(question, step.limits, budget, below, settles=False)
         if result is None or not result.estimates:
             continue
@@ -172,12 +194,23 @@ def _simplest(
             return settled(result, budget.solver), step
         slower.append((result, step))
         below = min(below, _no_slower_than(result.best))
+        if widest is not None:
+            most = _searched(question, widest.limits, budget, below, settles=False)
+            if most is not None and most.estimates and _keeps_to(question, step.limits, most.best):
+                break  # the steps between have no other
     if reference is found.best:
-        return found, None
+        return found, everything
     whole = whole or _searched(question, sure, budget, _no_slower_than(reference))
     if whole is not None and not whole.estimates:  # the reference recomputes as the trainer cannot
         whole = _searched(question, sure, budget)
     return whole, Step(f"fit with {100 * FITTING:.0f} %", sure)
+
+
+def _with_the_widest(steps: Iterator[Step]) -> Iterator[tuple[Step, Step | None]]:
+    """Every step; the second of four or more with the last, as most that get so far go all the way."""
+    every = list(steps)
+    for at, step in enumerate(every):
+        yield step, every[-1] if at == 1 and len(every) > 3 else None
 
 
 def _no_slower_than(estimate: Estimate) -> float:
@@ -188,9 +221,7 @@ def _no_slower_than(estimate: Estimate) -> float:
 def _fitted(question: Question, limits: Restrictions, found: SearchResult, budget: Budget) -> Estimate | None:
     """The fastest of the ranked layouts as they are within some restrictions, with more recomputed where they must;
     None where none of them fits."""
-    held, most = limits.held(question), limits.max_memory
-    priced = price(held, found.best.layout)
-    if (priced if most is None else priced.within(most)).fits:
+    if _fits(question, limits, found.best.layout):
         return found.best
     fitted: Estimate | None = None
     for one in found.estimates:
@@ -200,6 +231,12 @@ def _fitted(question: Question, limits: Restrictions, found: SearchResult, budge
                 alone = limits.alone(question, one.layout)
                 fitted = budget.faster_than(below, question, alone) or fitted
     return fitted
+
+
+def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
+    """Whether a layout fits as some restrictions ask."""
+    priced, most = price(limits.held(question), layout), limits.max_memory
+    return (priced if most is None else priced.within(most)).fits
 
 
 def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
@@ -257,38 +294,3 @@ class _Judge:
             axes=axes_that_differ(chosen.layout, other.layout),
             chance=self.chance(chosen, other),
         )
-
-
-MOST_COUNTED = 100_000
-"""Layouts from which on it is enough to say that there are more."""
-
-
-@dataclass(frozen=True, slots=True)
-class WithinError:
-    """Layouts whose steps the model cannot tell from the best."""
-
-    share: float
-    """How far above the best step they may lie: the profile's error of the ratio of two times."""
-    layouts: int
-    """No more lie within it."""
-
-
-def within_error(
-    question: Question, limits: Restrictions, found: SearchResult, budget: Budget
-) -> WithinError | None:
-    """Count them from where the search ended; None where they are not worth counting, or time has run out."""
-    share = pair_error_of(question)
-    below, total = found.best.compared_seconds * (1 + share), 0
-    for search in found.searches or _unsearched(question, limits):
-        near = count_below(search, below, MOST_COUNTED, lambda: budget.seconds_left > 0)
-        if near is None:
-            return None
-        total += near
-    return WithinError(share, total)
-
-
-def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:
-    """Searches of a question that was proved in another way, before they start."""
-    for part in limits.by_recompute(question) or (limits,):
-        with suppress(InfeasibleError):  # none is legal
-            yield BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None)

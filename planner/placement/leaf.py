@@ -17,6 +17,7 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
@@ -71,6 +72,11 @@ class Placement:
     def recompute(self) -> tuple[str, ...]:
         """The mix of each virtual stage, as layouts write it."""
         return mixes_of(self.table.reshape(len(self.blocks), -1, len(RECOMPUTE_POLICIES)).sum(axis=1))
+
+    def on(self, layout: Layout) -> Layout:
+        """A layout with its blocks placed so."""
+        placed = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
+        return Layout(**placed.model_dump())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.risk import Risk, slowest, weigh
 from cost_models.schedules import CriticalPath
@@ -76,7 +75,7 @@ class WeighedLeaf(Leaf):
 
     def _steps(self, blocks_SP: Ints) -> Array:
         """(K, ...)"""
-        return Pipeline.step_seconds_of_each(self.each, blocks_SP)
+        return self.step_seconds_under(self.scenarios, blocks_SP)
 
 
 def _own(leaf: Leaf) -> dict[str, Any]:

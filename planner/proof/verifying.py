@@ -22,16 +22,12 @@ from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective, Prediction
 from planner.plan_files import priced_again, priced_as_held
-from planner.proof.checks import Check, evenly_placed
+from planner.proof.checks import TOLERANCE, Check, chosen_again, evenly_placed, same
 from planner.search.budget import Budget
 from planner.space.restrictions import keeps_to
 
-TOLERANCE = 1e-9
-"""Relative difference of two prices that counts as rounding."""
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
 """What proved an answer, in words."""
-_NAMED = 3
-"""Most differences named in one sentence."""
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
@@ -79,8 +75,8 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
     }
     if claimed.weighed_seconds is not None and priced.weighed_seconds is not None:
         headline["weighed_seconds"] = (claimed.weighed_seconds, priced.weighed_seconds)
-    yield _same("step", headline)
-    yield _same("time parts", _pairs(claimed.time, priced.time.as_dict()))
+    yield same("step", headline)
+    yield same("time parts", _pairs(claimed.time, priced.time.as_dict()))
     sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
     if len(claimed.rank_memory) != len(priced.rank_memory):
         what = f"names {counted(len(claimed.rank_memory), 'rank')}; the layout has {len(priced.rank_memory)}"
@@ -89,7 +85,7 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
         for rank, (mine, right) in enumerate(zip(claimed.rank_memory, priced.rank_memory, strict=True)):
             pairs = _pairs(mine, right.as_dict())
             sizes |= {f"rank {rank} {part}": pair for part, pair in pairs.items()}
-        yield _same("rank memory", sizes)
+        yield same("rank memory", sizes)
     trusted = claimed.trust == str(priced.trust)
     yield Check(
         "trust", trusted, claimed.trust if trusted else f"says `{claimed.trust}`; it is `{priced.trust}`"
@@ -101,19 +97,6 @@ def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str
     return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
 
 
-def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
-    """Check that all claims are right up to rounding."""
-    wrong = [
-        f"`{part}` says {claimed:.6g}, priced again it is {right:.6g}"
-        for part, (claimed, right) in pairs.items()
-        if not math.isclose(claimed, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
-    ]
-    if not wrong:
-        return Check(name, True, f"{counted(len(pairs), 'number')} priced again, equal to {TOLERANCE:g}")
-    more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    return Check(name, False, "; ".join(wrong[:_NAMED]) + more)
-
-
 def _memory(priced: Estimate) -> Check:
     peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
     sure = f" to fit with {100 * priced.confidence:.4g} %" if priced.confidence > EVEN else ""
@@ -123,7 +106,7 @@ def _memory(priced: Estimate) -> Check:
 
 def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
     """Check that the certificate does not contradict itself."""
-    step = plan.prediction.weighed_seconds or plan.prediction.step_seconds
+    step = plan.proved_seconds
     total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
     wrong = []
     if total != certificate.layouts:
@@ -178,6 +161,8 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
         yield Check("optimum", None, error.headline)
         return
     yield _optimum(plan, objective, priced, optimum)
+    if plan.recommendation is not None and plan.recommendation.choice is not None and optimum.gap <= 0:
+        yield chosen_again(plan, plan.recommendation.choice, optimum.result)
     if optimum.gap > PROVEN and certificate.gap <= 0:
         yield Check(
             "proof", None, f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
@@ -191,7 +176,9 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
 def _claimed_gap(plan: Plan) -> float:
     """Share of the plan's value that could still be gained, as the plan itself claims."""
     if (written := plan.objective) is None:
-        return 0.0 if plan.certificate is None else plan.certificate.gap
+        chosen = plan.recommendation is not None and plan.recommendation.choice is not None
+        behind = 1 - plan.proved_seconds / plan.prediction.step_seconds if chosen else 0.0
+        return 0.0 if plan.certificate is None else plan.certificate.gap + behind
     measure = written.terms.measure
     return measure.gap(written.value, measure.open if written.bound is None else written.bound)
 

@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError, NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
@@ -193,11 +192,5 @@ def _candidates(question: Question, limits: Restrictions, space: Space | None) -
 
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
-    layout = candidates.layout(row).model_copy(
-        update={
-            "layers": placement.layers,
-            "recompute": placement.recompute,
-        }
-    )
-    priced = estimate(candidates.question, Layout(**layout.model_dump()))
+    priced = estimate(candidates.question, placement.on(candidates.layout(row)))
     return priced if candidates.max_memory is None else priced.within(candidates.max_memory)

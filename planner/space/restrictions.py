@@ -124,6 +124,18 @@ class Restrictions:
             permitted &= values == COLUMNS[axis].word.simplest
         return permitted
 
+    def include(self, other: Restrictions) -> bool:
+        """Whether every layout that keeps to others surely keeps to these."""
+        return (
+            self.trainer in (None, other.trainer)
+            and self.unused <= other.unused
+            and other.allowed <= self.allowed
+            and all(own >= other.only.get(axis, own | {-1}) for axis, own in self.only.items())
+            and all(own <= other.never.get(axis, frozenset()) for axis, own in self.never.items())
+            and all(own <= other.at_least.get(axis, own - 1) for axis, own in self.at_least.items())
+            and all(own >= other.at_most.get(axis, own + 1) for axis, own in self.at_most.items())
+        )
+
     @property
     def named(self) -> set[str]:
         """The axes they speak of."""

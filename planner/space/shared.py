@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.axes.distinct import first_of_each
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 from cost_models.risk import EVEN
@@ -41,6 +42,11 @@ class _Asked:
         runs = (name for name in question.stack.schedules if left & set(allowed_recompute(name)))
         wide = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
         return cls(replace(question, confidence=EVEN), wide, frozenset(runs))
+
+    def includes(self, other: _Asked) -> bool:
+        """Whether every layout of another space is in this one."""
+        same = self.question == other.question and self.schedules >= other.schedules
+        return same and self.restrictions.include(other.restrictions)
 
 
 class Spaces:
@@ -75,6 +81,8 @@ class Spaces:
                 return wider.of_cores(np.logical_and.reduce(each)).held_to(question)
         if space is None:
             space = make(question, restrictions)
+            if (wider := next((one for known, one in self._kept if known.includes(asked)), None)) is not None:
+                _learn(space, wider)
         elif space.question != question:
             space = space.held_to(question)
         kept, cores = [(asked, space)], len(space.cores)
@@ -84,6 +92,27 @@ class Spaces:
                 kept += [other] * (cores <= _MOST_CORES)
         self._kept = kept
         return space
+
+
+def _learn(space: Space, wider: Space) -> None:
+    """Let what is known of cores in a wider space be known of them here: its bounds hold for fewer variants, too."""
+    if not (space.counts.is_single.all() and wider.counts.is_single.all()):
+        return
+    both = [
+        np.concatenate([getattr(one.cores, own.name) for one in (wider, space)])
+        for own in fields(space.cores)
+    ]
+    (_, kind), known = first_of_each(both), len(wider.cores)
+    place = np.full(int(kind.max(initial=-1)) + 1, -1)
+    place[kind[:known]] = np.arange(known)
+    at = place[kind[known:]]
+    if (at < 0).any():
+        return
+    for mine, theirs in ((space.kept, wider.kept), (space.remembered, wider.remembered)):
+        mine |= {key: values[at] for key, values in theirs.items() if isinstance(values, np.ndarray)}
+    if "ideal" in wider.kept:
+        ranks, costs, kinds = wider.kept["ideal"]
+        space.kept["ideal"] = ranks, costs, kinds[at]
 
 
 _SHARED: ContextVar[Spaces | None] = ContextVar("_SHARED", default=None)

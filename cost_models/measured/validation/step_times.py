@@ -16,7 +16,6 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import WORTH_IT
 from cost_models.measured.runs.cases import Case
-from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.placed import Placed, place
 from cost_models.pipeline.stage_costs import time_costs
 from cost_models.question import Question
@@ -92,8 +91,8 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
     costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count))).in_sorts
     found = np.empty((count, rows))
     for index, placed in enumerate(group.placed):
-        prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(index, count * rows, rows)]
-        found[:, index] = Pipeline.step_seconds_of_each(prices, placed.blocks)
+        own = costs.rows(slice(index, None, rows))
+        found[:, index] = placed.pipeline(own).step_seconds_under(own, placed.blocks)
     return found
 
 

@@ -22,8 +22,9 @@ from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers import recommended as recommended_module
+from planner.answers.choosing import within_error
 from planner.answers.ordinary import Step, classical_layout, steps
-from planner.answers.recommended import Recommendation, recommend, within_error
+from planner.answers.recommended import Recommendation, recommend
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
 from planner.search.budget import Budget

@@ -10,7 +10,7 @@ from cost_models.expected.steps import expected_step
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import error_between
 from cost_models.units import counted, format_bytes, format_seconds, grouped
-from meshwright.families.transformer.planning.recommendation import FASTEST
+from meshwright.families.transformer.planning.recommendation import FASTEST, choice_words
 from meshwright.families.transformer.planning.training import training_run
 from meshwright.render.estimates import chance_text, estimate_facts, host_facts
 from meshwright.render.explanation import saves_and_pays
@@ -44,7 +44,9 @@ def plan_facts(
 
 
 def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact]:
-    """The runner-up with what speaks against it, and the classical layout."""
+    """Why it is not the fastest of its kind, the runner-up with what speaks against it, and the classical layout."""
+    if told is not None and told.choice is not None:
+        yield Fact(name="choice", value=choice_words(told.choice.written))
     if told is not None and not told.is_fastest:
         beside = _beside(told.estimate, told.fastest.estimate)
         error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)
@@ -69,7 +71,9 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
         return
     own = plan.prediction
     gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
-    yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain)} layouts")
+    yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain, _slower(plan))} layouts")
+    if told.choice is not None:
+        yield Fact(name="choice", value=choice_words(told.choice))
     beside = _beside_words(own.step_seconds, told.fastest, told.fastest_seconds, told.fastest_bytes)
     against = _against(told.risk, told.chance, error_between(estimate.layout, told.fastest, question))
     yield Fact(name="runner-up", value=f"{beside}; {against}")
@@ -82,16 +86,27 @@ def _proof(optimum: Optimum, told: Recommendation | None) -> str:
     certificate = optimum.result.certificate
     if told is None or told.is_fastest:
         return proof_words(certificate, optimum.result.best.compared_seconds)
-    kind = f"{_kind(told.why, told.certificate, told.gain)} {grouped(certificate.layouts)}"
-    if told.certificate.layouts == certificate.layouts:  # they differ in how surely they fit
+    slower = 0.0 if told.choice is None else told.estimate.step_seconds / told.choice.first_seconds - 1
+    kind = f"{_kind(told.why, told.certificate, told.gain, slower)} {grouped(certificate.layouts)}"
+    if (
+        told.certificate.layouts == certificate.layouts and told.choice is None
+    ):  # they differ in how surely they fit
         of_all = counted(certificate.layouts, "layout")
         kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(told.gain)} the fastest"
     return f"{kind}; proved under the cost model in {format_seconds(certificate.seconds)}"
 
 
-def _kind(why: str, certificate: Certificate, gain: float) -> str:
-    """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all"."""
-    return f"fastest of the {counted(certificate.layouts, 'layout')} that {why}; {_behind(gain)} the fastest of all"
+def _kind(why: str, certificate: Certificate, gain: float, slower: float) -> str:
+    """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all", where it is no share slower."""
+    kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {why}"
+    kind = f"{percent(slower)} slower than the {kind}" if slower else kind
+    return f"{kind}; {_behind(gain)} the fastest of all"
+
+
+def _slower(plan: Plan) -> float:
+    """How much slower on paper a plan is than what its certificate is about."""
+    own = plan.prediction.weighed_seconds or plan.prediction.step_seconds
+    return own / plan.proved_seconds - 1
 
 
 def _behind(gain: float) -> str:

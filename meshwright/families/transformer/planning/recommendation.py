@@ -12,6 +12,7 @@ from meshwright.render.expected import expected_record
 from meshwright.render.words import percent, wrapped
 from planner.answers.recommended import Beside, Recommendation
 from planner.plan import Plan
+from planner.plan_recommended import PlanChoice
 
 FASTEST: dict[Risk, str] = {
     "none": "fastest on paper",
@@ -32,6 +33,17 @@ def near_sentence(told: Recommendation) -> str:
     )
 
 
+def choice_words(choice: PlanChoice) -> str:
+    """Why a layout was chosen in place of the fastest of its kind on paper."""
+    first, share = choice.first.brief, percent(choice.share)
+    own, other = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
+    return (
+        f"least mean step over the middle half of the constants that timed runs leave open, {own}, of"
+        f" {counted(choice.layouts, 'layout')} within {share} of the fastest on paper; {first},"
+        f" {format_seconds(choice.first_seconds)} on paper, has {other}"
+    )
+
+
 def recommended_in_plan(plan: Plan) -> str:
     """Why a plan file's layout was recommended; empty where it was not."""
     told = plan.recommendation
@@ -41,10 +53,12 @@ def recommended_in_plan(plan: Plan) -> str:
         return wrapped(
             f"Recommended: the {FASTEST[told.risk]}; no simpler layout comes within the model's error."
         )
-    own = plan.prediction
+    own, kind = plan.prediction, f"the fastest of the layouts that {told.why}"
+    if told.choice is not None:
+        kind = f"of the layouts that {told.why} the one with the {choice_words(told.choice)}"
     gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
     return wrapped(
-        f"Recommended: the fastest of the layouts that {told.why}. The {FASTEST[told.risk]},"
+        f"Recommended: {kind}. The {FASTEST[told.risk]},"
         f" {told.fastest.brief}, takes {format_seconds(told.fastest_seconds)} ({percent(gain)} less), with a chance of"
         f" {100 * told.chance:.0f} % that it is faster at all."
     )
@@ -66,6 +80,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         if told.within_error is None
         else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
         "expected": expected_record(question, told.estimate.layout, told.expected),
+        "choice": None if told.choice is None else told.choice.written.model_dump(mode="json"),
         "certificate": told.certificate.model_dump(mode="json"),
     }
 

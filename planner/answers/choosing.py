@@ -1,0 +1,142 @@
+"""The choice among the fastest layouts of one kind: where the model cannot tell their steps apart, the constants that
+timed runs leave open decide.
+
+Compared are the layouts whose step lies within the deviation that no constant explains of the fastest on paper: of each
+choice of degrees and microbatch one, placed as is fastest. Chosen is the one with the least mean over the middle half
+of the profile's scenarios: single scenarios are far off, as some constants were timed by nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.axes.layout import Layout
+from cost_models.errors import InfeasibleError
+from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.question import MixedQuestion, Question
+from cost_models.risk import middle
+from cost_models.uncertainty import pair_error_of
+from planner.plan_recommended import PlanChoice
+from planner.search.branching import BranchAndBound
+from planner.search.budget import Budget
+from planner.search.nearest import nearest_below
+from planner.search.opening import UniformCandidates, count_below
+from planner.search.result import SearchResult
+from planner.space.restrictions import Restrictions
+
+TIED = 1e-3
+"""Share of the mean step by which another layout must have less: the fastest on paper is not given up for nothing."""
+MOST_COMPARED = 8
+"""Layouts that are compared, those that are fastest on paper: each takes some hundredths of a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The chosen layout beside the fastest of its kind on paper."""
+
+    layout: Layout
+    first: Layout
+    first_seconds: float
+    """Its step on paper."""
+    share: float
+    """How far above it the compared layouts may lie."""
+    layouts: int
+    """How many were compared."""
+    middle_seconds: float
+    """Mean step of the chosen layout over the middle half of the scenarios."""
+    first_middle_seconds: float
+    """The same of the fastest on paper."""
+
+    @property
+    def written(self) -> PlanChoice:
+        """The choice as a plan file holds it."""
+        return PlanChoice(
+            first=self.first,
+            first_seconds=self.first_seconds,
+            share=self.share,
+            layouts=self.layouts,
+            middle_seconds=self.middle_seconds,
+            first_middle_seconds=self.first_middle_seconds,
+        )
+
+
+def share_compared(question: Question) -> float | None:
+    """How far above the fastest on paper a layout may lie to be chosen in its place; None where nothing is chosen: the
+    profile has no scenarios, or the question says itself how they are weighed."""
+    told = question.hardware.scenarios
+    if told is None or question.risk != "none" or isinstance(question, MixedQuestion):
+        return None
+    return told.unexplained
+
+
+def choose(
+    question: Question, found: SearchResult, fits: Callable[[Layout], bool], has_time: Callable[[], bool]
+) -> Choice | None:
+    """The layout to take in place of the best of a search that ended; None where that is the one."""
+    share, first = share_compared(question), found.best
+    if share is None or not found.searches:
+        return None
+    below = first.compared_seconds * (1 + share)
+    near = nearest_below(found.searches, below, MOST_COMPARED - 1, first.layout, has_time)
+    layouts = [first.layout, *near]
+    seconds = [middle_seconds(question, one) for one in layouts]
+    ranked = np.argsort([seconds[0] * (1 - TIED), *seconds[1:]], kind="stable").tolist()
+    least = next(at for at in ranked if not at or fits(layouts[at]))
+    if not least:
+        return None
+    return Choice(
+        layout=layouts[least],
+        first=first.layout,
+        first_seconds=first.step_seconds,
+        share=share,
+        layouts=len(layouts),
+        middle_seconds=seconds[least],
+        first_middle_seconds=seconds[0],
+    )
+
+
+def middle_seconds(question: Question, layout: Layout) -> float:
+    """Mean step of a layout over the middle half of the scenarios, which the profile must have."""
+    found = seconds_under_scenarios(question, layout)
+    assert found is not None
+    return middle(found)
+
+
+MOST_COUNTED = 100_000
+"""Layouts from which on it is enough to say that there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinError:
+    """Layouts whose steps the model cannot tell from the best."""
+
+    share: float
+    """How far above the best step they may lie: the profile's error of the ratio of two times."""
+    layouts: int
+    """No more lie within it."""
+
+
+def within_error(
+    question: Question, limits: Restrictions, found: SearchResult, budget: Budget
+) -> WithinError | None:
+    """Count them from where the search ended; None where they are not worth counting, or time has run out."""
+    share = pair_error_of(question)
+    below, total = found.best.compared_seconds * (1 + share), 0
+    for search in found.searches or _unsearched(question, limits):
+        near = count_below(search, below, MOST_COUNTED, lambda: budget.seconds_left > 0)
+        if near is None:
+            return None
+        total += near
+    return WithinError(share, total)
+
+
+def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:
+    """Searches of a question that was proved in another way, before they start."""
+    for part in limits.by_recompute(question) or (limits,):
+        with suppress(InfeasibleError):  # none is legal
+            yield BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None)
