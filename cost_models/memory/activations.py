@@ -21,15 +21,15 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
+from cost_models.memory.ends import chunked_loss_bytes, embedding_vectors, head_vectors, is_eager, norm_bytes
 from cost_models.memory.scan import read_once, scanned
-from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
+from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
-from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
@@ -82,44 +82,16 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         mlp=block.mlp,
         embedding=(1.0 + model.source_share)
         * stream
-        * (_MASK_BYTES * (question.dropout > 0) + _of_embedding(question)),
-        head=stream * _head_vectors(question) + element * entered * trains,
+        * (_MASK_BYTES * (question.dropout > 0) + embedding_vectors(question)),
+        head=stream * head_vectors(question) + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
-            _chunked_loss(question, element * stream),
+            chunked_loss_bytes(question, element * stream),
             logits * (gradients + stack.extra_loss_copies * stored),
         ),
         released_logits=np.where(chunked, 0.0, logits * released),
     )
-
-
-def _head_vectors(question: Question) -> float:
-    """Bytes that norms before the output matrix keep for each number of the stream, and what is before these."""
-    model, element = question.model, question.training.element_bytes
-    transforms = model.encoder is not None and model.encoder.head_transform
-    return _norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + 2 * element * transforms
-
-
-def _of_embedding(question: Question) -> float:
-    """Bytes that an encoder's norm behind the embedding keeps for each number of the stream."""
-    model = question.model
-    return _norm_bytes(question, model.norm) if model.embedding_norm and model.encoder else 0.0
-
-
-def _chunked_loss(question: Question, hidden: Array) -> Array:
-    """What a loss in chunks holds while a chunk is at work, besides what it keeps.
-
-    It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
-    are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
-    log-probabilities in fp32, or where it is compiled its logits and their gradient.
-    """
-    vocabulary = float(padded_vocabulary(question.model, 1))
-    element = question.training.element_bytes if compiles_chunks(question) else _FP32
-    chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
-    matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
-    matrix = matrix if question.training.tuning is None else 0.0
-    return hidden + matrix + chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +173,7 @@ def _normed(question: Question, operator: Operator) -> Amount:
     """A norm's input, once where another norm keeps it too."""
     shared = question.training.element_bytes if operator.shares_input else 0.0
     assert operator.norm is not None
-    return {operator.reads.place: (_norm_bytes(question, operator.norm) - shared) * operator.reads.width}
+    return {operator.reads.place: (norm_bytes(question, operator.norm) - shared) * operator.reads.width}
 
 
 def _attended(question: Question, core: Operator) -> Amount:
@@ -213,7 +185,7 @@ def _attended(question: Question, core: Operator) -> Amount:
     read = core.reads.width
     if question.stack.recomputes_latent_heads and model.latent_attention is not None:
         read = 0.0 if model.latent_attention.query_rank else model.query_size
-    if _eager(question) and model.latent_attention is None:
+    if is_eager(question) and model.latent_attention is None:
         read = 3 * model.query_size
     if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
         read += model.kv_size + model.value_size
@@ -301,21 +273,6 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     cores = question.model.attention_share + (question.model.stacks is not None)
     width = question.training.element_bytes * question.model.attended_size * cores
     return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
-
-
-def _norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and the normalised input in fp32."""
-    element, stack = question.training.element_bytes, question.stack
-    if norm != "rmsnorm":
-        return element
-    if _eager(question):
-        return 2 * _FP32
-    return element if stack.fused_norms else stack.eager_norm_bytes * element / 2
-
-
-def _eager(question: Question) -> bool:
-    """Neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
-    return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
 def _inside_core(question: Question) -> Amount:
