@@ -191,7 +191,7 @@ def nearest_profile(
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any stack,
     its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its family, this GPU
     or die with another stack, any stack on another GPU, the defaults. Of other GPUs the one whose peak is closest
-    counts.
+    counts. Profiles that borrow their constants from another GPU are not lent on.
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
     fitted = sorted(
@@ -199,6 +199,10 @@ def nearest_profile(
         key=lambda profile: _distance(profile, gpu),
     )
     accelerator = gpu.kind != "cpu"
+
+    def lent(profile: HardwareProfile) -> bool:
+        return accelerator and profile.borrowed_from is None
+
     preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
         lambda profile: profile.gpu == gpu.name and profile.stack == stack,
         lambda profile: gpu.name in profile.also_for and profile.stack == stack,
@@ -206,10 +210,10 @@ def nearest_profile(
         lambda profile: gpu.name in profile.also_for and profile.stack == family,
         lambda profile: profile.gpu == gpu.name and profile.stack == "any",
         lambda profile: gpu.name in profile.also_for and profile.stack == "any",
-        lambda profile: accelerator and profile.stack == stack,
-        lambda profile: accelerator and profile.stack == family,
+        lambda profile: lent(profile) and profile.stack == stack,
+        lambda profile: lent(profile) and profile.stack == family,
         lambda profile: gpu.name in (profile.gpu, *profile.also_for),
-        lambda profile: accelerator and profile.stack == "any",
+        lambda profile: lent(profile) and profile.stack == "any",
     )
     for suits in preferences:
         if nearest := next(filter(suits, fitted), None):

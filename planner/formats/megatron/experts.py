@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cost_models.errors import InputError
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -36,17 +36,13 @@ def _groups(job: Job) -> Word:
 
 
 def _scores(job: Job) -> Word:
-    """Sigmoid scores of several experts are balanced by a bias and made in fp32, as DeepSeek-V3 has them."""
+    """Scores that a bias balances are made in fp32, as DeepSeek-V3 has them."""
     kind = job.model.router_scores
-    if kind != "sigmoid" or job.model.experts_per_token == 1:
+    if not job.model.routing_bias:
         return says(moe_router_score_function=kind)
-    return otherwise(
-        "as DeepSeek-V3 has it, with a bias that balances experts and scores in fp32; leave those two out for a router"
-        " without",
-        moe_router_score_function=kind,
-        moe_router_enable_expert_bias=True,
-        moe_router_dtype="fp32",
-    )
+    if kind != "sigmoid":
+        return lacks("it balances experts by a bias beside sigmoid scores alone")
+    return says(moe_router_score_function=kind, moe_router_dtype="fp32")
 
 
 def _normalized(job: Job) -> Word:

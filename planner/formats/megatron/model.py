@@ -145,6 +145,7 @@ MODEL: Mapping[str, Translate] = {
     ),
     "model.head_bias": only("model.head_bias", "its head has no bias", False),
     "model.embedding_scale": only("model.embedding_scale", "it does not scale embeddings", 1.0),
+    "model.residual_scale": only("model.residual_scale", "it does not scale what blocks add", 1.0),
     "model.logit_scale": only("model.logit_scale", "it does not scale logits", 1.0),
     "model.attention_bias": _attention_bias,
     "model.attention_output_bias": _output_bias,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from clusters import profile
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
@@ -15,7 +16,6 @@ from cost_models.communication.topology import axis_groups, group_of
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.hardware import HardwareProfile
-from tests.cost_models.clusters import profile
 
 RCCL = {
     16777216: 148.8e-6,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from calling import told
 
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.device import device_of
-from cost_models.defaults import complete_question
+from cost_models.defaults import complete_question, nearest_profile
 from cost_models.expected.steps import expected_step
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate, trust_of
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from tests.calling import told
 
 AMD = {"mi300x": "mi300x", "mi325x": "mi300x", "mi355x": "mi355x", "frontier": "mi250x-gcd"}
 """Cluster → the GPU whose profile prices it."""
@@ -58,3 +58,12 @@ def test_what_a_user_reads_names_the_profile(capsys: pytest.CaptureFixture[str])
     answer = told(capsys, *words, "--sequence", "4096", "--layout", LAYOUT)
     assert "hardware profile mi300x-megatron-core (constants of" in answer.out
     assert "Nothing was timed on this GPU" in answer.out
+
+
+def test_constants_that_were_borrowed_are_not_lent_on() -> None:
+    """A GPU that nobody knows, with the peak of one whose profile is borrowed."""
+    known = catalog.load_gpu("mi250x-gcd")
+    unknown = known.model_copy(update={"name": "unknown"})
+    for stack in ("meshwright", "megatron-core", "fsdp"):
+        assert nearest_profile(unknown, stack).borrowed_from is None
+        assert nearest_profile(known, stack).borrowed_from

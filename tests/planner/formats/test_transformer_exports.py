@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,9 @@ def test_a_model_as_deepseek_v3_is_normed_and_routed_as_it() -> None:
     exported = export(make_plan(asked, estimate(asked, layout)), "megatron")
     words = {"--qk-layernorm", "--moe-router-enable-expert-bias", "--moe-router-dtype"}
     assert words <= set(shlex.split(exported.text, comments=True))
-    assert [one for one in exported.remarks if "a bias that balances experts" in one]
+    without = replace(asked, model=asked.model.model_copy(update={"routing_bias": False}))
+    text = export(make_plan(without, estimate(without, layout)), "megatron").text
+    assert "--moe-router-enable-expert-bias" not in text
 
 
 def test_a_plan_of_another_trainer_is_one_of_other_prices() -> None:

@@ -23,8 +23,8 @@ def test_one_disturbed_model_does_not_move_the_host_time_of_a_block(disturbed: f
         replace(row, seconds=3 * row.seconds) if row.kind == "host" and row.size == disturbed else row
         for row in machine(quiet)
     ]
-    expected = fitted(machine(quiet)).profile.host_layer_seconds
-    assert fitted(rows).profile.host_layer_seconds == pytest.approx(expected, rel=1e-3)
+    expected = fitted(machine(quiet)).host_layer_seconds
+    assert fitted(rows).host_layer_seconds == pytest.approx(expected, rel=1e-3)
 
 
 def product(name: str, slower: float) -> Measurement:
@@ -45,8 +45,7 @@ def test_products_are_priced_at_the_rate_of_a_long_run() -> None:
     """A GPU at its power limit is slower than in the bursts of which its efficiency is; none is faster."""
     rows = [*machine(quiet), product("forward", 1.0)]
     burst, hot, cool = (
-        fitted([*rows, *more]).profile
-        for more in ([], [product("sustained", 1.25)], [product("sustained", 0.98)])
+        fitted([*rows, *more]) for more in ([], [product("sustained", 1.25)], [product("sustained", 0.98)])
     )
     assert (burst.gemm_settled, cool.gemm_settled) == (None, 1.0)
     assert hot.gemm_settled == pytest.approx(0.8, rel=0.03)
@@ -65,9 +64,9 @@ def test_products_are_priced_at_the_rate_of_a_long_run() -> None:
 def test_the_attention_kernel_that_ran_is_priced(kernel: AttentionKernel) -> None:
     """In the profile, and so in our own stack; other stacks bring their own."""
     rows = [replace(row, kernel=kernel) if row.kind == "attention" else row for row in machine(quiet)]
-    profile = fitted(rows).profile
+    profile = fitted(rows)
     training = TrainingSpec(global_batch=1, sequence_length=8, precision="fp32")
     asked = catalog.load_model("gpt2-tiny"), catalog.local_cluster(1), training
     assert complete_question(*asked, profile=profile).stack.attention == kernel
     assert complete_question(*asked, profile=profile, stack="torchtitan").stack.attention == "flash2"
-    assert complete_question(*asked, profile=fitted(machine(quiet)).profile).stack.attention == "flash2"
+    assert complete_question(*asked, profile=fitted(machine(quiet))).stack.attention == "flash2"

@@ -13,7 +13,11 @@ from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.estimating import estimate
 
-FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(name).tier == "profile"]
+FITTED = [
+    name
+    for name in catalog.names("profiles")
+    if catalog.load_profile(name).tier == "profile" and catalog.load_profile(name).borrowed_from is None
+]
 
 
 def runs_of(profile: str) -> list[Case]:
