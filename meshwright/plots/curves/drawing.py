@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cost_models.communication.levels import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
@@ -12,7 +13,6 @@ from cost_models.question import Question, parts_of
 from cost_models.units import counted
 from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_topology, draw_window
 from meshwright.plots.drawn import Drawing
-from meshwright.plots.parts.style import Frame
 from meshwright.plots.subjects import require_one_kind, subject_of
 from meshwright.render.goals import sizes_text
 from planner.answers.frontier import frontier_frame, pareto_frame
@@ -22,6 +22,9 @@ from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.scaling import KINDS, doublings
 from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    from meshwright.plots.parts.style import Frame  # which imports matplotlib
 
 _MOST_NAMED = 2000
 """Layouts of a cloud that are named where it is to be drawn at once."""

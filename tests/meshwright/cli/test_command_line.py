@@ -155,6 +155,19 @@ finally:
     assert "unknown cluster `nowhere`" in found.stderr
 
 
+def test_an_answer_that_draws_nothing_imports_no_plots() -> None:
+    asked = ["plan", "gpt2-tiny", "dgx-h100", "--gpus", "1", "--global-batch", "8", "--sequence", "128"]
+    said = """import sys, meshwright.cli as cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    print("late:", [name for name in sys.modules if name.split(".")[0] in ("matplotlib", "torch")])
+"""
+    found = subprocess.run([sys.executable, "-c", said, *asked], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found
+    assert found.stdout.strip().endswith("late: []")
+
+
 def test_help_of_plan_has_headings_and_hides_what_another_flag_opens(meshwright) -> None:
     plain = meshwright("plan", "--help").out
     headings = re.findall(r"^(\w[\w ]*):$", plain, re.MULTILINE)
