@@ -35,36 +35,6 @@ MOST_COMPARED = 8
 """Layouts that are compared, those that are fastest on paper: each takes some hundredths of a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The chosen layout beside the fastest of its kind on paper."""
-
-    layout: Layout
-    first: Layout
-    first_seconds: float
-    """Its step on paper."""
-    share: float
-    """How far above it the compared layouts may lie."""
-    layouts: int
-    """How many were compared."""
-    middle_seconds: float
-    """Mean step of the chosen layout over the middle half of the scenarios."""
-    first_middle_seconds: float
-    """The same of the fastest on paper."""
-
-    @property
-    def written(self) -> PlanChoice:
-        """The choice as a plan file holds it."""
-        return PlanChoice(
-            first=self.first,
-            first_seconds=self.first_seconds,
-            share=self.share,
-            layouts=self.layouts,
-            middle_seconds=self.middle_seconds,
-            first_middle_seconds=self.first_middle_seconds,
-        )
-
-
 def share_compared(question: Question) -> float | None:
     """How far above the fastest on paper a layout may lie to be chosen in its place; None where nothing is chosen: the
     profile has no scenarios, or the question says itself how they are weighed."""
@@ -76,8 +46,9 @@ def share_compared(question: Question) -> float | None:
 
 def choose(
     question: Question, found: SearchResult, fits: Callable[[Layout], bool], has_time: Callable[[], bool]
-) -> Choice | None:
-    """The layout to take in place of the best of a search that ended; None where that is the one."""
+) -> tuple[Layout, PlanChoice] | None:
+    """The layout to take in place of the best of a search that ended, and what it was compared with; None where the
+    best is the one."""
     share, first = share_compared(question), found.best
     if share is None or not found.searches:
         return None
@@ -89,8 +60,7 @@ def choose(
     least = next(at for at in ranked if not at or fits(layouts[at]))
     if not least:
         return None
-    return Choice(
-        layout=layouts[least],
+    return layouts[least], PlanChoice(
         first=first.layout,
         first_seconds=first.step_seconds,
         share=share,

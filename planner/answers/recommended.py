@@ -20,11 +20,11 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of
-from planner.answers.choosing import Choice, WithinError, choose, share_compared, within_error
+from planner.answers.choosing import WithinError, choose, share_compared, within_error
 from planner.answers.ordinary import Step, classical_layout, steps
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
-from planner.plan_recommended import PlanRecommendation, PlanRestrictions
+from planner.plan_recommended import PlanChoice, PlanRecommendation, PlanRestrictions
 from planner.search.branching import BEYOND
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -67,7 +67,7 @@ class Recommendation:
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     expected: ExpectedStep | None = None
     """What its step should take, with a 90 % interval; None where the profile has no scenarios."""
-    choice: Choice | None = None
+    choice: PlanChoice | None = None
     """Why it is not the fastest of its kind on paper; None where it is."""
 
     @property
@@ -106,7 +106,7 @@ class Recommendation:
             risk=self.risk,
             classical=None if classical is None else classical.estimate.layout,
             classical_seconds=None if classical is None else classical.estimate.step_seconds,
-            choice=None if self.choice is None else self.choice.written,
+            choice=self.choice,
         )
 
 
@@ -129,8 +129,8 @@ def recommend(
         kind, step = _simplest(question, found, sure, judge, budget)
     if kind is None or budget.ended:
         return None
-    kind, choice = _chosen(question, kind, step, asked, budget, others=kind is found)
-    best = price(question, kind.best.layout if choice is None else choice.layout)
+    kind, layout, choice = _chosen(question, kind, step, asked, budget, others=kind is found)
+    best = price(question, layout)
     best = best if asked.max_memory is None else best.within(asked.max_memory)
     classical = classical_layout(sure.held(question))
     is_fastest = kind is found and choice is None
@@ -151,18 +151,18 @@ def recommend(
 
 def _chosen(
     question: Question, kind: SearchResult, step: Step, asked: Restrictions, budget: Budget, *, others: bool
-) -> tuple[SearchResult, Choice | None]:
-    """The choice among the fastest layouts of one kind, with the search of that kind. Its best may be that of a search
+) -> tuple[SearchResult, Layout, PlanChoice | None]:
+    """The layout chosen among the fastest of one kind, with the search of that kind. Its best may be that of a search
     of all that was asked, with `others`."""
     own, share = kind, share_compared(question)
     whole = replace(step.limits, confidence=asked.confidence, max_memory=asked.max_memory)
     if others and share is not None and whole != asked:
         most = kind.best.compared_seconds * (1 + share)
         own = _searched(question, step.limits, budget, most, settles=False) or kind
-    choice = choose(
+    chosen = choose(
         question, own, lambda one: _fits(question, step.limits, one), lambda: budget.seconds_left > 0
     )
-    return (kind, None) if choice is None else (settled(own, budget.solver), choice)
+    return (kind, kind.best.layout, None) if chosen is None else (settled(own, budget.solver), *chosen)
 
 
 def _simplest(

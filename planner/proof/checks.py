@@ -83,10 +83,9 @@ def evenly_placed(plan: Plan, priced: Estimate) -> Check:
 def chosen_again(plan: Plan, claimed: PlanChoice, found: SearchResult) -> Check:
     """Check that the same layout is chosen again in place of the fastest of its kind."""
     again = choose(plan.question, found, lambda _: True, lambda: True)
-    if again is None or again.layout != plan.layout:
-        other = found.best.layout if again is None else again.layout
+    other, said = (found.best.layout, None) if again is None else again
+    if said is None or other != plan.layout:
         return Check("choice", False, f"chosen again it is `{other.brief}`")
-    said = again.written
     pairs = {
         name: (getattr(claimed, name), getattr(said, name))
         for name in ("first_seconds", "share", "layouts", "middle_seconds", "first_middle_seconds")

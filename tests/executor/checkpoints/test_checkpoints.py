@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import few, first_of
+from effort import first_of
 from processes import Processes
 from saving_jobs import (
     SAVED_AT,
@@ -61,7 +61,7 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("layout", "model", "training"),
     first_of(
-        4,
+        2,
         [
             ("dp2 mbs2 zero1", GPT, {"precision": "bf16", "dropout": 0.1}),
             ("tp2 dp2 ep2 sp mbs2 zero1", BIASED, {}),
@@ -78,7 +78,6 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
         ],
     ),
 )
-@few(2)
 def test_the_same_plan_resumes_bit_for_bit(
     layout: str, model: dict[str, Any], training: dict[str, Any], processes: Processes, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import few, first_of
+from effort import first_of
 from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, LLAMA, plan_for, reported, stray, train_weights
@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 @pytest.mark.parametrize(
     ("layout", "model"),
     first_of(
-        4,
+        2,
         [
             ("tp2 dp2 mbs2 zero1", LLAMA),
             ("tp2 pp2 sp mbs2", GPT),
@@ -31,7 +31,6 @@ TOLERANCE = 1e-5
         ],
     ),
 )
-@few(2)
 def test_a_layout_trains_adapters_as_one_process(
     processes: Processes, layout: str, model: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from calling import told
-from effort import few, first_of
+from effort import first_of
 from hub_folders import CONFIGS, make_folder, plan_of, same_bits, train_from, written
 from processes import Processes
 from safetensors.torch import save_file
@@ -41,7 +41,7 @@ def test_a_family_comes_back_bit_for_bit(processes: Processes, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("model_type", "layout"),
     first_of(
-        4,
+        2,
         [
             ("gpt2", "tp2 dp2 mbs2 zero1"),
             ("qwen2", "pp2 dp2 mbs2 zero3"),
@@ -52,7 +52,6 @@ def test_a_family_comes_back_bit_for_bit(processes: Processes, tmp_path: Path, m
         ],
     ),
 )
-@few(2)
 def test_every_layout_starts_from_the_same_weights(
     processes: Processes, tmp_path: Path, model_type: str, layout: str
 ) -> None:

@@ -28,7 +28,8 @@ def test_every_part_of_a_family_is_there(family: Family) -> None:
         assert issubclass(part(family.report), AnyReport)
         parts.append((family.training, Training))
     for name, protocol in parts:
-        asked = {one for one in vars(protocol) if not one.startswith("_")} - {"train"}  # by its `trainer`
+        asked = {one for one in {*vars(protocol), *protocol.__annotations__} if not one.startswith("_")}
+        asked -= {"train"} if "trainer" in asked else set()  # which calls what `trainer` names
         assert protocol in part(name).__mro__
         assert asked <= set(vars(part(name))), "it has its own answer to everything that is asked of it"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute import Everything, everything
-from effort import few, number
+from effort import number
 from questions import cluster_of, random_model, without_context
 from small import small_question
 
@@ -81,14 +81,12 @@ def drawn(seed: int, *, drive: bool = False) -> Everything:
     return found
 
 
-@pytest.mark.parametrize("seed", sorted({*range(number(2, 320)), 61, 152}))
-@few(1)
+@pytest.mark.parametrize("seed", sorted({*range(number(0, 320)), 61, 152}))
 def test_search_is_brute_force(seed: int) -> None:
     require_the_best(drawn(seed))
 
 
-@pytest.mark.parametrize("seed", range(number(2, 100)))
-@few(1)
+@pytest.mark.parametrize("seed", range(number(1, 100)))
 def test_search_over_drives_is_brute_force(seed: int) -> None:
     """Which leaves out drives where memory would do."""
     require_the_best(drawn(seed, drive=True))

@@ -46,7 +46,7 @@ def plan_facts(
 def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact]:
     """Why it is not the fastest of its kind, the runner-up with what speaks against it, and the classical layout."""
     if told is not None and told.choice is not None:
-        yield Fact(name="choice", value=choice_words(told.choice.written))
+        yield Fact(name="choice", value=choice_words(told.choice))
     if told is not None and not told.is_fastest:
         beside = _beside(told.estimate, told.fastest.estimate)
         error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)

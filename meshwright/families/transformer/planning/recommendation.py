@@ -80,7 +80,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         if told.within_error is None
         else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
         "expected": expected_record(question, told.estimate.layout, told.expected),
-        "choice": None if told.choice is None else told.choice.written.model_dump(mode="json"),
+        "choice": None if told.choice is None else told.choice.model_dump(mode="json"),
         "certificate": told.certificate.model_dump(mode="json"),
     }
 
