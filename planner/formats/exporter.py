@@ -138,18 +138,6 @@ EVERYWHERE: dict[str, Translate] = {
 """Fields that all trainers treat alike."""
 
 
-def require_all_trained(training: TrainingSpec, called: str) -> None:
-    """Raise InputError for adapters: what would be written trains every parameter, so no part of it will do."""
-    if training.reference is not None:
-        hint = "plan with --task full to export it"
-        raise InputError(f"the plan trains preferences, and what is written for {called} does not", hint=hint)
-    if training.tuning is not None:
-        what = (
-            f"the plan trains adapters ({training.tuning}), and what is written for {called} every parameter"
-        )
-        raise InputError(what, hint="plan with --task full to export it")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """One field of a plan and the trainer's settings for it."""

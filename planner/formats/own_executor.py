@@ -16,7 +16,6 @@ from planner.formats.exporter import (
     Job,
     Translation,
     every_field,
-    require_all_trained,
 )
 from planner.formats.launching import head, several_nodes, torchrun_words
 from planner.plan import Plan
@@ -36,7 +35,6 @@ def _exporter(
                 hint="`meshwright run` on each node, in the order of the pools, trains it",
             )
         job = Job(plan.question, plan.layout)
-        require_all_trained(job.training, name)
         try:
             require_runnable(plan.question, plan.layout)
         except InputError as error:

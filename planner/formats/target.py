@@ -15,6 +15,9 @@ from planner.formats.trainers import refusals
 from planner.plan import Plan
 
 _MOST_NAMED = 4
+_TASK = ("training.tuning", "training.reference")
+"""Fields that say what is trained: a file without them would train something else, so no part of it will do."""
+_TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every trainer has"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Target:
         """Write a plan as the trainer's file.
 
         Raises:
-            InputError: the plan is of a cluster of several pools.
+            InputError: the plan is of a cluster of several pools, or trains what the file cannot say.
             InfeasibleError: the trainer refuses the layout, or has no settings for some of the plan.
         """
         if isinstance(plan.question, MixedQuestion):
@@ -64,10 +67,12 @@ class Target:
                 hint="plan for one of them",
             )
         job = e.Job(plan.question, plan.layout)
-        e.require_all_trained(job.training, self.called)
         self.require_allowed(job)
         fields = self.translations(job)
         lacking = [one for one in fields if one.word.lacking]
+        if tasks := [one for one in lacking if one.field in _TASK]:
+            what = f"what is written for {self.called} would train every parameter to predict the next token"
+            raise InputError(what, problems=_problems(tasks), hint=_TASK_HINT)
         if lacking and not partly:
             only_stack = all(one.field.startswith("stack.") for one in lacking)
             raise InfeasibleError(

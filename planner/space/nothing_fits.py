@@ -41,10 +41,11 @@ def explain_infeasible(
     if needed > gpus:
         hint = f"model states alone need {counted(needed, 'GPU')} of this size"
     else:
-        hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
+        enough = limit + closest.peak_bytes - closest.memory_limit
+        hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
     return DoesNotFitError(
         f"no layout of {question.model.name} fits {format_bytes(limit)} x {counted(gpus, 'GPU')}",
-        problems=_closest_in_words(closest),
+        problems=_closest_in_words(closest, limit),
         hint=hint,
         state_bytes=states,
         least_bytes=closest.peak_bytes,
@@ -52,14 +53,16 @@ def explain_infeasible(
     )
 
 
-def _closest_in_words(closest: Estimate) -> list[Problem]:
-    """A line with the layout, and one with what fills its fullest rank, as `explain` says it."""
+def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
+    """A line with the layout, and one with what fills its fullest rank, as `explain` says it; also what communicators
+    leave a layout that has less than the most."""
     rank = closest.fullest_rank
     layout = closest.layout.model_copy(update={"layers": ()})
+    of = f" of {format_bytes(closest.memory_limit)}" if closest.memory_limit < limit else ""
     parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
     return [
         Problem("closest", layout.brief),
-        Problem("needs", f"{format_bytes(closest.peak_bytes)} on pipeline rank {rank} = {parts}"),
+        Problem("needs", f"{format_bytes(closest.peak_bytes)}{of} on pipeline rank {rank} = {parts}"),
     ]
 
 
@@ -77,7 +80,7 @@ def _closest(
         estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
         for row, policy in zip(rows, lightest, strict=True)
     ]
-    return min(priced, key=lambda found: (found.peak_bytes, str(found.layout)))
+    return min(priced, key=lambda found: (found.peak_bytes - found.memory_limit, str(found.layout)))
 
 
 def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:

@@ -1,21 +1,37 @@
 """axolotl 0.18.0: a plan as the YAML that `axolotl train` takes; model and data are named for the user to change.
 
-Sources: axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, training.py, validation.py.
+Sources: axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, peft.py, training.py, validation.py,
+loaders/adapter.py, loaders/model.py (nf4 with scales quantised once more).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from cost_models.operators.tuning import target_names
+from cost_models.specs.training import OptimizerName
 from planner.formats import fsdp2
-from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, nested, says
+from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, nested, otherwise, says
 from planner.formats.launching import torchrun_by_hand
 from planner.formats.target import Target
 
 VERSION = "0.18.0"
-OPTIMIZER = "adamw_torch_fused"
+OPTIMIZERS: Mapping[OptimizerName, str] = {
+    "adamw": "adamw_torch_fused",
+    "adamw-8bit": "adamw_torch_8bit",
+    "paged-adamw-8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+}
+_PROJ = ("q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_b")
+MODULES = {name: f"{name}_proj" for name in _PROJ} | {
+    "kv_a": "kv_a_proj_with_mqa",
+    "in_proj": "in_proj",
+    "out_proj": "out_proj",
+}
+"""Usual name of a matrix → the module that Llama, DeepSeek and most others have for it."""
 _RATE = 2e-5
 PATHS = fsdp2.Paths(
     version="fsdp_version",
@@ -48,6 +64,35 @@ def _precision(job: Job) -> Word:
         case "fp32":
             return says(bf16=False)
     return lacks("it trains in bf16, fp16 or fp32")
+
+
+def _optimizer(job: Job) -> Word:
+    name = job.training.optimizer
+    if name not in OPTIMIZERS:
+        return lacks("it is not priced alike")
+    return says(optimizer=OPTIMIZERS[name])
+
+
+def _adapters(job: Job) -> Word:
+    tuning = job.training.tuning
+    if tuning is None:
+        return NOTHING
+    alpha = tuning.scale * tuning.rank
+    said: dict[str, Any] = {
+        "adapter": "qlora" if tuning.base == "nf4" else "lora",
+        "lora_r": tuning.rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": tuning.dropout,
+    }
+    if tuning.base:
+        said["load_in_4bit" if tuning.base == "nf4" else "load_in_8bit"] = True
+    if "all-linear" in tuning.targets:
+        said["lora_target_linear"] = True
+        return otherwise("on routers, too", **said) if job.model.has_experts else says(**said)
+    if "experts" in (wanted := target_names(tuning)):
+        return lacks("its adapters beside experts alone are named by the model")
+    said["lora_target_modules"] = sorted(MODULES[name] for name in wanted)
+    return otherwise("modules have the names of Llama's", **said)
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
@@ -85,11 +130,8 @@ TARGET = Target(
             gradient_accumulation_steps=job.layout.microbatches(job.training.global_batch)
         ),
         "training.precision": _precision,
-        "training.optimizer": lambda job: (
-            says(optimizer=OPTIMIZER)
-            if job.training.optimizer == "adamw"
-            else lacks("only AdamW is priced alike")
-        ),
+        "training.optimizer": _optimizer,
+        "training.tuning": _adapters,
     },
     text=_text,
     usage=_usage,

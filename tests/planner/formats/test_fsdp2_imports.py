@@ -11,6 +11,7 @@ from calling import told
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
+from cost_models.specs.tuning import TuningSpec
 from planner.formats.accelerate.reading import read_accelerate
 from planner.formats.axolotl.reading import read_axolotl
 from planner.formats.exporter import nested
@@ -60,6 +61,20 @@ def test_older_names_of_axolotl_are_read() -> None:
     assert axolotl().layout.zero == 0
 
 
+def test_adapters_of_axolotl_are_read() -> None:
+    read = axolotl(
+        adapter="lora",
+        lora_r=8,
+        lora_alpha=16,
+        lora_target_modules=["q_proj", "down_proj"],
+        load_in_8bit=True,
+    )
+    assert read.training.tuning == TuningSpec(rank=8, targets=("q", "down"), base="int8", alpha=16)
+    linear = axolotl(adapter="qlora", lora_r=4, lora_target_linear=True, load_in_4bit=True)
+    assert linear.training.tuning == TuningSpec(rank=4, base="nf4")
+    assert axolotl(optimizer="adamw_bnb_8bit").training.optimizer == "adamw-8bit"
+
+
 @pytest.mark.parametrize(
     ("read", "more", "named"),
     [
@@ -70,7 +85,11 @@ def test_older_names_of_axolotl_are_read() -> None:
         (accelerate, {"parallelism_config": {"parallelism_config_tp_size": 3}}, "tp3"),
         (accelerate, {"also": "--gradient_accumulation_steps many"}, "many"),
         (accelerate, {"also": "--gradient_accumulation_steps '4"}, "no closing quotation"),
-        (axolotl, {"adapter": "lora"}, "lora"),
+        (axolotl, {"adapter": "lora"}, "needs `lora_r`"),
+        (axolotl, {"adapter": "lora", "lora_r": 8}, "says no modules"),
+        (axolotl, {"adapter": "lora", "lora_r": 8, "lora_target_modules": ["qkv"]}, "qkv"),
+        (axolotl, {"adapter": "llama-adapter"}, "lora and qlora|llama-adapter"),
+        (axolotl, {"rl": "dpo"}, "rl: dpo"),
         (axolotl, {"deepspeed": "zero3.json"}, "DeepSpeed"),
         (axolotl, {"optimizer": "muon"}, "muon"),
         (axolotl, {"tensor_parallel_size": 2}, "needs FSDP"),

@@ -8,7 +8,8 @@ from pathlib import Path
 from cost_models.defaults import OWN_STACKS
 from cost_models.units import counted
 from planner.certificate import Certificate
-from planner.formats.trainers import TRAINERS
+from planner.formats.registry import exporter_of
+from planner.formats.trainers import trainers_of
 from planner.plan import Plan
 
 _ODD_FACTOR = 7
@@ -21,9 +22,8 @@ def running_command(plan: Plan, path: Path) -> str:
     if plan.stack.name in OWN_STACKS:
         here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
         return f"meshwright run {path}" if here else f"meshwright export {path} --to slurm"
-    trainers = (name for name, one in TRAINERS.items() if plan.stack.name in (one.stack, *one.other_stacks))
-    trainer = next(trainers, None)
-    return f"meshwright run {path}" if trainer is None else f"meshwright export {path} --to {trainer}"
+    trainer = exporter_of(plan)[0] or next(iter(trainers_of(plan.stack)), "")
+    return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
 
 
 def odd_count_note(gpus: int, certificate: Certificate) -> str:
