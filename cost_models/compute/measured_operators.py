@@ -127,6 +127,8 @@ def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 def _measured_as(activation: Activation) -> ElementwiseOperator:
     """The name under which it was timed."""
+    if activation == "quick-gelu":
+        return "silu"
     return "gelu" if activation == "gelu-tanh" else activation
 
 

@@ -57,6 +57,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "relu": "relu",
     "relu2": "squared-relu",
+    "quick_gelu": "quick-gelu",
 }
 _EXPERT_KEYS = (
     "num_local_experts",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from cost_models.base import GpuCount, LargeInt, Spec
+from cost_models.base import GpuCount, LargeInt, PositiveInt, Spec
+from cost_models.documents import printable
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import NARROW, Precision
 from cost_models.specs.lengths import LengthsSpec, Sequences, sequences_of
@@ -22,6 +24,16 @@ _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
 """What products are cast to; in fp4 with a scale of a byte for every sixteen (NVFP4)."""
 
 
+FROZEN_PARTS = ("tower", "projector", "language", "embedding")
+_FIRST = re.compile(r"first=([1-9][0-9]{0,5})")
+
+
+def _frozen_part(name: str) -> str:
+    if name not in FROZEN_PARTS and not _FIRST.fullmatch(name):
+        raise ValueError(f"`{printable(name)}` is not one of {', '.join(FROZEN_PARTS)}, first=N")
+    return name
+
+
 class TrainingSpec(Spec):
     """One training job, apart from the layout."""
 
@@ -32,6 +44,8 @@ class TrainingSpec(Spec):
     """Tokens per sequence, s."""
     target_length: LargeInt | None = Field(default=None, exclude_if=lambda length: length is None)
     """Tokens per sequence of the decoder of an encoder-decoder, whose encoder has `sequence_length`; None: as many."""
+    images: PositiveInt | None = Field(default=None, exclude_if=lambda images: images is None)
+    """Images of a sequence, whose tokens are among the `sequence_length`; None: the model has no vision tower."""
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
@@ -54,6 +68,11 @@ class TrainingSpec(Spec):
     """Tokens to train on: they give the days to finish."""
     tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
     """Adapters that are trained beside a frozen model; None: every parameter is trained."""
+    freeze: tuple[Annotated[str, AfterValidator(_frozen_part)], ...] = Field(
+        default=(), exclude_if=lambda freeze: not freeze
+    )
+    """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a vision
+    tower, embedding, or first=N, the first N blocks of a model or its decoder."""
 
     reference: Reference | None = Field(default=None, exclude_if=lambda reference: reference is None)
     """Preferences between two sequences are trained (DPO, Rafailov et al. 2023, arXiv 2305.18290), beside the frozen
@@ -70,6 +89,11 @@ class TrainingSpec(Spec):
                 f"a document of {longest:,} tokens is longer than a sequence of {self.sequence_length:,}"
             )
         return self
+
+    @property
+    def first_frozen(self) -> int:
+        """The first blocks that are not trained."""
+        return max((int(one.removeprefix("first=")) for one in self.freeze if one[:6] == "first="), default=0)
 
     @property
     def tokens_per_step(self) -> int:

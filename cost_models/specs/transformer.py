@@ -13,7 +13,7 @@ from cost_models.specs.model.transformer_shape import TransformerShape
 
 def contradiction(model: TransformerShape) -> str:
     """The first contradiction between a model's fields; empty where there is none."""
-    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder, _stacks)
+    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder, _stacks, _tower)
     return next((what for check in checks for what in check(model)), "")
 
 
@@ -125,6 +125,23 @@ def _stacks(model: TransformerShape) -> Iterator[str]:
         yield "source_share of stacks follows from the job's sequences"
     if model.positions == "alibi" or model.norm_placement != "before":
         yield "stacks have norms before, and no alibi positions"
+
+
+def _tower(model: TransformerShape) -> Iterator[str]:
+    if model.tower is None:
+        return
+    if not model.tower.layers < model.num_layers:
+        yield f"layers {model.tower.layers} of tower leaves no block of num_layers {model.num_layers} to the decoder"
+        return
+    others = ("encoder", "stacks", "further_tokens")
+    yield from (f"{name} does not go with tower" for name in others if getattr(model, name))
+    if model.norm_placement == "after-sum":
+        yield "norm_placement after-sum does not go with tower"
+    if model.tower.part or model.tower.share:
+        yield "part and share of tower follow from blocks"
+    alone = {"tower": None, "num_layers": model.num_layers - model.tower.layers}
+    if complaint := contradiction(model.model_copy(update=alone)):
+        yield f"of the decoder: {complaint}"
 
 
 def _mixture(model: TransformerShape) -> Iterator[str]:

@@ -20,6 +20,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
     "squared-relu": lambda x: F.relu(x).square(),
+    "quick-gelu": lambda x: x * F.sigmoid(1.702 * x),
 }
 
 

@@ -44,7 +44,6 @@ class ExploreOptions(Limits, Failures, Request):
 
 
 _HIDDEN = (
-    "decoder_sequence",
     "dropout",
     "optimizer",
     "state_dtype",

@@ -28,8 +28,11 @@ TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
 
-TUNING = ("task", "rank", "targets", "base_precision", "reference", "lengths", "packing")
-"""Options of a job that say what is fine-tuned, and on which documents."""
+TUNING = (
+    *("task", "rank", "targets", "base_precision", "reference", "freeze"),
+    *("lengths", "packing", "decoder_sequence", "images"),
+)
+"""Options of a job that say what is fine-tuned, and on which sequences."""
 AUTO = "auto"
 """Of `--every`: as often as is best."""
 
@@ -63,6 +66,13 @@ class Job:
     decoder_sequence: int | str | None = flag(
         "N", "Tokens per sequence of a decoder behind an encoder; else as many.", panel="job"
     )
+    images: int | None = flag(
+        "N",
+        "Images of a sequence, before a decoder with a vision tower; default 1.",
+        kind=int,
+        least=1,
+        panel="job",
+    )
     precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, fp8 or fp4.", panel="job")
     dropout: float | None = flag(
         "SHARE",
@@ -82,6 +92,9 @@ class Job:
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
     )
     base_precision: str | None = flag("TYPE", "Of frozen matrices: bf16, int8 or nf4.", panel="job")
+    freeze: str | Sequence[str] | None = flag(
+        "PART[,PART]", "Left as they are: tower, projector, language, embedding, first=N.", panel="job"
+    )
     reference: str | None = flag("HOW", "Of dpo: resident (default), or computed once.", panel="job")
     lengths: str | LengthsSpec | None = flag(
         "FILE", "Of documents: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"

@@ -27,6 +27,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.lengths import documents_told, with_lengths
 from meshwright.inputs.options import Request
+from meshwright.inputs.parts import with_parts
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.tuning import fine_tuned, with_tuning
 from planner.formats.trainers import require_own_stack, trainer_named
@@ -65,14 +66,14 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)
-    training, stacked = of_two_stacks(spec, training)
+    training, parted = with_parts(spec, training, mixed=isinstance(cluster, MixedCluster))
     spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
     stack = stack or usual
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    told = (*stacked, *tuned, *documents_told(training), *dropped, *assumed)
+    told = (*parted, *tuned, *documents_told(training), *dropped, *assumed)
     return question, (*model.assumptions, *_read_as(request, training), *told)
 
 
@@ -92,26 +93,6 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     assert found is not None
     question, assumptions = found
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
-
-
-def of_two_stacks(model: TransformerSpec, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
-    """The job with tokens of a decoder behind an encoder, and what was assumed.
-
-    Raises:
-        InputError: there is no such decoder, or the job is none of an encoder-decoder.
-    """
-    if model.stacks is None:
-        if training.target_length is not None:
-            what = f"`--decoder-sequence {training.target_length}` is of a decoder behind an encoder"
-            raise InputError(f"{what}, and `{model.name}` is one stack", hint="leave it out")
-        return training, ()
-    if training.lengths is not None or training.reference is not None:
-        what = "documents of unlike length (--lengths)" if training.lengths else "preferences (--task dpo)"
-        raise InputError(f"`{model.name}` is an encoder-decoder, for which {what} have no price")
-    if training.target_length is not None:
-        return training, ()
-    told = f"`--decoder-sequence {training.sequence_length}`: the decoder's sequences are as long as the encoder's"
-    return training.model_copy(update={"target_length": training.sequence_length}), (told,)
 
 
 def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
@@ -251,6 +232,8 @@ def _training(request: Request) -> TrainingSpec:
         "global_batch": request.global_batch,
         "sequence_length": request.sequence,
         "target_length": request.decoder_sequence,
+        "images": request.images,
+        "freeze": request.freeze.split(",") if isinstance(request.freeze, str) else request.freeze,
         "precision": in_words(request.precision),
         "dropout": request.dropout,
         "optimizer": request.optimizer,

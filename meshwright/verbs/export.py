@@ -156,7 +156,6 @@ class ImportFlags(ImportOptions):
 _HIDDEN = (
     "model",
     "cluster",
-    "decoder_sequence",
     "dropout",
     "optimizer",
     "state_dtype",

@@ -129,6 +129,9 @@ EVERYWHERE: dict[str, Translate] = {
     "model.recurrence": only("model.recurrence", "recurrences are not written", None),
     "model.stacks": only("model.stacks", "two stacks are not written", None),
     "training.target_length": nothing,  # a part of two stacks
+    "model.tower": only("model.tower", "vision towers are not written", None),
+    "training.images": nothing,  # a part of vision towers
+    "training.freeze": only("training.freeze", "what is left frozen is not written", ()),
     "model.encoder": only("model.encoder", "encoders are not written", None),
     "model.mixers": nothing,  # a part of recurrences
     "model.separate_halves": only("model.separate_halves", "its blocks have both halves", False),

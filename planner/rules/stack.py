@@ -88,7 +88,7 @@ def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
     rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
-    return Words(f"{what} `{model.name}`", "" if model.recurrence or model.stacks else rest)
+    return Words(f"{what} `{model.name}`", "" if model.recurrence or model.stacks or model.tower else rest)
 
 
 @rule_when(
@@ -192,6 +192,12 @@ RUNNABLE: tuple[Rule, ...] = (
         "one model is trained",
         lambda q, x: (x.tp > 0) & (q.training.reference is not None),
         "the executor trains to predict the next token, and the plan preferences between pairs (dpo)",
+    ),
+    refuses(
+        "no part is left frozen",
+        lambda q, x: (x.tp > 0) & bool(q.training.freeze),
+        "the executor trains every parameter, and the plan freezes {question.training.freeze}",
+        "plan without --freeze",
     ),
     refuses(
         "sequences are whole",

@@ -21,7 +21,7 @@ def filled_in(data: dict[str, Any]) -> dict[str, Any]:
             filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
             named = filled.get("moe_layers")
             count = len(named) if isinstance(named, list | tuple) else 0
-            filled.setdefault("num_moe_layers", count or data.get("num_layers"))
+            filled.setdefault("num_moe_layers", count or _decoder_layers(data))
     else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
         for name in DERIVED_FIELDS:
             filled.setdefault(name, 1)
@@ -30,3 +30,10 @@ def filled_in(data: dict[str, Any]) -> dict[str, Any]:
     if "attention_bias" in filled:
         filled.setdefault("attention_output_bias", filled["attention_bias"])
     return filled
+
+
+def _decoder_layers(data: dict[str, Any]) -> Any:
+    """Blocks behind a vision tower's."""
+    layers, tower = data.get("num_layers"), data.get("tower")
+    own = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
+    return layers - own if isinstance(layers, int) and isinstance(own, int) and own < layers else layers

@@ -10,22 +10,20 @@ from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spe
 from cost_models.specs.model import blocks
 from cost_models.specs.model.blocks import LISTED, Recurrence, Rotary, Scale
 from cost_models.specs.model.filling import filled_in
+from cost_models.specs.model.tower import Tower
 
-Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
+Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPlacement = Literal["before", "after", "around", "after-sum"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
-RouterScores = Literal["softmax", "sigmoid"]
-WindowKind = Literal["sliding", "chunked"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
 class TransformerShape(Spec):
     """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
 
-    Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
-    filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
-    the others a dense MLP; each is priced as what it is (`cost_models.specs.model.kinds`).
+    Defaults that depend on other fields are filled in on construction, so a built spec is complete. In a mixture
+    `num_moe_layers` blocks have experts and the others a dense MLP, each priced as what it is (`kinds`).
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -96,7 +94,7 @@ class TransformerShape(Spec):
     """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
     """Most tokens that a query attends to, itself included; None: all before it."""
-    window_kind: WindowKind = "sliding"
+    window_kind: Literal["sliding", "chunked"] = "sliding"
     """Which tokens a window has: the last ones (sliding), or those of the query's own chunk (chunked; Llama 4)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
@@ -127,7 +125,7 @@ class TransformerShape(Spec):
     """Whether scores have biases where experts are chosen, which stay as they are loaded (arXiv 2412.19437, 2.1.2)."""
     expert_groups: blocks.ExpertGroups | None = None
     """Groups of experts that a token chooses first; None: it chooses among all experts."""
-    router_scores: RouterScores = "softmax"
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"
     """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
     normalized_routing: bool = True
     """Whether the weights of a token's chosen experts are scaled to sum to one."""
@@ -143,9 +141,11 @@ class TransformerShape(Spec):
     """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
     stacks: blocks.Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
     """Makes the model an encoder-decoder; None: it is one stack."""
+    tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
+    """A vision tower before a decoder, of which all other fields tell; `num_layers` counts both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
-    """Tokens predicted beyond the next one, each by one more block behind the last with a projection of its own and the
-    head once more (multi-token prediction; DeepSeek-V3, arXiv 2412.19437, section 2.2); not counted in `num_layers`."""
+    """Tokens predicted beyond the next one, each by a block more behind the last, not in `num_layers`, with a
+    projection and the head once more (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
@@ -158,7 +158,6 @@ class TransformerShape(Spec):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        """Complete the fields that follow from others; leaves wrong types to the field checks."""
         return filled_in(data) if isinstance(data, dict) else data
 
     @property
@@ -171,6 +170,7 @@ class TransformerShape(Spec):
         """The part of that which prices count."""
         found: dict[str, Any] = {"attention sinks": self.attention_sinks}
         found |= {"attention to an encoder": self.stacks, "prediction of further tokens": self.further_tokens}
+        found["vision towers"] = self.tower
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
         return tuple(name for name, there in (found | {states: states}).items() if there)
