@@ -26,7 +26,8 @@ Target = Literal[Group, Matrix]
 """A matrix of a block by its usual name, or several: `all-linear` are all but router and output matrix."""
 NF4_BLOCK = 64
 """Elements that share a scale; a block lies on one rank."""
-_SCALES_PER_SCALE = 256
+NF4_GROUP = 256
+"""Scales that share one in fp32."""
 _FP32 = 4.0
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
@@ -68,5 +69,5 @@ class TuningSpec(Spec):
             case "int8":
                 return 1.0 + _FP32 / inputs
             case "nf4":
-                return 0.5 + (1.0 + _FP32 / _SCALES_PER_SCALE) / NF4_BLOCK
+                return 0.5 + (1.0 + _FP32 / NF4_GROUP) / NF4_BLOCK
         return None
