@@ -9,7 +9,7 @@ from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.model.kinds import Kinds, kinds_of, of_stacks
+from cost_models.specs.model.kinds import Kinds, kinds_in, of_each_kind
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -35,15 +35,15 @@ class Question:
     @property
     def by_kind(self) -> tuple[Question, ...]:
         """The question as if all blocks were of one kind, for each kind of block; of one kind this question alone."""
-        if self.kinds.number == 1:
+        if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
-        each = of_stacks(self.model, self.training)
+        each = of_each_kind(self.model, self.training)
         return tuple(replace(self, model=one, training=job, whole=self.model) for one, job in each)
 
     @property
     def kinds(self) -> Kinds:
         """Which block is of which kind; in several pools of GPUs all are priced as their mean."""
-        return kinds_of(self.model, self.training.sequence_length)[0]
+        return kinds_in(self.model, self.training)
 
     @property
     def by_pool(self) -> tuple[Question, ...]:

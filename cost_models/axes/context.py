@@ -62,14 +62,6 @@ def _heads_divide(question: Question, layout: Layout) -> Words:
     return Words(f"{what} ranks share {heads} key/value heads")
 
 
-_picks_from_all = refuses(
-    "an indexer picks from all keys",
-    lambda q, x: (x.cp > 1) & q.model.picks & (context_ways(q, x) == CONTEXTS.index("ring")),
-    "`cp{layout.cp}` passes keys round a ring, and an indexer of `{question.model.name}` picks from all of them",
-    "`context=all-gather` has them together",
-)
-
-
 @rule_when(
     "cp divides the heads of states",
     lambda q, x: (
@@ -111,7 +103,7 @@ CP = Axis(
         _states_divide,
         refuses(
             "cp splits one sequence",
-            lambda q, x: (x.cp > 1) & (q.model.stacks is not None),
+            lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower),
             "`cp{layout.cp}` splits one sequence, and `{question.model.name}` has an encoder's and a decoder's",
             "use cp1",
         ),
@@ -149,7 +141,7 @@ CONTEXT = Axis(
     settled=lambda layout: None if layout.cp == 1 else layout.context,
     must_be_chosen=True,
     within="cp",
-    rules=(_heads_divide, _picks_from_all),
+    rules=(_heads_divide,),
     stack_rules=(_stack_lacks_context,),
     touches=frozenset({"blocks"}),
     values=_ways,

@@ -101,7 +101,7 @@ TP = Axis(
         ),
         _divides(
             "heads of states",
-            lambda model: model.recurrence.split_units if model.recurrence else 0,
+            lambda model: model.recurrence.groups if model.recurrence else 0,
             "groups of heads with states",
         ),
         _divides("MLP", lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"),
@@ -109,6 +109,14 @@ TP = Axis(
             "shared experts",
             lambda model: model.shared_expert_ffn_hidden_size,
             "columns of the shared experts",
+        ),
+        _divides(
+            "tower's heads", lambda model: model.tower.num_heads if model.tower else 0, "heads of the tower"
+        ),
+        _divides(
+            "tower's MLP",
+            lambda model: model.tower.ffn_hidden_size if model.tower else 0,
+            "columns of the tower's MLP",
         ),
         _blocks_are_whole,
     ),

@@ -6,7 +6,7 @@ reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass ga
 column-parallel products once more, behind the products that do not need them, unless the stack kept them; some stacks
 also sum the gradients of these inputs behind the products towards the weights. In fp8 and fp4 Transformer Engine
 gathers operands as they were cast, and scatters sums in 16 bits. A parallel block leaves its region once, and enters
-it once where both halves read one norm. What Mamba-1 makes of all channels is summed besides.
+it once where both halves read one norm.
 
 Recomputing a block repeats what its forward pass sent, except the sum after its last product where recomputation
 stops early. Torchtitan's per-operator policy keeps what was scattered and gathers again
@@ -41,7 +41,7 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import Groups, MeshGroups
-from cost_models.operators.on_rank import tokens_on_rank
+from cost_models.operators.on_rank import handed_on, tokens_on_rank
 from cost_models.operators.routing import destinations
 from cost_models.question import Question
 
@@ -79,20 +79,23 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
     times = _mlp_share(question, sp)  # of the MLP
-    inner = _selections(question, tokens, group)
     crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
     entered = times + mixes * (
         not question.model.forked
     )  # where both halves read one norm it is gathered once
     entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
-    left = times + mixes * (not joined) + crosses
+    tower = question.model.tower  # its projector is left before the decoder's first block
+    left = times + mixes * (not joined) + crosses + (tower.share if tower else 0.0)
+    embeds = (1.0 + source) * (
+        tower is None or tower.part != "tower"
+    )  # what makes tokens of patches is whole
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     stack = question.stack
     behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
     summed = entered * np.where(sp, scatter, reduce)
-    forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
+    forward = np.where(sp, entered * operand + left * scatter, left * reduce)
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
     by_operator = "all-but-every-other-product" in question.stack.drops
@@ -100,23 +103,14 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     return TensorSeconds(
         block_forward=forward,
         block_recomputed=np.stack([none, gathered, again], axis=-1),
-        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
+        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none),
         block_summed=np.where(behind, summed, none),
         block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
-        embedding_forward=(1.0 + source) * np.where(sp, scatter, reduce),
-        embedding_backward=(1.0 + source) * np.where(sp, gather, none),
+        embedding_forward=embeds * np.where(sp, scatter, reduce),
+        embedding_backward=embeds * np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),
         head_backward=np.where(sp, scatter, reduce),
     )
-
-
-def _selections(question: Question, tokens: Array, group: Groups) -> Array:
-    """(N,) seconds of the sum of what Mamba-1's channels make together, or of its gradient; the mean over blocks."""
-    mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
-    if mixer is None or not (mixer.step_rank and share):
-        return np.zeros(len(tokens))
-    message = tokens * mixer.selected_size * question.training.element_bytes
-    return share * all_reduce_seconds(message, group, question.hardware)
 
 
 def _mlp_share(question: Question, sp: Bools) -> Array:
@@ -156,9 +150,9 @@ def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, ele
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds; zero where pp is 1. Of two stacks, tokens of both go from stage to stage."""
-    tokens = columns.tokens(question.training.sequence_length) * (1.0 + question.model.source_share)
-    message = tokens * question.model.hidden_size * question.training.element_bytes
+    """(N,) seconds; zero where pp is 1. Of two stacks, tokens of both go from stage to stage; of a tower and a decoder
+    what is more."""
+    message = handed_on(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends
     sent = point_to_point_seconds(

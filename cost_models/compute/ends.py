@@ -53,19 +53,42 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     return replace(ends, head_forward=ends.head_forward + early, head_backward=left)
 
 
+def _of_patches(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
+    """The matrix that makes tokens of patches, whole on every tensor rank; positions and a norm at memory rate. Nothing
+    wants gradients of pixels."""
+    tower, none = question.model.tower, np.zeros(len(columns))
+    assert tower is not None
+    tokens, width, pixels = (
+        columns.tokens(question.training.sequence_length),
+        *(np.asarray(float(one)) for one in (tower.hidden_size, tower.pixels)),
+    )
+    moved = (4 + 2 * tower.norm_before) * tokens * width * device.element_bytes / device.memory_rate
+    weight = gemm_seconds(pixels, width, tokens, device, over_rows=True) + moved
+    return EndSeconds(
+        embedding_forward=gemm_seconds(tokens, width, pixels, device) + moved,
+        embedding_backward=weight * question.training.trains("embedding"),
+        head_forward=none,
+        head_backward=none,
+        head_weight=none,
+    )
+
+
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
+    if question.model.tower is not None and question.model.tower.part == "tower":
+        return _of_patches(question, columns, device)
     tokens = columns.tokens(question.training.sequence_length)
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
-    trains = question.training.tuning is None
+    training = question.training
+    trains = training.trains("head matrix")
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     before, before_weight = _transform(question, columns, device)
     head_weight = head_weight + trains * before_weight
     both = 1.0 + question.model.source_share  # stacks
     return EndSeconds(
         embedding_forward=both * others.embedding_forward,
-        embedding_backward=both * others.embedding_backward * trains,
+        embedding_backward=both * others.embedding_backward * training.trains("embedding"),
         head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device) + before,
         head_backward=others.head_backward
         + gemm_seconds(tokens, width, vocabulary, device)

@@ -21,20 +21,26 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
-from cost_models.memory.ends import chunked_loss_bytes, embedding_vectors, head_vectors, is_eager, norm_bytes
+from cost_models.memory.ends import (
+    chunked_loss_bytes,
+    embedding_vectors,
+    head_vectors,
+    is_eager,
+    norm_bytes,
+    patch_bytes,
+)
 from cost_models.memory.scan import read_once, scanned
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.record import Kind, Operator
-from cost_models.operators.tuning import job_operators
+from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
 from cost_models.specs.stack import STORES_SCORES
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
 _FP32 = 4.0
-_INDEX_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +83,14 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         gradients = np.where((stored > element) | compiled, element, 0.0)
     released = element if stack.releases_logits and not stack.fused_loss else 0.0
     chunked = chunks_loss(question, columns)
-    trains = training.tuning is None  # only the output matrix's gradient wants what it read
+    trains = training.trains("head matrix")  # only the output matrix's gradient wants what it read
     return ActivationBytes(
-        block=np.stack([block.none, block.selective, element * stream], axis=-1),
+        block=np.stack([block.none, block.selective, element * stream + block.projector], axis=-1),
         mlp=block.mlp,
         embedding=(1.0 + model.source_share)
         * stream
-        * (_MASK_BYTES * (question.dropout > 0) + embedding_vectors(question)),
+        * (_MASK_BYTES * (question.dropout > 0) + embedding_vectors(question))
+        + tokens * patch_bytes(question),
         head=stream * head_vectors(question) + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
@@ -102,6 +109,8 @@ class _Block:
     none: Array
     selective: Array
     mlp: Array
+    projector: Array
+    """What the way from a tower keeps, which no policy drops."""
 
 
 def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block:
@@ -121,9 +130,10 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     none = none - bytes_of(discarded) if discarded else none
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
+    projector = bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
         every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
-        return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp)
+        return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp, projector=projector)
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
     begins: dict[SelectiveDrops, float] = {
@@ -139,7 +149,9 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
     drops = stack.drops - set(stack.always_discards)
     read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in drops]
-    return _Block(none=none, selective=selective - bytes_of(read) if read else selective, mlp=mlp)
+    return _Block(
+        none=none, selective=selective - bytes_of(read) if read else selective, mlp=mlp, projector=projector
+    )
 
 
 def _read(question: Question, operator: Operator) -> Amount:
@@ -277,13 +289,11 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _inside_core(question: Question) -> Amount:
-    """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row, and which
-    tokens an indexer picked."""
+    """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row."""
     heads, training = question.model.num_heads, question.training
     crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
-        picked = min(question.model.attention_window or 0, training.sequence_length) * question.model.picks
-        return {"split": _FP32 * heads * (1 + crosses), "whole": _INDEX_BYTES * picked}
+        return {"split": _FP32 * heads * (1 + crosses)}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
     return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}

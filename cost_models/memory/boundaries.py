@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, runs_behind
-from cost_models.operators.on_rank import added, on_rank, tokens_on_rank
+from cost_models.operators.on_rank import added, handed_on, on_rank, tokens_on_rank
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
@@ -42,12 +42,11 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     that is live has no gradients yet; there are never more of these than the step has. Of two stacks, a stage holds the
     encoder's tokens of every microbatch that may be live.
     """
-    tokens = columns.tokens(question.training.sequence_length)
-    tensor = tokens * question.model.hidden_size * question.training.element_bytes
+    tensor = handed_on(question, columns) * question.training.element_bytes
     tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
     piped, source = columns.pp > 1, question.model.source_share
     live = np.minimum(columns.pp * columns.vpp, columns.microbatches(question.training.global_batch))
-    encoded, tensor = source * tensor * live, (1.0 + source) * tensor
+    encoded = source / (1.0 + source) * tensor * live
     if not question.stack.retains_boundary_tensors:
         none = np.zeros(len(columns))
         every = np.where(piped, 2 * tensor, 0.0) + encoded
@@ -99,5 +98,5 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
                 for one, to in outputs
             ),
         ),
-        head=element * (head + normed) * (tuning is None),
+        head=element * (head + normed) * training.trains("head matrix"),
     )

@@ -24,6 +24,16 @@ def embedding_vectors(question: Question) -> float:
     return norm_bytes(question, model.norm) if model.embedding_norm and model.encoder else 0.0
 
 
+def patch_bytes(question: Question) -> float:
+    """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
+    none where it is left as it is."""
+    tower, training = question.model.tower, question.training
+    if tower is None or tower.part != "tower" or not training.trains("embedding"):
+        return 0.0
+    normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
+    return training.element_bytes * tower.pixels + normed
+
+
 def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
     """What a loss in chunks holds while a chunk is at work, besides what it keeps.
 
@@ -35,7 +45,7 @@ def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
     element = question.training.element_bytes if compiles_chunks(question) else _FP32
     chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
     matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
-    matrix = matrix if question.training.tuning is None else 0.0
+    matrix = matrix * question.training.trains("head matrix")
     return hidden + matrix + chunk
 
 

@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import total_parameters
-from cost_models.operators.tuning import Part, Tuned, job_operators, trained_parameters, tuned
+from cost_models.operators.tuning import ENDS, Part, Tuned, job_operators, trained_parameters, tuned
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES, OptimizerName
 
@@ -76,12 +76,12 @@ def state_bytes(
     columns: LayoutColumns,
     *,
     experts: bool = False,
-    ends: bool = False,
+    end: Part | None = None,
     held: Held = ALL_HELD,
 ) -> StateBytes:
-    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts, of embedding and head, or of
+    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts, of an `end`, or of
     everything else; of a fine-tuning job so many for each parameter that the model has."""
-    part: Part = "experts" if experts else "ends" if ends else "block"
+    part: Part = "experts" if experts else end or "block"
     own = _trained_bytes(question, columns, part, held)
     if question.training.tuning is None:
         if question.training.reference != "resident":
@@ -121,7 +121,7 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
             return _8BIT_MOMENTS
         case "adafactor":
             return _factored_bytes(question, part)
-        case "muon" if part == "ends":
+        case "muon" if part in ENDS:
             return MOMENTS["adamw"] * moment
         case optimizer:
             return MOMENTS[optimizer] * moment
@@ -138,7 +138,7 @@ def _factored_bytes(question: Question, part: Part) -> float:
     no matrix is left out."""
     model = question.model
     matrices = [(float(model.vocab_size), float(model.hidden_size))]
-    if part != "ends":
+    if part not in ENDS:
         trained = [one for one in job_operators(model, question.training.tuning) if one.gemm and one.trained]
         gemms = [one.gemm for one in trained if one.gemm]
         matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]

@@ -12,10 +12,12 @@ from functools import lru_cache
 
 from cost_models.operators.attention import attention_operators, cross_operators
 from cost_models.operators.feed_forward import feed_forward_operators
+from cost_models.operators.projector import projector_operators
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.operators.recurrence import recurrence_operators
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops
 from cost_models.specs.model.kinds import kinds_of
+from cost_models.specs.model.tower import Tower
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
@@ -28,7 +30,8 @@ _BEFORE, _AFTER = ("before", "around"), ("after", "around")
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
-    if len(set(model.mixers)) > 1 or (model.stacks and model.stacks.encoder_layers):
+    whole = (model.stacks and model.stacks.encoder_layers) or (model.tower and not model.tower.part)
+    if len(set(model.mixers)) > 1 or whole:
         kinds, each = kinds_of(model, 1)
         shares = [count / model.num_layers for count in kinds.counts]
         return tuple(
@@ -38,7 +41,8 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         )
     mixes = () if model.mixer_of(0) == "none" else tuple(_mixing(model))
     feeds = tuple(_feeding(model)) if model.feed_forward_share else ()
-    return (*mixes, *feeds)
+    joins = projector_operators(model.tower, model) if model.tower and model.tower.part == "joint" else ()
+    return (*joins, *mixes, *feeds)
 
 
 def _mixing(model: TransformerSpec) -> Iterator[Operator]:
@@ -103,11 +107,19 @@ def norm_weights(model: TransformerSpec) -> int:
 def embedding_weights(model: TransformerSpec) -> int:
     """Parameters of the embedding besides its tokens: positions, types of tokens and a norm, whole on every rank;
     of two stacks also the encoder's last norm and both tables of biases, though they lie with blocks."""
+    if model.tower is not None and model.tower.part == "tower":
+        return patch_weights(model.tower)
     rows = model.max_positions * (model.positions == "learned")
     rows += model.encoder.token_types if model.encoder else 0
     biases = 2 * model.stacks.position_buckets * model.num_heads if model.stacks else 0
     norms = model.embedding_norm + (model.stacks is not None)
     return rows * model.hidden_size + biases + norms * norm_weights(model)
+
+
+def patch_weights(tower: Tower) -> int:
+    """Of the matrix that makes tokens of patches, class token, learned positions and a norm before the first block."""
+    rows = tower.pixels + tower.patch_bias + tower.class_token + tower.tokens * (tower.positions == "learned")
+    return tower.hidden_size * (rows + tower.norm_before * (1 + (tower.norm == "layernorm")))
 
 
 def transform_weights(model: TransformerSpec) -> int:

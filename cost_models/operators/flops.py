@@ -4,7 +4,6 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published ones:
 
     forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
-    forward, indexer       2·T·s·a_i·d_i, of a token with all others, where there are more than it picks
     forward, output layer  2·T·h·V
     backward               twice the forward; of what is frozen once, towards inputs alone; of a reference model none
 
@@ -25,7 +24,7 @@ For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with fu
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
@@ -34,7 +33,7 @@ from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
-from cost_models.specs.model.kinds import kinds_of, of_stacks
+from cost_models.specs.model.kinds import kinds_in, of_each_kind
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
@@ -48,8 +47,6 @@ class ForwardFlops:
     """Projections, states and MLP of one block (of blocks that differ the average)."""
     block_attention: float
     """Scores and weighted values of one block."""
-    index: float
-    """An indexer's scores in one block."""
     head: float
     """Output layer, with what an encoder has before it."""
     adapters: float
@@ -60,7 +57,7 @@ class ForwardFlops:
     @property
     def block(self) -> float:
         """One block."""
-        return self.block_matrices + self.block_attention + self.index + self.adapters
+        return self.block_matrices + self.block_attention + self.adapters
 
 
 def forward_flops(
@@ -75,36 +72,39 @@ def forward_flops(
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,
-        index=2.0 * sequence_length**2 * index_width(model, sequence_length),
         adapters=sequence_length * sum(one.share * one.flops for one in adapters),
         head=sequence_length * (logits + transform),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,
     )
 
 
-def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of an indexer's queries; 0 where it has nothing to leave out."""
-    latent = model.latent_attention
-    if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
-        return 0
-    return latent.indexer.heads * latent.indexer.head_dim
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Blocks of one kind in a job: what they are, their number, and FLOPs of one of them in one of its sequences."""
+
+    model: TransformerSpec
+    training: TrainingSpec
+    blocks: int
+    one: ForwardFlops
+
+
+def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
+    """Blocks of each kind where they have sequences of their own or a job freezes some, else all as their mean."""
+    each: tuple[tuple[TransformerSpec, TrainingSpec], ...] = ((model, training),)
+    counts: tuple[int, ...] = (model.num_layers,)
+    if model.stacks or model.tower or training.freeze:
+        each, counts = of_each_kind(model, training), kinds_in(model, training).counts
+    return [
+        _Part(model=one, training=job, blocks=count, one=_of_a_sequence(one, job, tp))
+        for (one, job), count in zip(each, counts, strict=True)
+    ]
 
 
 def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
-    """The same of a sequence of the job: of documents in it, each for itself, without padding; of two stacks blocks are
-    the mean of both."""
-    if model.stacks is not None and model.stacks.encoder_layers:
-        counts = kinds_of(model, training.sequence_length)[0].counts
-        both = [_of_a_sequence(*own, tp) for own in of_stacks(model, training)]
-        blocks = [name for name in (field.name for field in fields(both[-1])) if name.startswith("block_")]
-        shares = [count / model.num_layers for count in counts]
-        means = {
-            name: sum(share * getattr(one, name) for share, one in zip(shares, both, strict=True))
-            for name in blocks
-        }
-        return replace(both[-1], **means)
+    """The same of a sequence of the job: of documents in it, each for itself, without padding."""
     length, useful = training.sequence_length, attended_keys(model, training).useful
-    one = forward_flops(model, length, tp, training.tuning)
+    adapted = training.tuning if training.tuning and training.tuning.left is None else None
+    one = forward_flops(model, length, tp, adapted)
     counted, attended = training.tokens_counted / length, useful / model.attended(length)
     return ForwardFlops(
         **{
@@ -116,24 +116,41 @@ def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> F
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
-    one = _of_a_sequence(model, training, tp)
-    further = model.further_tokens * (one.block + one.head + one.projection)
-    spared = 0.0 if training.tuning is None else model.num_layers * one.block_matrices + one.head
-    every = 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
-    reference = model.num_layers * (one.block - one.adapters) + one.head
-    return every + training.global_batch * ((training.reference == "resident") * reference - spared)
+    parts = _parts(model, training, tp)
+    last, resident = parts[-1], training.reference == "resident"
+    further = model.further_tokens * (last.one.block + last.one.head + last.one.projection)
+    head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.one.head
+    total = training.global_batch * (head + 3.0 * further)
+    for part in parts:
+        one, job = part.one, part.training
+        each = (1.0 if job.still else 3.0) * one.block + resident * (one.block - one.adapters)
+        total += job.global_batch * part.blocks * (each - _spared(part))
+    if model.tower is not None:
+        tower, images = model.tower, training.global_batch * (training.images or 1)
+        passes = 1.0 + parts[0].training.trains("embedding")
+        total += passes * images * 2.0 * tower.patches * tower.pixels * tower.hidden_size
+    return total
+
+
+def _spared(part: _Part) -> float:
+    """FLOPs of a block and a sequence towards weights that are not trained."""
+    tuning = part.training.tuning
+    if tuning is None or part.training.still:
+        return 0.0
+    if tuning.left is None:
+        return part.one.block_matrices
+    left = (one for one in job_operators(part.model, tuning) if not one.trained)
+    return part.training.tokens_counted * sum(one.share * one.flops for one in left)
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
-    counts = kinds_of(model, training.sequence_length)[0].counts
-    both = of_stacks(model, training) if model.stacks else ((model, training),)
     masked = 0.0
-    for own, count in zip(both, counts if model.stacks else (model.num_layers,), strict=True):
-        keys = attended_keys(*own)
-        blocks, one = count + model.further_tokens, _of_a_sequence(*own, tp)
-        masked += blocks * (one.block_attention * (1.0 - keys.masked / keys.useful) + one.index / 2)
-    return model_flops(model, training, tp) - 3.0 * training.global_batch * masked
+    for part in _parts(model, training, tp):
+        keys, job = attended_keys(part.model, part.training), part.training
+        passes = (1.0 if job.still else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
+        masked += passes * part.one.block_attention * (1.0 - keys.masked / keys.useful)
+    return model_flops(model, training, tp) - masked
 
 
 def recomputed_flops(
@@ -144,15 +161,21 @@ def recomputed_flops(
 ) -> float:
     """FLOPs that a placed layout spends again in the backward pass of one step, where selective recompute `drops` so
     much; of an attention submodule those of the core alone."""
-    one = _of_a_sequence(model, training, layout.tp)
-    products = {*drops} - ATTEND_AGAIN
-    again = sum(own.share * own.flops for own in block_operators(model) if products & own.redone_by)
-    core = one.block_attention + one.index if ATTEND_AGAIN.intersection(drops) else 0.0
-    selective = core + training.tokens_counted * again
-    per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": one.block}
-    blocks_P = blocks_by_policy(layout.layers, layout.stage_recompute).sum(axis=0).tolist()
-    each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
-    return float(training.global_batch * sum(blocks * per_policy[policy] for policy, blocks in each))
+    products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _parts(model, training, layout.tp)
+    blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
+    if len(parts) > 1:
+        blocks_SP = kinds_in(model, training).in_sorts(blocks_SP)
+    blocks_KP = blocks_SP.sum(axis=0).reshape(len(parts), -1).tolist()
+    for part, blocks_P in zip(parts, blocks_KP, strict=True):
+        job, operators = part.training, block_operators(part.model)
+        again = sum(own.share * own.flops for own in operators if products & own.redone_by)
+        core = part.one.block_attention if ATTEND_AGAIN.intersection(drops) else 0.0
+        selective = core + job.tokens_counted * again
+        per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
+        each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
+        passes = 0.0 if job.still else float(job.global_batch)
+        total += passes * sum(blocks * per_policy[policy] for policy, blocks in each)
+    return total
 
 
 def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:

@@ -52,6 +52,18 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
     return sent * columns.etp if place == "copies" else sent * columns.etp / columns.etp
 
 
+def handed_on(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) numbers that go from stage to stage, before tensor ranks split them: of tokens; of two stacks those of both;
+    of a vision tower and its decoder those of which there are more."""
+    model, training = question.model, question.training
+    numbers = columns.tokens(training.sequence_length) * (1.0 + model.source_share) * model.hidden_size
+    tower = None if question.whole is None else question.whole.tower
+    if tower is None:
+        return numbers
+    of_images = columns.mbs * (training.images or 1) * tower.tokens * tower.hidden_size
+    return np.maximum(numbers, of_images)
+
+
 def held_on_rank(counts: Mapping[Held, float], tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
     """(N,) each: parameters of a rank, and those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)

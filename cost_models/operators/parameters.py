@@ -12,9 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.operators.block import block_operators, embedding_weights, norm_weights, transform_weights
+from cost_models.operators.block import (
+    block_operators,
+    embedding_weights,
+    norm_weights,
+    patch_weights,
+    transform_weights,
+)
 from cost_models.operators.on_rank import held_on_rank
+from cost_models.operators.projector import projector_operators
 from cost_models.operators.record import Held
+from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
 
 
@@ -53,7 +61,8 @@ def parameters(
     """
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = held_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
-    vocabulary = padded_vocabulary(model, tp) * h / tp
+    patches = model.tower is not None and model.tower.part == "tower"
+    vocabulary = padded_vocabulary(model, tp) * h / tp * (not patches)
     return Parameters(
         block=block,
         experts=experts,
@@ -80,6 +89,12 @@ def further_weights(model: TransformerSpec) -> int:
 
 def total_parameters(model: TransformerSpec) -> int:
     """Parameters of the whole model, each stored once (tied embeddings count once)."""
+    if model.tower is not None:
+        tower, between = tower_of(model), projector_operators(model.tower, model)
+        block = sum(block_weights(tower).values())
+        projector = sum(count for one in between for count in one.weights.values())
+        beside = patch_weights(model.tower) + projector + tower.num_layers * block
+        return round(total_parameters(decoder_of(model)) + beside)
     one = parameters(model, np.array([1]))
     total = model.num_layers * (one.block + one.experts) + one.embedding + one.head_vectors
     if not model.tied_embeddings:

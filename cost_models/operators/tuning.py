@@ -23,11 +23,12 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import held_on_rank
-from cost_models.operators.parameters import block_weights
+from cost_models.operators.parameters import block_weights, parameters
+from cost_models.operators.projector import TOWER_NORM
 from cost_models.operators.record import Gemm, Held, Operator, Tensor, multiply
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import Matrix, TuningSpec
+from cost_models.specs.tuning import Left, Matrix, TuningSpec
 
 _CACHED = 64
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -55,8 +56,9 @@ _EXPERTS = frozenset({"experts"})
 _ALL = frozenset({*get_args(Matrix), *_EXPERTS})
 _GROUPS = {"all-linear": _ALL, "mlp": _MLP, "experts": _EXPERTS, "attention": _ALL - _MLP - _EXPERTS}
 
-Part = Literal["block", "experts", "ends"]
-"""Of a rank: its blocks without routed experts, those, embedding and head."""
+Part = Literal["block", "experts", "embedding", "head"]
+"""Of a rank: its blocks without routed experts, those, and the ends of the model."""
+ENDS: tuple[Part, ...] = ("embedding", "head")
 
 
 @lru_cache(maxsize=_CACHED)
@@ -64,6 +66,8 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
     """All operators of a block as a job runs them: those of the model, and behind each matrix its adapters."""
     if tuning is None:
         return block_operators(model)
+    if tuning.left is not None:
+        return tuple(replace(one, trained=part_of(one) not in tuning.left) for one in block_operators(model))
     wanted = target_names(tuning)
     found: list[Operator] = []
     kept: set[tuple[str, Tensor, float]] = set()
@@ -78,6 +82,11 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
                 has_input = True
                 kept.add(source)
     return tuple(found)
+
+
+def part_of(one: Operator) -> Left:
+    """The part of a model that an operator of a block is of."""
+    return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
 
 
 def target_names(tuning: TuningSpec) -> frozenset[str]:
@@ -178,8 +187,9 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return WHOLE
-    if part == "ends":
-        return Tuned(share=0.0, frozen=element)
+    if part in ENDS:
+        share = _share_of_end(question, columns, part)
+        return Tuned(share=share, frozen=element * (1.0 - share))
     degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
     trained, frozen = _held(question.model, tuning, element)
     there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])
@@ -187,6 +197,15 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
         share=held_on_rank(trained, *degrees)[which] / there,
         frozen=held_on_rank(frozen, *degrees)[which] / there,
     )
+
+
+def _share_of_end(question: Question, columns: LayoutColumns, part: Part) -> Array | float:
+    """(N,) share of the parameters of an end that are trained; the head's vectors may be without its matrix."""
+    training = question.training
+    if part == "embedding" or training.trains("head matrix"):
+        return float(training.trains("embedding" if part == "embedding" else "head"))
+    counts = parameters(question.model, columns.tp)
+    return training.trains("head") * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
@@ -198,7 +217,7 @@ def trained_weights(question: Question, columns: LayoutColumns, block: Array, ex
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
     """(N,) parameters of a block whose gradients each tensor rank has a part of: those of adapters that all have."""
     tuning = question.training.tuning
-    if tuning is None:
+    if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
     trained, _ = _held(question.model, tuning, question.training.element_bytes)
     whole = trained.get("whole", 0.0) * (columns.tp > 1)

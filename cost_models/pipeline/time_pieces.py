@@ -258,8 +258,8 @@ def _links_of(pieces: Pieces) -> Links:
     return Links(
         groups=mesh,
         block=block,
-        embedding=seconds(counts.embedding, 1.0, "ends") if pieces.whole else none,
-        head=seconds(head, 1.0, "ends") if pieces.whole else none,
+        embedding=seconds(counts.embedding, 1.0, "embedding") if pieces.whole else none,
+        head=seconds(head, 1.0, "head") if pieces.whole else none,
         norms=norms_seconds(question, columns, groups),
     )
 

@@ -12,7 +12,7 @@ from cost_models.documents import printable
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import NARROW, Precision
 from cost_models.specs.lengths import LengthsSpec, Sequences, sequences_of
-from cost_models.specs.tuning import TuningSpec
+from cost_models.specs.tuning import Left, TuningSpec
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
@@ -89,6 +89,15 @@ class TrainingSpec(Spec):
                 f"a document of {longest:,} tokens is longer than a sequence of {self.sequence_length:,}"
             )
         return self
+
+    def trains(self, part: Left) -> bool:
+        """Whether a part of the model is trained, of one whose blocks are of one kind; beside adapters none is."""
+        return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
+
+    @property
+    def still(self) -> bool:
+        """Whether blocks, all of one kind, run forward alone."""
+        return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
     def first_frozen(self) -> int:

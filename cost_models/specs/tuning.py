@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cost_models.base import PositiveInt, Spec
 
@@ -24,10 +24,10 @@ StateMatrix = Literal["in_proj", "out_proj"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b", StateMatrix]
 Target = Literal[Group, Matrix]
 """A matrix of a block by its usual name, or several: `all-linear` are all but router and output matrix."""
+Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
 """Elements that share a scale; a block lies on one rank."""
-NF4_GROUP = 256
-"""Scales that share one in fp32."""
+_SCALES_PER_SCALE = 256
 _FP32 = 4.0
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
@@ -50,6 +50,16 @@ class TuningSpec(Spec):
     )
     """What adapters return is multiplied by alpha / rank; None: by one. No price depends on it."""
 
+    left: tuple[Left, ...] | None = Field(default=None, exclude_if=lambda left: left is None)
+    """Of blocks of one kind alone, in a job that freezes parts (`cost_models.specs.model.kinds`): what is not trained,
+    and `still` where nothing before them is either; there are no adapters. None: all but adapters."""
+
+    @model_validator(mode="after")
+    def _of_adapters(self) -> TuningSpec:
+        if self.left is not None:
+            raise ValueError("left follows from `freeze` of the job")
+        return self
+
     @property
     def scale(self) -> float:
         """Factor on what adapters return."""
@@ -69,5 +79,9 @@ class TuningSpec(Spec):
             case "int8":
                 return 1.0 + _FP32 / inputs
             case "nf4":
-                return 0.5 + (1.0 + _FP32 / NF4_GROUP) / NF4_BLOCK
+                return 0.5 + (1.0 + _FP32 / _SCALES_PER_SCALE) / NF4_BLOCK
         return None
+
+
+LEFT = TuningSpec().model_copy(update={"targets": ()})
+"""Without adapters, for parts that are `left` as they are."""

@@ -20,18 +20,17 @@ def with_parts(
     Raises:
         InputError: the model has no such part, or the job is none of such a model.
     """
-    if model.tower is not None or training.freeze:
-        raise InputError("vision towers and frozen parts have no price yet")
     if problems := [Problem(*one) for one in (*_absent(model, training), *_freezing(model, training))]:
         raise InputError(f"`{model.name}` is not trained so", problems=problems)
     apart = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
+    apart = apart or ("frozen in part" if training.freeze else "")
     odd = {
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
-        "several kinds of GPUs": model.tower if mixed else None,
+        "several kinds of GPUs": True if mixed else None,
     }
     unpriced = [what for what, said in odd.items() if said is not None]
-    if apart and unpriced:
+    if apart and unpriced and not (model.stacks and mixed):
         raise InputError(f"`{model.name}` is {apart}, for which {unpriced[0]} have no price")
     if model.stacks is not None and training.target_length is None:
         length = training.sequence_length

@@ -151,7 +151,8 @@ def countable(question: Question, pp: Ints) -> Ints:
 
 
 _UNPRICED = (
-    "what offloading takes is not priced where adapters or preferences are trained, nor with this optimizer"
+    "what offloading takes is not priced where adapters or preferences are trained, parts are frozen or images read,"
+    " nor with this optimizer"
 )
 
 
@@ -159,7 +160,8 @@ def _unpriced(question: Question) -> bool:
     """Whether host memory would hold frozen weights, or moments that are not of Adam's size."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
-    return not of_adam or training.tuning is not None or training.reference is not None
+    parts = training.freeze or question.model.tower
+    return not of_adam or bool(parts or training.tuning or training.reference)
 
 
 def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:

@@ -114,7 +114,7 @@ class OnDevice:
     def of_ends(self) -> StateBytes:
         """Bytes per parameter of embedding and head: as the blocks that no count names, where the stack says so."""
         if not self._question.stack.offloads_ends:
-            return self._sizes.ends
+            return self._sizes.ends[0]
 
         def of(name: str) -> Array:
             return over_residencies(self._columns, lambda where: getattr(self.states(where)[0], name)).layer

@@ -51,21 +51,28 @@ def each_kind(
     `of_others` prices all kinds but the last block's, of which terms of blocks count, and what a rank has besides.
     """
     if question.kinds.number == 1:
-        return [price(question, columns)]
+        return [_as_run(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     alike = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
     kinds, counted = question.kinds, fewest_blocks(columns) > 0
     last, each = kinds.of_block[-1], list[Terms]()
     for kind, own in enumerate(question.by_kind):
-        price_of = partial(price if kind == last or of_others is None else of_others, own)
-        each.append(over_distinct(columns if own.model.moe_share else without, AXES, price_of))
+        ends = kind == last or of_others is None or own.model.tower is not None
+        price_of = partial(price if ends else of_others or price, own)
+        rows = _as_seen(question, own, columns if own.model.moe_share else without)
+        each.append(_as_run(own, over_distinct(rows, AXES, price_of)))
 
     def mean(name: str) -> Term:
         return _joined([getattr(one, name) for one in each], kinds.mean)
 
     names = [field.name for field in fields(each[0])]
     common = replace(each[last], **{name: mean(name) for name in names if name[:5] == "rank_"})
+    if question.model.tower is not None:
+        begins = {name: getattr(each[0], name) for name in names if name[:10] == "embedding_"}
+        for name in begins.keys() & {"embedding_static"}:
+            begins[name] = begins[name] | {"buffers": getattr(common, name)["buffers"]}
+        common = replace(common, **begins)
     own_names = [name for name in names if name in OF_BLOCKS]
     found = [replace(common, **{name: getattr(one, name) for name in own_names}) for one in each]
     if not counted.any():
@@ -80,6 +87,39 @@ def each_kind(
         )
         for one in found
     ]
+
+
+def _as_seen(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
+    """The layouts as blocks of one kind see them: to a vision tower every image is a sequence, which no rank splits."""
+    if own.model.tower is None or own.model.tower.part != "tower":
+        return columns
+    return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
+
+
+def _as_run(own: Question, terms: Terms) -> Terms:
+    """Terms of blocks of one kind as a job runs them: forward alone where nothing before them is trained, and the first
+    of a decoder behind a tower with the token embedding, which lies with it."""
+    changed, names = dict[str, Term](), {field.name for field in fields(terms)}
+    if own.training.still:
+        for name in names & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
+            changed[name] = {part: np.zeros_like(value) for part, value in getattr(terms, name).items()}
+        for name in names & {"working"}:
+            of_policies = getattr(terms, name).items()
+            changed[name] = {part: value[:, :1] + np.zeros_like(value) for part, value in of_policies}
+    if own.model.tower is not None and own.model.tower.part == "joint":
+        for name in names & {f"layer_{one[10:]}" for one in names if one[:10] == "embedding_"}:
+            changed[name] = _with_embedding(
+                changed.get(name, getattr(terms, name)), getattr(terms, f"embedding_{name[6:]}")
+            )
+    return replace(terms, **changed) if changed else terms
+
+
+def _with_embedding(block: Term, embedding: Term) -> Term:
+    found, policies = dict(block), max(value.ndim for value in block.values()) > 1
+    for part, value in embedding.items():
+        if part != "buffers":
+            found[part] = found.get(part, 0.0) + (value[:, None] if policies else value)
+    return found
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:

@@ -74,7 +74,7 @@ _MOVING = (
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     """All memory coefficients for N layouts at once."""
     sizes = sizes_of(question, columns)
-    states, ends, counts = sizes.states, sizes.ends, sizes.counts
+    states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
     kept, head = sizes.kept, sizes.head
     pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
     head_live, head_moment = _head(columns, kept)
@@ -85,13 +85,13 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         "layer_pending": {"activations": pending.block},
         "layer_update": sizes.updated_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
-        "embedding_static": sizes.held_end(ends, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_static": sizes.held_end(first, counts.embedding) | {"buffers": boundaries.first_rank},
         "embedding_activation": {"activations": kept.embedding},
-        "embedding_update": sizes.updated(ends, counts.embedding),
-        "head_static": sizes.held_end(ends, head) | {"buffers": boundaries.last_rank},
+        "embedding_update": sizes.updated(first, counts.embedding),
+        "head_static": sizes.held_end(last, head) | {"buffers": boundaries.last_rank},
         "head_activation": {"activations": head_live},
         "head_pending": {"activations": pending.head},
-        "head_update": sizes.updated(ends, head),
+        "head_update": sizes.updated(last, head),
         "working": {"working": working_bytes(sizes)},
         "head_moment": {"working": head_moment},
     }
@@ -136,8 +136,8 @@ def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     return made | {
         "static": blocks,
         "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
-        "embedding_static": sizes.ends.reduced * counts.embedding + np.maximum(0.0, first - blocks),
-        "head_static": sizes.ends.reduced * sizes.head + np.maximum(0.0, last - blocks),
+        "embedding_static": sizes.ends[0].reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": sizes.ends[1].reduced * sizes.head + np.maximum(0.0, last - blocks),
     }
 
 

@@ -57,8 +57,8 @@ class Sizes:
     """Of a parameter, as if all were on the device."""
     experts: StateBytes
     """The same of routed experts."""
-    ends: StateBytes
-    """The same of embedding and head."""
+    ends: tuple[StateBytes, StateBytes]
+    """The same of embedding, and of head."""
     counts: Parameters
     kept: ActivationBytes
     head: Array
@@ -77,7 +77,7 @@ class Sizes:
 
     def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
         """What embedding or head occupies from step to step; `fully_shard` keeps them gathered."""
-        gathered = self.ends.gathered if self.question.stack.fully_shard else 0.0
+        gathered = self.ends[0].gathered if self.question.stack.fully_shard else 0.0
         return _held(states, module_parameters, gathered)
 
     def updated(self, states: StateBytes, module_parameters: Array) -> Term:
@@ -92,12 +92,15 @@ def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
     """Of N layouts."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     states = state_bytes(question, columns)
+    ends = (states, states)
+    if ends_apart(question):
+        ends = state_bytes(question, columns, end="embedding"), state_bytes(question, columns, end="head")
     return Sizes(
         question=question,
         columns=columns,
         states=states,
         experts=state_bytes(question, columns, experts=True),
-        ends=state_bytes(question, columns, ends=True) if ends_apart(question) else states,
+        ends=ends,
         counts=counts,
         kept=activation_bytes(question, columns),
         head=head_parameters(question, columns, counts),
@@ -181,7 +184,7 @@ def working_bytes(sizes: Sizes) -> Array:
         stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
-    if training.tuning is not None:
+    if not training.trains("block"):
         new_gradient = _widened(question, columns)
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
@@ -265,6 +268,6 @@ def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
     """(N,) the output matrix's gradient from a loss in chunks, which waits for the embedding's to be added to it."""
     model = question.model
     matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
-    trains = question.training.tuning is None
+    trains = question.training.trains("head matrix")
     waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings & trains
     return np.where(waits, matrix, 0.0)

@@ -18,7 +18,7 @@ from cost_models.communication.topology import Groups
 from cost_models.memory.states import ends_apart, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
-from cost_models.operators.tuning import Part, summed_over_tensor_ranks, tuned
+from cost_models.operators.tuning import ENDS, Part, summed_over_tensor_ranks, tuned
 from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
@@ -110,11 +110,14 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     }
     if not pieces.whole:
         return found
+    of_embedding = of_head = each
     if ends_apart(pieces.question):
-        each = _update_seconds(pieces, "ends")
-    head = pieces.head_parameters * each
+        of_embedding, of_head = (_update_seconds(pieces, end) for end in ENDS)
+    head = pieces.head_parameters * of_head
     return found | {
-        "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
+        "embedding_optimizer": term(
+            counts.embedding * of_embedding, links.embedding.step_gather, pieces.none
+        ),
         "head_optimizer": term(head, links.head.step_gather, pieces.ends.head_forward),
     }
 
@@ -155,7 +158,7 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 def _touched_bytes(question: Question, columns: LayoutColumns, part: Part) -> Array:
     """(N,) bytes that a step reads and writes for each parameter of the rank."""
     experts, share = part == "experts", tuned(question, columns, part).share
-    states = state_bytes(question, columns, experts=experts, ends=part == "ends")
+    states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
     shard, copies = columns.shard, columns.replicas
     if experts:
         shard, copies = columns.expert_shard, columns.expert_replicas
@@ -179,7 +182,7 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     message = matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, boundary, question.hardware)
     apart = (columns.pp > 1) & ~v_shaped(columns)
-    trains = question.training.tuning is None
+    trains = question.training.trains("head matrix")
     return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
 
 

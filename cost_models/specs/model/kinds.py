@@ -1,8 +1,9 @@
 """Kinds of blocks: which blocks of a model are alike, and the model as if every block were of one kind.
 
 Blocks differ in what mixes their tokens, in their feed-forward (dense, a mixture of experts or none), in their window
-of attention and in whether they turn positions. Costs are computed for a model whose blocks are all of one kind, and
-summed over the blocks of a stage.
+of attention and in whether they turn positions; in being a vision tower's, or the decoder's first behind one, which
+comes with the projector and the token embedding; and in whether they are trained. Costs are computed for a model whose
+blocks are all of one kind, and summed over the blocks of a stage.
 """
 
 from __future__ import annotations
@@ -10,21 +11,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.specs.model.blocks import Encoder
+from cost_models.specs.model.parts import Frozen, State, decoder_of, frozen_parts, tower_of
+from cost_models.specs.model.tower import Part
 from cost_models.specs.model.transformer_shape import Mixer
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import LEFT
 
-_Kind = tuple[Mixer, bool, bool, bool, bool]
-"""What mixes tokens, whether there are experts, a window, and rotary positions, and whether it is an encoder's before a
-decoder."""
 _CACHED = 64
 """Models whose kinds are kept."""
+
+
+class _Kind(NamedTuple):
+    """What tells blocks apart: besides what they have, whether it is trained, and what part of the model they are."""
+
+    state: State
+    part: Part
+    mixer: Mixer = "attention"
+    mixture: bool = False
+    windowed: bool = False
+    turned: bool = True
+    encodes: bool = False
+    """It is an encoder's, before a decoder."""
 
 
 @dataclass(frozen=True)
@@ -127,62 +141,98 @@ class Kinds:
 
 
 @lru_cache(maxsize=_CACHED)
-def kinds_of(model: TransformerSpec, sequence_length: int) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
-    """Which block is of which kind for sequences of a length, and the model as if all blocks were of each kind."""
-    turned = model.rotary.pattern if model.rotary else ()
+def kinds_of(
+    model: TransformerSpec, sequence_length: int, frozen: Frozen | None = None
+) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
+    """Which block is of which kind for sequences of a length, and the model as if all blocks were of each kind; those
+    differ too that a job leaves `frozen`."""
+    decoder, before = decoder_of(model), model.tower.layers if model.tower else 0
+    turned = decoder.rotary.pattern if decoder.rotary else ()
 
-    def alike(layer: int) -> _Kind:
-        window, mixer = model.window_of(layer), model.mixer_of(layer)
+    def alike(number: int) -> _Kind:
+        state, layer = "" if frozen is None else frozen.state(number), number - before
+        if layer < 0:
+            return _Kind(state=state, part="tower")
+        window, mixer = decoder.window_of(layer), decoder.mixer_of(layer)
         attends = mixer in ("attention", "both")
-        windowed = attends and window is not None and window < sequence_length
-        turns = not (attends and turned) or turned[layer % len(turned)]
-        encodes = model.stacks is not None and layer < model.stacks.encoder_layers
-        return mixer, model.is_mixture(layer), windowed, turns, encodes
+        return _Kind(
+            state=state,
+            part="joint" if before and not layer else "",
+            mixer=mixer,
+            mixture=decoder.is_mixture(layer),
+            windowed=attends and window is not None and window < sequence_length,
+            turned=not (attends and turned) or turned[layer % len(turned)],
+            encodes=model.stacks is not None and layer < model.stacks.encoder_layers,
+        )
 
     numbers: dict[_Kind, int] = {}
-    of_block = tuple(numbers.setdefault(alike(layer), len(numbers)) for layer in range(model.num_layers))
+    of_block = tuple(numbers.setdefault(alike(number), len(numbers)) for number in range(model.num_layers))
     if len(numbers) == 1:
         return Kinds(of_block), (model,)
-    return Kinds(of_block), tuple(_only(model, *kind) for kind in numbers)
+    return Kinds(of_block), tuple(_only(model, kind) for kind in numbers)
 
 
-def of_stacks(
+def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
+    """Which block is of which kind in a job."""
+    return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
+
+
+def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
 ) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
-    """The model as if all blocks were of each kind, with the job of its sequences: of an encoder-decoder the encoder's,
-    or the decoder's with so many tokens of the encoder for each of its own."""
-    each = kinds_of(model, training.sequence_length)[1]
-    if model.stacks is None:
-        return tuple((one, training) for one in each)
-    source = training.sequence_length
+    """The model as if all blocks were of each kind, with the job of its sequences and of what of them is trained.
+
+    Of an encoder-decoder the encoder's, or the decoder's with so many tokens of the encoder for each of its own. To a
+    vision tower an image is a sequence.
+    """
+    frozen = _frozen(model, training)
+    kinds, each = kinds_of(model, training.sequence_length, frozen)
+    source, images = training.sequence_length, training.images or 1
     target = training.target_length or source
-    decoding = training.model_copy(update={"sequence_length": target, "target_length": None})
-    share = {"source_share": source / target}
-    return tuple(
-        (one, training.model_copy(update={"target_length": None}))
-        if one.stacks is None
-        else (one.model_copy(update={"stacks": one.stacks.model_copy(update=share)}), decoding)
-        for one in each
-    )
+    job = training.model_copy(update={"target_length": None, "freeze": ()})
+    decoding = job.model_copy(update={"sequence_length": target})
+    found = list[tuple[TransformerSpec, TrainingSpec]]()
+    for kind, one in enumerate(each):
+        own = decoding if one.stacks else job
+        if one.stacks is not None:
+            share = one.stacks.model_copy(update={"source_share": source / target})
+            one = one.model_copy(update={"stacks": share})
+        elif one.tower is not None and one.tower.part == "tower":
+            seen = {"sequence_length": one.tower.tokens, "global_batch": images * job.global_batch}
+            own = job.model_copy(update=seen | {"dropout": 0.0})
+        elif one.tower is not None:
+            joint = one.tower.model_copy(update={"share": images * one.tower.features / source})
+            one = one.model_copy(update={"tower": joint})
+        if frozen is not None and (left := frozen.left(kinds.of_block.index(kind))):
+            own = own.model_copy(update={"tuning": LEFT.model_copy(update={"left": left})})
+        found.append((one, own))
+    return tuple(found)
 
 
-def _only(
-    model: TransformerSpec, mixer: Mixer, mixture: bool, windowed: bool, turned: bool, encodes: bool
-) -> TransformerSpec:
+def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
+    return frozen_parts(model, training) if training.freeze else None
+
+
+def _only(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
     """The model with blocks of one kind; of a mixture the MLP that every token passes through is the shared one."""
+    if kind.part == "tower":
+        return tower_of(model)
+    decoder = decoder_of(model)
     changed: dict[str, Any] = {
-        "num_moe_layers": model.num_layers if mixture else 0,
+        "num_moe_layers": decoder.num_layers if kind.mixture else 0,
         "moe_layers": (),
-        "attention_window": model.attention_window if windowed else None,
+        "attention_window": decoder.attention_window if kind.windowed else None,
         "window_pattern": (),
-        "mixers": (mixer,) if model.mixers else (),
+        "mixers": (kind.mixer,) if decoder.mixers else (),
     }
-    if encodes:
+    if kind.part and model.tower is not None:
+        changed["tower"] = model.tower.model_copy(update={"part": kind.part})
+    if kind.encodes:
         changed |= {"stacks": None, "encoder": Encoder(head_transform=False)}
-    elif model.stacks is not None:
-        changed["stacks"] = model.stacks.model_copy(update={"encoder_layers": 0})
-    if mixture and model.num_moe_layers < model.num_layers:
-        changed["ffn_hidden_size"] = model.shared_expert_ffn_hidden_size
-    if model.rotary and model.rotary.pattern:
-        changed["rotary"] = model.rotary.model_copy(update={"pattern": (turned,)})
-    return model.model_copy(update=changed)
+    elif decoder.stacks is not None:
+        changed["stacks"] = decoder.stacks.model_copy(update={"encoder_layers": 0})
+    if kind.mixture and decoder.num_moe_layers < decoder.num_layers:
+        changed["ffn_hidden_size"] = decoder.shared_expert_ffn_hidden_size
+    if decoder.rotary and decoder.rotary.pattern:
+        changed["rotary"] = decoder.rotary.model_copy(update={"pattern": (kind.turned,)})
+    return decoder.model_copy(update=changed)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Literal
 
 from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import Left
 
 _CACHED = 64
+State = Literal["", "passed", "still"]
 
 
 @lru_cache(maxsize=_CACHED)
@@ -76,6 +79,24 @@ class Frozen:
             initial=self.tower > 0 and not self.patches,
         )
         return tuple(before)[1:]
+
+    def state(self, block: int) -> State:
+        """Of a block: trained, or frozen with gradients that go through it, or with none to come back."""
+        return "" if not self.blocks[block] else "passed" if self.moved[block] else "still"
+
+    def left(self, block: int) -> tuple[Left, ...]:
+        """What is left as it is of a model all of whose blocks are as this one; a tower embeds patches."""
+        own, joint = block < self.tower, self.tower and block == self.tower
+        parts: dict[Left, bool] = {
+            "still": self.state(block) == "still",
+            "block": self.blocks[block],
+            "tower": bool(joint) and self.patches,
+            "projector": bool(joint) and self.projector,
+            "embedding": self.patches if own else self.embedding,
+            "head": self.head and not own,
+            "head matrix": self.head_matrix and not own,
+        }
+        return tuple(name for name, frozen in parts.items() if frozen)
 
     @property
     def everything(self) -> bool:
