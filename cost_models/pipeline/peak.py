@@ -35,8 +35,10 @@ def parts_of(memories: MemoryTerms) -> dict[str, Array]:
 
 
 def _parts(term: Term) -> Array:
-    known = next(iter(term.values()))
-    return np.stack([term.get(part, np.zeros_like(known)) for part in MEMORY_PARTS], axis=-1)
+    parts = np.zeros((*next(iter(term.values())).shape, len(MEMORY_PARTS)))
+    for part, value in term.items():
+        parts[..., MEMORY_PARTS.index(part)] = value
+    return parts
 
 
 class RankMemory:

@@ -4,7 +4,7 @@ which schedules have a trait, as sets of names and as masks of layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol
@@ -125,7 +125,7 @@ def v_shaped(columns: Scheduled) -> Bools:
     return is_scheduled(columns, V_SHAPED)
 
 
-def is_scheduled(columns: Scheduled, some: Iterable[str]) -> Bools:
+def is_scheduled(columns: Scheduled, some: Container[str]) -> Bools:
     """(N,): layouts whose schedule is one of some."""
-    names = list(REGISTRY)
-    return np.isin(columns.schedule, [names.index(name) for name in some])
+    wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
+    return wanted
