@@ -120,6 +120,8 @@ class Estimate:
     trust: Trust
     causal_mfu: float = 0.0
     """As MFU, of the scores that a causal mask or a window leaves only."""
+    answers_per_second: float | None = None
+    """Tokens per second that the loss counts, where it does not count all."""
     rank_limits: tuple[float, ...] = ()
     """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
     replicas: tuple[PoolReplicas, ...] = ()

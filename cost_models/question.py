@@ -61,6 +61,16 @@ class Question:
         return self.stack.memory_error if own is None else own
 
     @property
+    def scored_share(self) -> float:
+        """Share of a sequence's tokens whose logits are computed: without padding and prompts where the stack skips
+        what no loss counts."""
+        job = self.training
+        if not self.stack.skips_ignored_tokens or job.reference is not None:
+            return 1.0
+        there = 1.0 if job.lengths is None else job.tokens_counted / job.sequence_length
+        return there * (1.0 if job.answers is None else job.answers)
+
+    @property
     def dropout(self) -> float:
         """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
         if self.training.dropout is not None:

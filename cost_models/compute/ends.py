@@ -82,6 +82,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
     training = question.training
     trains = training.trains("head matrix")
+    tokens = tokens * question.scored_share
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     before, before_weight = _transform(question, columns, device)
     head_weight = head_weight + trains * before_weight
@@ -127,6 +128,7 @@ def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:
 def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) -> EndSeconds:
     """Everything but the products at memory rate."""
     hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
+    logits = logits * question.scored_share
     loss_forward, loss_backward = (logits * each for each in _loss_bytes(question, device))
     kernel = device.profile.kernel_seconds
     return EndSeconds(

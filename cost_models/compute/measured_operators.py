@@ -182,7 +182,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     """Final norm and cross-entropy over this rank's share of the vocabulary."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
-    logits = tokens * padded_vocabulary(model, columns.tp) / columns.tp
+    logits = tokens * question.scored_share * padded_vocabulary(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both = [
         _Calls(operator=model.norm, elements=outside),

@@ -71,7 +71,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     entered = tokens_on_rank(question, columns, "entrance") * model.hidden_size
     block = _block(question, columns, element * stream)
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
-    logits = tokens * vocabulary
+    logits = tokens * question.scored_share * vocabulary
     compiled = stack.fused_loss and stack.compiles_loss
     stored = _FP32 if stack.fp32_logits and not compiled else element
     # a compiled loss keeps the logits as they are: its backward pass makes the probabilities again

@@ -87,7 +87,7 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
     outputs = [(one, one.returns) for one in waiting if one.returns is not None]
     cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
     tokens = tokens_on_rank(question, columns, "whole")
-    head = tokens * (padded_vocabulary(model, columns.tp) / columns.tp)
+    head = tokens * question.scored_share * (padded_vocabulary(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
     return PendingBytes(
         block=on_rank(

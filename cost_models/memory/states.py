@@ -84,7 +84,8 @@ def state_bytes(
     part: Part = "experts" if experts else end or "block"
     own = _trained_bytes(question, columns, part, held)
     if question.training.tuning is None:
-        if question.training.reference != "resident":
+        reference = question.training.reference
+        if reference != "resident" and not (reference == "host" and end):
             return own
         ranks = np.where(columns.zero == 3, columns.expert_shard if experts else columns.shard, 1)
         return replace(own, weights=own.weights + question.training.element_bytes / ranks)
@@ -130,7 +131,8 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 def ends_apart(question: Question) -> bool:
     """Whether a parameter of embedding and head has other states than one of a block."""
     training = question.training
-    return training.tuning is not None or training.optimizer in ("adafactor", "muon")
+    apart = training.tuning is not None or training.reference == "host"
+    return apart or training.optimizer in ("adafactor", "muon")
 
 
 def _factored_bytes(question: Question, part: Part) -> float:

@@ -117,7 +117,7 @@ def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> F
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
     parts = _parts(model, training, tp)
-    last, resident = parts[-1], training.reference == "resident"
+    last, resident = parts[-1], training.reference in ("resident", "host")
     further = model.further_tokens * (last.one.block + last.one.head + last.one.projection)
     head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.one.head
     total = training.global_batch * (head + 3.0 * further)

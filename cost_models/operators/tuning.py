@@ -94,10 +94,10 @@ def target_names(tuning: TuningSpec) -> frozenset[str]:
     return frozenset[str]().union(*(_named(target) for target in tuning.targets))
 
 
-def missing_targets(model: TransformerSpec, tuning: TuningSpec) -> tuple[str, ...]:
+def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
     """Targets that name no matrix of the model."""
     there = frozenset(matrix_names(model))
-    return tuple(target for target in tuning.targets if not _named(target) & there)
+    return tuple(target for target in targets if not _named(target) & there)
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
         hfu=utilisation(spent, seconds, gpus, peak),
         causal_mfu=utilisation(causal_flops(model, training, ran.tp), seconds, gpus, peak),
         tokens_per_second=training.tokens_per_step / seconds,
+        answers_per_second=training.answers and training.answers * training.tokens_per_step / seconds,
         bound_by=bound_by(parts),
         trust=trust_of(max(question.by_pool, key=lambda pool: by_uncertainty(pool.hardware))),
         rank_limits=limits if several else (),

@@ -167,14 +167,22 @@ def time_terms(
     terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
     if whole:
         terms |= further_seconds(question, columns, pieces.device, terms)
-    if (
-        question.training.reference == "resident"
-    ):  # runs before every forward pass, with its gathers and collectives
-        passes = ("layer_forward", "embedding_forward", "head_forward", "stage_forward")
-        twice = {name: terms[name] for name in passes if name in terms}
-        terms |= {name: {part: 2 * value for part, value in term.items()} for name, term in twice.items()}
+    if question.training.reference in ("resident", "host"):
+        terms |= _with_reference(terms)
     slowdown, none = jitter(question, columns), {field.name: Term() for field in fields(TimeTerms)}
     return TimeTerms(**none | {name: with_jitter(term, slowdown) for name, term in terms.items()})
+
+
+def _with_reference(terms: Terms) -> Terms:
+    """Forward passes with those of a reference model, which runs before each, with its gathers and collectives; what
+    one that lies on the host waits for is its own."""
+    passes = ("layer_forward", "embedding_forward", "head_forward", "stage_forward")
+    own = ("offload", "offload_hidden")
+    return {
+        name: {part: (1 + (part not in own)) * value for part, value in terms[name].items()}
+        for name in passes
+        if name in terms
+    }
 
 
 def _of_passes(pieces: Pieces) -> Terms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from cost_models.base import GpuCount, LargeInt, PositiveInt, Spec
 from cost_models.documents import printable
@@ -16,7 +16,7 @@ from cost_models.specs.tuning import Left, TuningSpec
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
-Reference = Literal["resident", "computed"]
+Reference = Literal["resident", "host", "computed"]
 OptimizerName = Literal["adamw", "sgd", "lamb", "adamw-8bit", "paged-adamw-8bit", "adafactor", "muon"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
@@ -77,18 +77,25 @@ class TrainingSpec(Spec):
     reference: Reference | None = Field(default=None, exclude_if=lambda reference: reference is None)
     """Preferences between two sequences are trained (DPO, Rafailov et al. 2023, arXiv 2305.18290), beside the frozen
     model that training began with: it runs forward in every step (`resident`; beside adapters it is the model without
-    them), or did once, before training (`computed`). None: no preferences."""
+    them), with blocks whose weights come from host memory one after another (`host`), or did once, before training
+    (`computed`). None: no preferences."""
     lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
     """Lengths of the documents that sequences are made of; None: each is one document."""
+    answers: float | None = Field(
+        default=None, gt=0, le=1, allow_inf_nan=False, exclude_if=lambda share: share is None
+    )
+    """Share of the tokens that the loss counts, those of answers; None: all."""
 
-    @model_validator(mode="after")
-    def _documents_fit(self) -> TrainingSpec:
-        longest = max(self.lengths.documents, default=0) if self.lengths else 0
-        if longest > self.sequence_length:
+    @field_validator("lengths")
+    @classmethod
+    def _documents_fit(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
+        longest, whole = max(lengths.documents, default=0) if lengths else 0, info.data.get("sequence_length")
+        if whole is not None and longest > whole:
             raise ValueError(
-                f"a document of {longest:,} tokens is longer than a sequence of {self.sequence_length:,}"
+                f"a document of {longest:,} tokens is longer than a sequence of {whole:,}: "
+                f"write `sequence_length: {longest}`, or cut it"
             )
-        return self
+        return lengths
 
     def trains(self, part: Left) -> bool:
         """Whether a part of the model is trained, of one whose blocks are of one kind; beside adapters none is."""

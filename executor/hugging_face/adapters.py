@@ -15,7 +15,6 @@ from executor.hugging_face.names import Names, Part, Source, parts_of
 from executor.models.adapters import ENDING, MATRICES
 
 ADAPTERS = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 _SIDES = {f"{ENDING}.down.": "lora_A", f"{ENDING}.up.": "lora_B"}
 
 

@@ -6,6 +6,8 @@ Each rank reads the bytes of what it updates, and no more. Files are safetensors
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,18 +21,21 @@ from cost_models.files.models import resolve_model
 from cost_models.files.reading import read_document
 from cost_models.hugging_face.writing import stated
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import MB
+from cost_models.units import MB, grouped
 from executor.boxes import Box
 from executor.hugging_face.names import Names
 from executor.models.initial import Values
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Types that fp32 holds exactly, by their names in a file."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _LARGEST_INDEX = int(64 * MB)
+_LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
+"""Of safetensors: bytes that say how long the header behind them is, and how long it may be."""
 
 
 class FromTensors:
@@ -93,6 +98,7 @@ class Folder(Mapping[str, Any]):
                 f"{path} does not hold the weights of {model.name}",
                 problems=problems[:MOST_PROBLEMS],
                 more=max(0, len(problems) - MOST_PROBLEMS),
+                hint="fetch or write these files again, from where its config.json is from",
             )
 
     def __getitem__(self, name: str) -> Any:
@@ -109,6 +115,8 @@ class Folder(Mapping[str, Any]):
         from safetensors import safe_open
 
         if file not in self._open:
+            if not (self.path / file).is_file():  # a pipe would be waited for
+                raise FileNotFoundError
             self._open[file] = safe_open(self.path / file, framework="pt")
         return self._open[file]
 
@@ -121,8 +129,8 @@ class Folder(Mapping[str, Any]):
             try:
                 stream = self._stream(file)
             except (SafetensorError, OSError) as error:
-                broken = True
-                yield Problem(file, f"is cut off, or no safetensors: {printable(str(error), limit=100)}")
+                broken, said = True, printable(str(error), limit=100)
+                yield Problem(file, _cut_off(self.path / file) or f"is no safetensors: {said}")
                 continue
             for there in stream.keys():  # noqa: SIM118
                 name = self._named(there)
@@ -159,8 +167,32 @@ class Folder(Mapping[str, Any]):
             yield Problem(where, f"is of type {self.types[name]}, not one of {', '.join(TYPES)}")
 
 
+def _cut_off(file: Path) -> str:
+    """Where a file ends before what its header says of it; empty where that is not what is wrong with it."""
+    if not file.is_file():
+        return "is no file" if file.exists() else "is not there"
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(0)
+        length = int.from_bytes(opened.read(_LENGTH), "little")
+        header = opened.read(length) if length < _LARGEST_HEADER else b""
+    try:
+        stated = max(one["data_offsets"][1] for one in json.loads(header).values() if "dtype" in one)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return (
+            "" if size > _LENGTH + len(header) else f"is cut off in its header, after {grouped(size)} bytes"
+        )
+    whole = _LENGTH + length + int(stated)
+    return f"is cut off: it has {grouped(size)} of {grouped(whole)} bytes" if size < whole else ""
+
+
 def _model_type(path: Path, model: TransformerSpec) -> str:
     """The family of the folder's config. Raises InputError: there is none, or it says another model than the plan."""
+    if (path / ADAPTER_CONFIG).is_file():
+        raise InputError(
+            f"{path} holds adapters of peft, not the model that they are beside",
+            hint="--weights takes the folder of that model; adapters go on from a --checkpoint",
+        )
     if not (path / CONFIG).is_file():
         raise InputError(
             f"{path} has no {CONFIG}", hint="--weights takes a folder as Hugging Face's hub has it"
@@ -200,4 +232,4 @@ def _files(path: Path) -> list[str]:
             f"{path} has no safetensors; `{printable(pickles[0])}` is a pickle, which can run code when it is read",
             hint=f"where you trust it, `from_pretrained` and `save_pretrained` of transformers write {ONE_FILE}",
         )
-    raise InputError(f"{path} has no safetensors")
+    raise InputError(f"{path} has no safetensors", hint="a folder that is still being fetched has none yet")

@@ -26,9 +26,9 @@ from cost_models.units import GB
 from executor.boxes import Box
 from executor.engine.engine import Engine
 from executor.engine.weights import frozen, owned
-from executor.hugging_face.adapters import ADAPTER_CONFIG, ADAPTERS, AdapterNames
+from executor.hugging_face.adapters import ADAPTERS, AdapterNames
 from executor.hugging_face.names import Names, Part, has_names
-from executor.hugging_face.reading import CONFIG, INDEX, ONE_FILE, TYPES, Folder
+from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder
 from executor.mesh import local
 from executor.messages import gather_json
 from executor.models.initial import TIED

@@ -34,9 +34,8 @@ class TransformerTraining(Training[Plan]):
         require_trainable(plan, byte_text=config.data == TEXT)
         require_offload(plan, config)
         if os.environ.get("RANK", "0") == "0":
-            _require_data(plan, config.data, on_note)
+            require_inputs(plan, config, on_note)
             require_drive(plan, drive_folder(config), config.nodes)
-            _require_weights(plan, config)
         if config.compile:
             _require_compilable(plan)
         return config
@@ -73,16 +72,12 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
         )
 
 
-def _require_data(plan: Plan, data: str, on_note: Callable[[str], None]) -> None:
-    """Raise InputError where there are no whole tokens that go with the plan."""
-    if data not in (TEXT, RANDOM):
-        require_whole(Path(data), on_note)
-        header, _ = open_tokens(Path(data), plan.model.vocab_size)
-        require_a_sequence(header.tokens, plan.training.sequence_length, data)
-
-
-def _require_weights(plan: Plan, config: RunConfig) -> None:
-    """Raise InputError where there are no weights that go with the plan, or where none can be written."""
+def require_inputs(plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> None:
+    """Raise InputError where there are no whole tokens or weights that go with the plan, or none can be written."""
+    if config.data not in (TEXT, RANDOM):
+        require_whole(Path(config.data), on_note)
+        header, _ = open_tokens(Path(config.data), plan.model.vocab_size)
+        require_a_sequence(header.tokens, plan.training.sequence_length, config.data)
     if config.weights is not None:
         from executor.hugging_face.reading import Folder
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.reading import read_text
 from cost_models.specs.lengths import LengthsSpec, Packing, brought_down, share_cut
 from cost_models.specs.training import TrainingSpec
@@ -29,7 +29,10 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
         InputError: lengths that cannot be read, or are longer than a sequence.
     """
     words: tuple[Packing, ...] = get_args(Packing)
-    lengths = training.lengths if options.lengths is None else _read(options.lengths)
+    lengths, answers = training.lengths, training.answers
+    if options.lengths is not None:
+        lengths, found = _read(options.lengths, training.sequence_length)
+        answers = found if answers is None else answers
     if options.packing is not None:
         packing = one_of(words, options.packing, "--packing", "cannot tell what is made of documents")
         if lengths is None:
@@ -39,7 +42,7 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
     if longest > whole:
         what = f"a document of {grouped(longest)} tokens is longer than a sequence of {grouped(whole)}"
         raise InputError(f"--lengths: {what}", hint=f"--sequence {longest}, or cut it in the file")
-    return training.model_copy(update={"lengths": lengths})
+    return training.model_copy(update={"lengths": lengths, "answers": answers})
 
 
 def documents_told(training: TrainingSpec) -> Iterator[str]:
@@ -49,12 +52,13 @@ def documents_told(training: TrainingSpec) -> Iterator[str]:
         yield f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
 
 
-def _read(said: str | LengthsSpec) -> LengthsSpec:
+def _read(said: str | LengthsSpec, whole: int) -> tuple[LengthsSpec, float | None]:
+    """Lengths, and the share of their tokens that are answers, where a file says it."""
     if isinstance(said, LengthsSpec):
-        return said
+        return said, None
     try:
         if match := _LOGNORMAL.fullmatch(said):
-            return LengthsSpec(lognormal=(float(match[1]), float(match[2])))
+            return LengthsSpec(lognormal=(float(match[1]), float(match[2]))), None
         if "(" in said:
             raise ValueError
     except ValueError:
@@ -65,21 +69,49 @@ def _read(said: str | LengthsSpec) -> LengthsSpec:
         lines = read_text(said, most_bytes=_MOST_BYTES).splitlines()
     except InputError as error:
         raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
-    return LengthsSpec(documents=brought_down(list(_of_lines(said, lines))))
+    documents, answers = _of_lines(said, lines, whole)
+    return LengthsSpec(documents=brought_down(documents)), answers
 
 
-def _of_lines(path: str, lines: list[str]) -> Iterator[int]:
-    """The first column: whole numbers, under a heading or none."""
-    words = [(number, line.split(",")[0].strip(' \t"')) for number, line in enumerate(lines, 1)]
-    if words and words[0][1][:1].isalpha():
-        del words[0]
-    there = [(number, word) for number, word in words if word]
-    problems = [
-        Problem(f"{path}:{number}", f"`{printable(word[:40])}` is no number of tokens above zero")
-        for number, word in there
-        if not re.fullmatch(r"0*[1-9][0-9]{0,8}", word, re.ASCII)
+def _of_lines(path: str, lines: list[str], whole: int) -> tuple[list[int], float | None]:
+    """Tokens of each document, and the share of all that are answers, where a column is headed `answer`.
+
+    The first column has tokens of documents, or headed `prompt` of what is before their answers.
+    """
+    rows = [
+        (number, [word.strip(' \t"') for word in line.split(",")]) for number, line in enumerate(lines, 1)
     ]
-    if problems or not there:
-        what = "lengths cannot be read" if problems else f"--lengths: {path} holds no length"
-        raise InputError(what, problems=problems, hint="write a number of tokens on each line")
-    return (int(word) for _, word in there)
+    heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
+    column = heading.index("answer") if "answer" in heading else None
+    documents, answered, problems = list[int](), 0, list[Problem]()
+    for number, words in rows:
+        given = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
+        if not words[0] and column is None:
+            continue
+        wrong = [word for word in given if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
+        counts = [0 if wrong else int(word) for word in given]
+        total = sum(counts) if heading[:1] == ["prompt"] else counts[0]
+        answer = sum(counts[1:])
+        what = ""
+        if wrong or not total:
+            what = f"`{printable((wrong or given)[0][:40])}` is no number of tokens above zero"
+        elif answer > total:
+            what = f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}"
+        elif total > whole:
+            what = f"a document of {grouped(total)} tokens is longer than a sequence of {grouped(whole)}"
+        problems += [Problem(f"{path}:{number}", what)] if what else []
+        documents.append(total)
+        answered += answer
+    if problems or not documents or (column is not None and not answered):
+        lacks = "length" if not documents else "answer"
+        what = "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}"
+        too_long = max(documents, default=0) > whole
+        raise InputError(
+            what,
+            problems=problems[:MOST_PROBLEMS],
+            more=max(0, len(problems) - MOST_PROBLEMS),
+            hint=f"--sequence {max(documents)}, or cut what is longer"
+            if too_long
+            else "write a number of tokens on each line",
+        )
+    return documents, None if column is None else answered / sum(documents)

@@ -30,7 +30,7 @@ TIME_LIMIT = 60.0
 
 TUNING = (
     *("task", "rank", "targets", "base_precision", "reference", "freeze"),
-    *("lengths", "packing", "decoder_sequence", "images"),
+    *("lengths", "packing", "answers", "decoder_sequence", "images"),
 )
 """Options of a job that say what is fine-tuned, and on which sequences."""
 AUTO = "auto"
@@ -95,11 +95,14 @@ class Job:
     freeze: str | Sequence[str] | None = flag(
         "PART[,PART]", "Left as they are: tower, projector, language, embedding, first=N.", panel="job"
     )
-    reference: str | None = flag("HOW", "Of dpo: resident (default), or computed once.", panel="job")
+    reference: str | None = flag("HOW", "Of dpo: resident (default), host, or computed once.", panel="job")
     lengths: str | LengthsSpec | None = flag(
         "FILE", "Of documents: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
     )
     packing: str | None = flag("HOW", "Of documents: pack (default), pad or bucket.", panel="job")
+    answers: float | None = flag(
+        "SHARE", "Of tokens that the loss counts: those of answers.", kind=float, panel="job"
+    )
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", panel="job"
     )

@@ -27,6 +27,7 @@ def with_parts(
     odd = {
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
+        "answers alone (--answers)": training.answers,
         "several kinds of GPUs": True if mixed else None,
     }
     unpriced = [what for what, said in odd.items() if said is not None]

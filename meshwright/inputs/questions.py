@@ -47,7 +47,10 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     model = problems.read(lambda: _model(request.model))
     cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
     host_memory = problems.read(lambda: read_host_memory(request.host_memory))
-    training = problems.read(lambda: with_lengths(with_tuning(_training(request), request), request))
+    job = training = problems.read(lambda: _training(request))
+    if job is not None:
+        training = problems.read(lambda: with_tuning(job, request, model.spec if model else None))
+        training = problems.read(lambda: with_lengths(training or job, request))
     named = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if named is not None and trainer is not None:
@@ -238,6 +241,7 @@ def _training(request: Request) -> TrainingSpec:
         "dropout": request.dropout,
         "optimizer": request.optimizer,
         "state_dtype": request.state_dtype,
+        "answers": request.answers,
     }
     job = request.training
     if isinstance(job, RecommenderTraining):

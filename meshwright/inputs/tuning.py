@@ -17,17 +17,21 @@ _TASKS = ("full", "lora", "qlora", "dpo")
 _REFERENCES = get_args(Reference)
 _BASES = ("bf16", *get_args(Base))
 _TARGETS = (*get_args(Group), *get_args(Matrix))
+_OF_PEFT = "_proj"
+"""What peft's names of matrices end with: `q_proj` is `q`."""
 _USUAL_STACK = "fsdp"
 """Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
 
 
-def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
+def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | None) -> TrainingSpec:
     """The job with the adapters that the flags ask for; where its file has some, flags replace single fields.
 
     Raises:
-        InputError: words that are none, or flags that contradict one another; all at once.
+        InputError: words that are none, flags that contradict one another, targets that name no matrix of the model;
+            all at once.
     """
     targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
+    targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
     said = {
         "--rank": options.rank,
         "--targets": targets,
@@ -44,14 +48,23 @@ def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
     reference = training.reference if options.task is None else None
     if options.task == "dpo":
         reference, task = cast(Reference, options.reference or "resident"), "lora" if given else "full"
+        if reference == "host" and (given or training.tuning):
+            what = "beside adapters the reference is the model without them, so nothing need lie on the host"
+            problems.append(Problem("--reference", f"{what}; leave it out"))
     elif options.reference is not None:
         problems.append(Problem("--reference", "is of preferences, and there are none; add --task dpo"))
     if given and task in (None, "full"):
         problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in given]
     if options.task == "qlora" and options.base_precision == "bf16":
         problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
+    adapted = targets or (training.tuning.targets if training.tuning else ())
+    known = tuple(one for one in adapted if one in _TARGETS)
+    missing = missing_targets(model, known) if model and task != "full" else ()
+    where = "--targets" if targets else "tuning.targets"
+    problems += [Problem(where, f"`{model.name}` has no `{one}`") for one in missing if model]
     if problems:
-        raise InputError("what is trained cannot be read", problems=problems)
+        there = f"it has {_matrices(model)}" if missing and model else ""
+        raise InputError("what is trained cannot be read", problems=problems, hint=there)
     if task in (None, "full"):
         return training.model_copy(update={"tuning": None, "reference": reference}) if task else training
     fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
@@ -61,6 +74,10 @@ def with_tuning(training: TrainingSpec, options: Job) -> TrainingSpec:
     elif options.task is not None:
         fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
     return training.model_copy(update={"tuning": _spec(fields), "reference": reference})
+
+
+def _matrices(model: TransformerSpec) -> str:
+    return ", ".join(f"`{one}`" for one in matrix_names(model))
 
 
 def _spec(fields: dict[str, Any]) -> TuningSpec:
@@ -82,25 +99,22 @@ def fine_tuned(
     """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
 
     Raises:
-        InputError: a target names no matrix of the model, or an encoder is asked for preferences.
+        InputError: an encoder is asked for preferences or answers.
     """
     tuning = training.tuning
-    if training.reference is not None and model.encoder is not None:
+    if model.encoder is not None and (training.reference is not None or training.answers is not None):
+        what = "preferences (--task dpo)" if training.reference else "answers (--answers)"
         raise InputError(
-            f"`{model.name}` is an encoder, trained to guess masked tokens: there are no preferences (--task dpo)",
+            f"`{model.name}` is an encoder, trained to guess masked tokens: there are no {what}",
             hint="--task full or lora trains it",
         )
     if tuning is None:
         return model, None, ()
-    there = ", ".join(f"`{one}`" for one in matrix_names(model))
-    if missing := missing_targets(model, tuning):
-        problems = [Problem(f"--targets {one}", f"`{model.name}` has no such matrix") for one in missing]
-        raise InputError("adapters on matrices that are not there", problems=problems, hint=f"it has {there}")
     told = []
     if options.rank is None and tuning.rank == USUAL_RANK:
         told.append(f"`--rank {USUAL_RANK}`, as is usual")
     if options.targets is None and tuning.targets == USUAL_TARGETS:
-        told.append(f"`--targets {USUAL_TARGETS[0]}`: {there}")
+        told.append(f"`--targets {USUAL_TARGETS[0]}`: {_matrices(model)}")
     stack = None
     if not named:
         stack = _USUAL_STACK

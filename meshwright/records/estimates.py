@@ -30,6 +30,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "layout": str(estimate.layout),
         **fields_of(estimate, "step_seconds", "weighed_seconds", *_RATES),
         "tokens_per_second_per_gpu": estimate.tokens_per_second / estimate.layout.num_gpus,
+        **fields_of(estimate, *("answers_per_second",) * (estimate.answers_per_second is not None)),
         **fields_of(estimate, *_FITTING),
         "warnings": list(estimate.warnings),
         "parts": estimate.time.as_dict(),
@@ -49,7 +50,7 @@ def _host(estimate: Estimate) -> dict[str, Any]:
     there."""
     offload = estimate.layout.offload
     told: dict[str, Any] = {}
-    if any(offload):
+    if estimate.host_bytes:
         told |= {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit}
     if offload.drive:
         told |= {"drive_bytes": estimate.drive_bytes, "drive_limit": estimate.drive_limit}
@@ -159,6 +160,7 @@ def question_record(question: Question) -> dict[str, Any]:
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
         **({} if training.reference is None else {"reference": training.reference}),
         **({"lengths": documents} if documents else {}),
+        **({} if training.answers is None else {"answers": training.answers}),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
         "confidence": question.confidence,

@@ -42,6 +42,12 @@ def mfu_words(estimate: Estimate) -> str:
     return f"MFU {percent(estimate.mfu)}{causal}"
 
 
+def answers_words(estimate: Estimate, gpus: int = 1) -> str:
+    """ ", 22,054 of them of answers"; empty where the loss counts all tokens."""
+    counted_here = estimate.answers_per_second
+    return f", {grouped(round(counted_here / gpus))} of them of answers" if counted_here else ""
+
+
 def step_words(seconds: float, expected: ExpectedStep | None) -> str:
     """ "14.88 s on paper; expected 14.74 s, 90 % interval 13.5 s to 16.1 s"."""
     if expected is None:
@@ -63,7 +69,8 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: s
         Fact(name="step", value=step_words(estimate.step_seconds, expected)),
         Fact(
             name="speed",
-            value=f"{mfu_words(estimate)}; {grouped(round(per_gpu))} tokens/s per GPU; bound by"
+            value=f"{mfu_words(estimate)}; {grouped(round(per_gpu))} tokens/s per GPU"
+            f"{answers_words(estimate, gpus=estimate.layout.num_gpus)}; bound by"
             f" {part_label(estimate.bound_by)}",
         ),
         Fact(name="memory", value="; ".join(filter(None, [memory, more]))),
@@ -76,7 +83,8 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
     per_gpu = estimate.tokens_per_second / layout.num_gpus
     speed = (
         f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, "
-        f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU), "
+        f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU)"
+        f"{answers_words(estimate)}, "
         f"{microbatches_text(estimate)}"
     )
     return "\n".join(
@@ -151,7 +159,7 @@ def _tight(estimate: Estimate) -> str:
 def host_facts(estimate: Estimate) -> list[Fact]:
     """ "host memory: 95.2 GiB of 128.0 GiB on each host", and what lies on the drive; nothing where nothing does."""
     tiers = []
-    if any(estimate.layout.offload):
+    if estimate.host_bytes:
         tiers.append(("host memory", estimate.host_bytes, estimate.host_limit))
     if estimate.layout.offload.drive:
         tiers.append(("drive", estimate.drive_bytes, estimate.drive_limit))

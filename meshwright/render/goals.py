@@ -160,6 +160,7 @@ def changes_sentence(question: Question) -> str:
 
 _BESIDE: Mapping[Reference | None, str] = {
     "resident": ", beside a reference model that runs forward in every step",
+    "host": ", beside a reference model whose blocks come from host memory in every step",
     "computed": ", beside what a reference model said before training, whose pass is not counted",
 }
 
@@ -193,6 +194,17 @@ def documents_sentence(question: Question) -> str:
     mean = grouped(round(training.drawn(lengths).mean))
     return wrapped(
         f"documents of {mean} tokens on average, {lengths} {grouped(length)}: {told[lengths.packing]}"
+    )
+
+
+def answers_sentence(question: Question) -> str:
+    """ "the loss counts answers alone, 30 % of tokens; logits are computed of all"; empty where it counts all."""
+    answers = question.training.answers
+    if answers is None:
+        return ""
+    of = "these alone" if question.scored_share < 1 else "all"
+    return wrapped(
+        f"the loss counts answers alone, {percent(answers)} of tokens; logits are computed of {of}"
     )
 
 

@@ -10,6 +10,7 @@ from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.estimates import causal_apart
 from meshwright.render.goals import (
+    answers_sentence,
     changes_sentence,
     documents_sentence,
     gpus_in_words,
@@ -42,6 +43,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
         wrapped(asked),
         tuning_sentence(question),
         documents_sentence(question),
+        answers_sentence(question),
         changes_sentence(question),
         wrapped(f"stack {question.stack.name}; {profile}"),
     ]

@@ -121,6 +121,11 @@ EVERYWHERE: dict[str, Translate] = {
     "training.lengths": lambda job: (
         NOTHING if job.training.lengths is None else otherwise("its own data makes sequences of documents")
     ),
+    "training.answers": lambda job: (
+        NOTHING
+        if job.training.answers is None
+        else otherwise("its own data says which tokens the loss counts")
+    ),
     "training.reference": only("training.reference", "its reference model is not written", None),
     "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,

@@ -206,6 +206,12 @@ RUNNABLE: tuple[Rule, ...] = (
         "plan without --lengths",
     ),
     refuses(
+        "the loss counts every token",
+        lambda q, x: (x.tp > 0) & (q.training.answers is not None),
+        "the executor's loss counts every token, and the plan's those of answers",
+        "plan without --answers",
+    ),
+    refuses(
         "an optimizer the executor has",
         lambda q, x: (x.tp > 0) & (q.training.optimizer not in _OPTIMIZERS),
         "the executor has adamw, lamb and sgd, not {question.training.optimizer}",

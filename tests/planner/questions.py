@@ -131,9 +131,22 @@ def packed_base(seed: int) -> Everything:
         return LengthsSpec(packing=packing, lognormal=(float(rng.choice([4, 16])), 1.0))
 
     def reference(rng: np.random.Generator) -> Reference | None:
-        return "resident" if rng.random() < 0.5 else None
+        drawn = rng.random()
+        return "resident" if drawn < 0.5 else "host" if drawn > 0.8 else None
 
-    return _first(seed, lambda rng: _asked(rng, lengths=lengths(rng), reference=reference(rng)))
+    def asked(rng: np.random.Generator) -> Everything:
+        documents, beside = lengths(rng), reference(rng)
+        cluster = _with_hosts if beside == "host" else random_cluster
+        return _asked(rng, cluster, lengths=documents, reference=beside)
+
+    return _first(seed, asked)
+
+
+def _with_hosts(rng: np.random.Generator) -> ClusterSpec:
+    """A cluster whose hosts have memory, and a link to it that some passes hide."""
+    cluster = random_cluster(rng)
+    gpu = cluster.gpu.model_copy(update={"host_bandwidth": float(rng.choice([1e8, 1e9, 1e10]))})
+    return cluster.model_copy(update={"host_memory": 1e9, "gpu": gpu})
 
 
 def random_tuning(rng: np.random.Generator) -> TuningSpec:

@@ -40,13 +40,16 @@ from cost_models.units import format_bytes
 def host_bytes(
     question: Question, columns: LayoutColumns, recompute: Sequence[Recompute] | None = None
 ) -> Array:
-    """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there.
+    """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there; or
+    the weights of a reference model's blocks.
 
     `recompute` are the policies of placed layouts; None: those that the training job allows.
     """
-    if not offloads(columns).any():
-        return np.zeros(len(columns))
     blocks = -(-question.model.num_layers // columns.pp)
+    ranks_here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    if not offloads(columns).any():
+        away = question.training.reference == "host"
+        return away * blocks * reference_bytes(question, columns) * ranks_here
     rank = of_fullest_rank(
         question, columns, lambda part, experts: _held_away(question, columns, part, experts=experts)
     )
@@ -54,7 +57,14 @@ def host_bytes(
     rank = rank + _staging(question, columns, blocks)
     policies = question.training.recompute if recompute is None else recompute
     rank = rank + _activations(question, columns, blocks, policies)
-    return rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    return rank * ranks_here
+
+
+def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes of a reference model's block, in the type of training: a rank's part, under ZeRO-3 its shard of it."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    own, routed = (np.where(columns.zero == 3, ranks, 1) for ranks in (columns.shard, columns.expert_shard))
+    return question.training.element_bytes * (counts.block / own + counts.experts / routed)
 
 
 def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
@@ -130,7 +140,8 @@ def _activations(
 
 def _overflows(question: Question, x: LayoutColumns) -> Bools:
     overflows = np.zeros(len(x), dtype=np.bool_)
-    for pool in question.by_pool if offloads(x).any() else ():
+    some = offloads(x).any() or question.training.reference == "host"
+    for pool in question.by_pool if some else ():
         overflows |= host_bytes(pool, x) > usable_host_memory(pool.cluster)
     return overflows
 
@@ -146,6 +157,8 @@ def _sentence(question: Question, layout: Layout) -> Words:
     pool = next(pool for pool in pools if _overflows(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
     what = f"`{layout.brief}` offloads {size} to the memory of each host"
+    if question.training.reference == "host":
+        what = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
     if cluster.host_memory is None:
         return Words(
             f"{what}, and cluster `{cluster.name}` does not say how much one has",

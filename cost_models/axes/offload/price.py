@@ -1,5 +1,7 @@
 """What offloaded blocks take of the device's memory and of a step, part by part, and least in a box of counts.
 
+A reference model that lies in host memory is priced here too: its blocks come in every forward pass of its own.
+
 memory  what blocks leave on the device wherever their states live, the ring of streamed ones, and what hosts keep
 passes  what a block waits for activations that come and go
 update  what the device updates of a rank, and what its channels to host memory outlast the passes by
@@ -18,7 +20,7 @@ from cost_models.arrays import Array, Bools
 from cost_models.axes.axis import Price, Terms
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload import USUAL_RING, offloads
 from cost_models.axes.offload.channels import (
     ChannelSeconds,
     channel_seconds,
@@ -26,7 +28,7 @@ from cost_models.axes.offload.channels import (
     left_in_sight,
     link_rate,
 )
-from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.hosts import host_bytes, reference_bytes
 from cost_models.axes.offload.residency import (
     RESIDENT,
     Affine,
@@ -54,6 +56,9 @@ PARKED_AT_ONCE = 2
 
 def device_bytes(sizes: Sizes, terms: Terms) -> Terms:
     """The coefficients of memory of layouts that offload something."""
+    if sizes.question.training.reference == "host":
+        buffers = USUAL_RING * reference_bytes(sizes.question, sizes.columns)
+        return {"static": terms["static"] | {"weights": buffers}}
     if not offloads(sizes.columns).any():
         return {}
     away = OnDevice(sizes)
@@ -165,6 +170,8 @@ class OnDevice:
 def step_seconds(pieces: Pieces, terms: Terms) -> Terms:
     """The coefficients of time of layouts that offload something."""
     question, columns = pieces.question, pieces.columns
+    if question.training.reference == "host":
+        return {"layer_forward": terms["layer_forward"] | _streamed_reference(pieces)}
     if not offloads(columns).any():
         return {}
     on_device = _updated_on_device(columns, terms["layer_optimizer"]["optimizer"])
@@ -182,6 +189,14 @@ def step_seconds(pieces: Pieces, terms: Terms) -> Terms:
         for name in {"embedding_optimizer", "head_optimizer"} & {*terms}:
             changed[name] = terms[name] | {"optimizer": np.where(by_cpu, 0.0, terms[name]["optimizer"])}
     return changed
+
+
+def _streamed_reference(pieces: Pieces) -> Term:
+    """What a block of a reference model waits for its weights, which come in each of its forward passes while the block
+    before runs."""
+    come = reference_bytes(pieces.question, pieces.columns) / link_rate(pieces.question, pieces.columns)
+    shown = np.maximum(0.0, come - pieces.block.forward)
+    return {"offload": shown, "offload_hidden": come - shown}
 
 
 def _moved_activations(pieces: Pieces, terms: Terms) -> Term:
@@ -229,7 +244,7 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     """The fullest host and drive of a layout that keeps something there; nothing of others."""
-    if not any(layout.offload):
+    if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns, pools = LayoutColumns.of([layout]), question.by_pool
     used = tuple(dict.fromkeys(policy for one in layout.recompute for policy in policies_in(one)))

@@ -62,7 +62,7 @@ class RecommenderRun(Running):
     def next_step(self, report: AnyReport, path: Path) -> str:
         return "Next: more --steps, or --fix tables otherwise and compare"
 
-    def built(self) -> ShardsBuilt:
+    def built(self, config: Mapping[str, Any]) -> ShardsBuilt:
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_shards_without_devices
 

@@ -154,10 +154,14 @@ class TransformerRun(Running):
         assert isinstance(report, RunReport)
         return measured.next_step(comparison(report) if tells_of_its_device(report) else (), path)
 
-    def built(self) -> Built:
+    def built(self, config: Mapping[str, Any]) -> Built:
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_without_devices
+        from executor.run_config import RunConfig
+        from executor.transformer.training import require_inputs
 
+        inputs = {name: config[name] for name in ("data", "weights", "save_weights")}
+        require_inputs(self.plan, RunConfig(**inputs), lambda note: None)
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:

@@ -81,8 +81,8 @@ class Running(Protocol):
     def next_step(self, report: AnyReport, path: Path) -> str:
         """What to do with the report in this file."""
 
-    def built(self) -> Answer:
-        """What ranks hold, built without their devices."""
+    def built(self, config: Mapping[str, Any]) -> Answer:
+        """What ranks hold, built without their devices, where they could begin with what the run is given."""
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
         """What one rank does without the others; `fake`: memory only, and no device.

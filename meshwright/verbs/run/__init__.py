@@ -59,7 +59,7 @@ def run_command(options: RunFlags, output: Output) -> None:
     require_options(verbs, "run", [name for name in _OF_FAMILIES if given[name]])
     running = verbs.running(loaded)
     if options.dry_run:
-        output.show(running.built())
+        output.show(running.built(config))
         output.note(f"Next: meshwright run {options.plan}")
         return
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it

@@ -61,8 +61,8 @@ def test_llama_by_hand() -> None:
     llama = catalog.load_model("llama3-8b")
     assert trained_parameters(llama, TuningSpec()) == 41_943_040
     assert trained_parameters(llama, TuningSpec(targets=("q", "v"))) == 6_815_744
-    assert missing_targets(llama, TuningSpec(targets=("q", "experts", "kv_a"))) == ("experts", "kv_a")
-    assert missing_targets(catalog.load_model("gpt2-xl"), TuningSpec(targets=("gate", "mlp"))) == ("gate",)
+    assert missing_targets(llama, ("q", "experts", "kv_a")) == ("experts", "kv_a")
+    assert missing_targets(catalog.load_model("gpt2-xl"), ("gate", "mlp")) == ("gate",)
 
 
 class Adapted(nn.Module):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from processes import Processes
 from safetensors.torch import save_file
 from training import GPT, LLAMA, MOE, SHARED, plan_for
 
-from cost_models.errors import InputError
+from cost_models.errors import InputError, RunError
 from cost_models.files.models import resolve_model
 from executor.engine.engine import Engine
 from executor.hugging_face import writing
@@ -136,7 +138,13 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("breaks", "says"),
     [
-        ("cut", "model.safetensors: is cut off, or no safetensors"),
+        ("cut", "model.safetensors: is cut off: it has 166,516 of 166,616 bytes"),
+        ("header", "model.safetensors: is cut off in its header, after 100 bytes"),
+        ("code", "model.safetensors: is no safetensors: "),
+        ("pipe", "model.safetensors: is no file"),
+        ("part", "model-00002-of-00002.safetensors: is not there"),
+        ("shape", "model.safetensors  lm_head.weight: is (255, 32); the config makes it (256, 32)"),
+        ("adapters", "holds adapters of peft, not the model that they are beside"),
         ("pickle", "`pytorch_model.bin` is a pickle, which can run code when it is read"),
         ("config", "vocab_size: the plan has 256, config.json 512"),
         ("index", "its `weight_map` names no files of this folder"),
@@ -144,10 +152,24 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], breaks: str, says: str) -> None:
-    spec, _ = make_folder(tmp_path / "in", "llama")
+    spec, tensors = make_folder(tmp_path / "in", "llama")
     save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
     weights, config = tmp_path / "in" / "model.safetensors", tmp_path / "in" / "config.json"
     match breaks:
+        case "header":
+            os.truncate(weights, 100)
+        case "code":
+            weights.write_bytes(pickle.dumps(_Runs(str(tmp_path / "ran"))))
+        case "pipe":
+            weights.unlink()
+            os.mkfifo(weights)
+        case "part":
+            index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
+            (tmp_path / "in" / "model.safetensors.index.json").write_text(json.dumps(index))
+        case "shape":
+            save_file(tensors | {"lm_head.weight": torch.zeros(255, 32)}, weights)
+        case "adapters":
+            (tmp_path / "in" / "adapter_config.json").write_text("{}")
         case "cut":
             os.truncate(weights, weights.stat().st_size - 100)
         case "pickle":
@@ -159,9 +181,50 @@ def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], break
             (tmp_path / "in" / "model.safetensors.index.json").write_text(json.dumps(index))
         case "nothing":
             config.unlink()
-    found = told(capsys, "run", str(tmp_path / "plan.yaml"), "--weights", str(tmp_path / "in"))
-    assert found.code == 2
-    assert says in found.err
+    asked = ("run", str(tmp_path / "plan.yaml"), "--weights", str(tmp_path / "in"))
+    for words in (asked, (*asked, "--dry-run")):
+        found = told(capsys, *words)
+        assert found.code == 2
+        assert says in found.err
+        assert "Traceback" not in found.err
+    assert not (tmp_path / "ran").exists()
+
+
+class _Runs:
+    """What a pickle runs when it is read."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.file,)
+
+
+def test_code_beside_weights_is_not_run(tmp_path: Path) -> None:
+    spec, tensors = make_folder(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "modeling.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert Folder(tmp_path, spec).keys() == tensors.keys()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_write_that_fails_leaves_nothing(processes: Processes, tmp_path: Path) -> None:
+    processes.run(1, _fails_to_write, plan_for("mbs2", LLAMA), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def _fails_to_write(plan: Any, folder: Path) -> None:
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing._Writing, "_write", _full)
+        with pytest.raises(RunError, match="no space left on device"):
+            save_weights(engine, folder, None)
+
+
+def _full(writer: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

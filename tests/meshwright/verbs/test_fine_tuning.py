@@ -76,10 +76,40 @@ def test_preferences_take_a_forward_pass_more(capsys: pytest.CaptureFixture[str]
     assert "beside a reference model that runs forward" in " ".join(paired.out.split())
 
 
+def test_a_reference_on_the_host_comes_block_by_block(capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: a block of 218.1 M parameters in bf16 over a link of 64 GB/s that a forward pass hides, or does not."""
+    block, element, link = 218_112_000, 2, 64e9
+
+    def found(layout: str, *words: str) -> dict[str, Any]:
+        asked = (*ASKED, "--stack", "fsdp", "--layout", layout, "--task", "dpo", "--json")
+        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, *words).out)["estimate"]
+        return priced
+
+    here, host = found("dp8 mbs1 zero3"), found("dp8 mbs1 zero3", "--reference", "host")
+    assert host["step_seconds"] == here["step_seconds"]
+    moved = 32 * block * element / 8
+    assert host["hidden_comm"]["offload"] == pytest.approx(8 * moved / link, rel=1e-3)
+    assert here["peak_bytes"] - host["peak_bytes"] == pytest.approx(30 / 32 * moved, rel=1e-3)
+    assert host["host_bytes"] == pytest.approx(8 * moved)
+    whole = found("tp2 dp4 mbs1 zero0", "--reference", "host")
+    moved = 16 * 32 * block * element / 2 / link
+    parts = whole["parts"]["offload"], whole["hidden_comm"]["offload"]
+    assert sum(parts) == pytest.approx(moved, rel=1e-2)
+    assert min(parts) > 0
+    small = (*ASKED, "--stack", "fsdp", "--task", "dpo", "--reference", "host", "--host-memory", "4GiB")
+    answer = told(capsys, "plan", *small)
+    assert answer.code == 1
+    assert "takes 13.0 GiB of the memory of each host" in " ".join(answer.err.split())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--task", "lora", "--targets", "experts"), "`llama3-8b` has no such matrix"),
+        (
+            ("--task", "dpo", "--reference", "host", "--rank", "8"),
+            "nothing need lie on the host; leave it out",
+        ),
+        (("--task", "lora", "--targets", "experts"), "--targets: `llama3-8b` has no `experts`"),
         (("--task", "lora", "--targets", "atention"), "did you mean `attention`?"),
         (("--rank", "8"), "is of adapters, and there are none; add --task lora"),
         (("--task", "qlora", "--base-precision", "bf16"), "keeps frozen matrices in nf4 or int8"),
@@ -104,6 +134,45 @@ def test_tp_may_not_split_a_block_of_quantised_elements(capsys: pytest.CaptureFi
     assert answer.code == 2
     assert "`tp8` splits blocks of 64 elements" in answer.err
     assert "1,376 elements of `down`" in answer.err
+
+
+def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("512\n9999\n3000\n")
+    words = ("--task", "lora", "--targets", "q_proj,gates,experts", "--lengths", str(lengths))
+    answer = told(capsys, "plan", *ASKED, *words)
+    assert answer.code == 2
+    assert "4 problems in what was asked" in answer.err
+    assert "did you mean `gate`?" in answer.err
+    assert "--targets: `llama3-8b` has no `experts`" in answer.err
+    for line, tokens in ((2, "9,999"), (3, "3,000")):
+        assert f"lengths.csv:{line}: a document of {tokens} tokens is longer than" in answer.err
+    assert "hint: it has `q`, `k`, `v`, `o`, `gate`, `up`, `down`" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("tuning: {targets: [experts]}", "tuning.targets: `llama3-8b` has no `experts`"),
+        ("tuning: {targets: [atention]}", "job.yaml:4  tuning.targets[0]: `atention` is not one of"),
+        ("lengths: {documents: [100, 4096]}", "job.yaml:4  lengths: a document of 4,096 tokens is longer"),
+        ("answers: 1.5", "job.yaml:4  answers: must be at most 1, not `1.5`"),
+    ],
+)
+def test_a_training_file_is_told_its_place(
+    field: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"kind: training\nglobal_batch: 64\nsequence_length: 2048\n{field}\n")
+    answer = told(capsys, "plan", *ASKED[:4], "--training", str(job))
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_matrices_by_the_names_of_peft(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--task", "lora", "--targets", "q_proj,down_proj", *LAYOUT, "--json")
+    found = json.loads(told(capsys, "estimate", *ASKED, *words).out)
+    assert found["question"]["tuning"]["targets"] == ["q", "down"]
 
 
 @pytest.mark.parametrize("words", [QLORA, ("--optimizer", "adamw-8bit")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import told
@@ -58,12 +59,20 @@ def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ran = told(capsys, "run", str(plan), "--dry-run")
     assert ran.code == 2
     assert "on documents of unlike length" in " ".join(ran.err.split())
+    assert told(capsys, "estimate", *ASKED, *LAYOUT, "--answers", "0.5", "-o", str(plan)).code == 0
+    assert "the executor's loss counts every token" in told(capsys, "run", str(plan), "--dry-run").err
 
 
 @pytest.mark.parametrize(
     ("content", "words", "said"),
     [
-        ("512\n4096\n", (), "a document of 4,096 tokens is longer than a sequence of 2,048"),
+        ("512\n4096\n", (), "lengths.csv:2: a document of 4,096 tokens is longer than a sequence of 2,048"),
+        ("8\n" * 3000 + "4096\n", (), "lengths.csv:3001: a document of 4,096 tokens is longer than"),
+        ("8\n4096\n", (), "hint: --sequence 4096, or cut what is longer"),
+        ("tokens,answer\n500,600\n", (), "csv:2: an answer of 600 tokens in a document of 500"),
+        ("prompt,answer\n500,60\n1000\n", (), "csv:3: `` is no number of tokens above zero"),
+        ("prompt,answer\n500,0\n", (), "lengths.csv holds no answer"),
+        ("", ("--answers", "1.5"), "--answers: must be at most 1, not `1.5`"),
         ("tokens\n512\n-3\n", (), "lengths.csv:3: `-3` is no number of tokens above zero"),
         ("tokens\n", (), "holds no length"),
         ("", ("--lengths", "lognormal(600)"), "is no distribution of lengths"),
@@ -78,10 +87,46 @@ def test_what_cannot_be_read_is_refused(
 ) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text(content)
-    named = () if "--lengths" in words else ("--lengths", str(file))
+    named = () if words and words[0] in ("--lengths", "--answers") else ("--lengths", str(file))
     answer = told(capsys, "estimate", *ASKED, *LAYOUT, *named, *words)
     assert answer.code == 2
     assert said in " ".join(answer.err.split())
+
+
+def test_a_loss_of_answers_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A stack that leaves masked tokens out before the output matrix computes less; the others as much as ever."""
+    file = tmp_path / "lengths.csv"
+    file.write_text("prompt,answer\n" + "768,256\n" * 2)
+
+    def found(stack: str, *words: str) -> Any:
+        asked = (*ASKED[:-1], stack, *LAYOUT, "--state-dtype", "bf16", "--json")
+        return json.loads(told(capsys, "estimate", *asked, *words).out)
+
+    said = found("torchtune", "--lengths", str(file))
+    assert said["question"]["answers"] == 0.25
+    answers = said["estimate"]
+    assert answers["answers_per_second"] == pytest.approx(0.25 * answers["tokens_per_second"])
+    every = found("torchtune", "--lengths", str(file), "--answers", "1")["estimate"]
+    quarter, whole = (found("torchtune", "--answers", share)["estimate"] for share in ("0.25", "1"))
+    head = 3 * 2 * 128_256 * 4096 * 64 * 2048 / 8  # FLOPs of the output matrix on a GPU
+    peak = 989.4e12
+    for less, more in ((answers, every), (quarter, whole)):
+        spared = more["step_seconds"] - less["step_seconds"]
+        assert 0.75 * head / peak < spared < 0.75 * head / peak / 0.4
+    fsdp = [found("fsdp", *words)["estimate"]["step_seconds"] for words in ((), ("--answers", "0.25"))]
+    assert fsdp[0] == fsdp[1]
+    words = (*ASKED, *LAYOUT, "--answers", "0.25", "--samples", "52K", "--price", "2")
+    told_so = " ".join(told(capsys, "estimate", *words).out.split())
+    assert "the loss counts answers alone, 25.0 % of tokens; logits are computed of all" in told_so
+    assert "of them of answers" in told_so
+    assert "106.5 M tokens in 813 steps" in told_so  # samples are whole ones
+
+
+@pytest.mark.parametrize(("model", "why"), [("bert-large", "no answers"), ("t5-11b", "have no price")])
+def test_answers_are_of_decoders(model: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = told(capsys, "estimate", model, *ASKED[1:], *LAYOUT, "--answers", "0.3")
+    assert answer.code == 2
+    assert why in answer.err
 
 
 def test_packing_alone_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
