@@ -62,6 +62,14 @@ def _heads_divide(question: Question, layout: Layout) -> Words:
     return Words(f"{what} ranks share {heads} key/value heads")
 
 
+_picks_from_all = refuses(
+    "an indexer picks from all keys",
+    lambda q, x: (x.cp > 1) & q.model.picks & (context_ways(q, x) == CONTEXTS.index("ring")),
+    "`cp{layout.cp}` passes keys round a ring, and an indexer of `{question.model.name}` picks from all of them",
+    "`context=all-gather` has them together",
+)
+
+
 @rule_when(
     "cp divides the heads of states",
     lambda q, x: (
@@ -141,7 +149,7 @@ CONTEXT = Axis(
     settled=lambda layout: None if layout.cp == 1 else layout.context,
     must_be_chosen=True,
     within="cp",
-    rules=(_heads_divide,),
+    rules=(_heads_divide, _picks_from_all),
     stack_rules=(_stack_lacks_context,),
     touches=frozenset({"blocks"}),
     values=_ways,

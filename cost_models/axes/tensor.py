@@ -101,7 +101,7 @@ TP = Axis(
         ),
         _divides(
             "heads of states",
-            lambda model: model.recurrence.groups if model.recurrence else 0,
+            lambda model: model.recurrence.split_units if model.recurrence else 0,
             "groups of heads with states",
         ),
         _divides("MLP", lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"),

@@ -34,6 +34,7 @@ from cost_models.axes.context import context_ways
 from cost_models.axes.rule import multiplied
 from cost_models.communication.collectives import (
     all_gather_seconds,
+    all_reduce_seconds,
     all_to_all_seconds,
     point_to_point_seconds,
     reduce_scatter_seconds,
@@ -128,16 +129,17 @@ def _of_attention(question: Question, messages: _Messages) -> _Messages:
 
 def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
     """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back behind
-    its scan, whatever attention does. Keys that heads of several ranks share go to each of these."""
+    its scan, whatever attention does. Keys that heads of several ranks share go to each of these; what Mamba-1 makes of
+    all channels is added up."""
     model, mixer = question.model, question.model.recurrence
     share = model.mixer_share("recurrence", "both")
     if mixer is None or not share:
         return np.zeros(len(columns))
-    keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp))
+    keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
     whole = columns.cp * _rank_bytes(question, columns)
-    there = all_to_all_seconds(
-        whole * (mixer.input_size - 2 * mixer.key_size + 2 * keys), group, question.hardware
-    )
+    traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys)
+    there = all_to_all_seconds(whole * traded, group, question.hardware)
+    there = there + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
     back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
     return np.where(columns.cp > 1, share * (there + back), 0.0)
 

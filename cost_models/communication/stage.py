@@ -6,7 +6,7 @@ reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass ga
 column-parallel products once more, behind the products that do not need them, unless the stack kept them; some stacks
 also sum the gradients of these inputs behind the products towards the weights. In fp8 and fp4 Transformer Engine
 gathers operands as they were cast, and scatters sums in 16 bits. A parallel block leaves its region once, and enters
-it once where both halves read one norm.
+it once where both halves read one norm. What Mamba-1 makes of all channels is summed besides.
 
 Recomputing a block repeats what its forward pass sent, except the sum after its last product where recomputation
 stops early. Torchtitan's per-operator policy keeps what was scattered and gathers again
@@ -79,6 +79,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
     times = _mlp_share(question, sp)  # of the MLP
+    inner = _selections(question, tokens, group)
     crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
     entered = times + mixes * (
@@ -95,7 +96,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     stack = question.stack
     behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
     summed = entered * np.where(sp, scatter, reduce)
-    forward = np.where(sp, entered * operand + left * scatter, left * reduce)
+    forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
     by_operator = "all-but-every-other-product" in question.stack.drops
@@ -103,7 +104,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     return TensorSeconds(
         block_forward=forward,
         block_recomputed=np.stack([none, gathered, again], axis=-1),
-        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none),
+        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
         block_summed=np.where(behind, summed, none),
         block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
         embedding_forward=embeds * np.where(sp, scatter, reduce),
@@ -111,6 +112,15 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
         head_forward=np.where(sp, gather, none),
         head_backward=np.where(sp, scatter, reduce),
     )
+
+
+def _selections(question: Question, tokens: Array, group: Groups) -> Array:
+    """(N,) seconds of the sum of what Mamba-1's channels make together, or of its gradient; the mean over blocks."""
+    mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
+    if mixer is None or not (mixer.step_rank and share):
+        return np.zeros(len(tokens))
+    message = tokens * mixer.selected_size * question.training.element_bytes
+    return share * all_reduce_seconds(message, group, question.hardware)
 
 
 def _mlp_share(question: Question, sp: Bools) -> Array:

@@ -17,7 +17,7 @@ from cost_models.compute.block_gemms import (
     product_seconds,
 )
 from cost_models.compute.device import Device, device_of
-from cost_models.compute.flash import flash_seconds
+from cost_models.compute.flash import flash_seconds, index_seconds
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
@@ -153,7 +153,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     if not share:
         return np.zeros(len(columns)), np.zeros(len(columns))
     forward, backward = _core_seconds(question, columns, device)
-    return share * forward, share * backward
+    index_forward, index_backward = index_seconds(question, columns, device)
+    return share * (forward + index_forward), share * (backward + index_backward)
 
 
 def _core_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

@@ -12,6 +12,10 @@ A ring of context ranks makes one call a step, for a part of the keys, and adds 
 over the output in fp32 for each, backward one over the gradients of queries, keys and values (TransformerEngine,
 `AttnFuncWithCPAndKVP2P`). PyTorch's `context_parallel` merges operator by operator, each a pass of its own
 (torch/distributed/tensor/experimental/_attention.py, `_SDPAMerger`, `_templated_ring_attention_backward`).
+
+Of tokens that an indexer picks a kernel reads latents, which all heads share (DeepSeek-V3.2, section 2.1): its products
+are as wide as these. The indexer's scores run at the same share of peak, and are written and read once in fp32 to pick
+from; backward those of picked tokens run thrice. Left out: what their loss wants of attention's.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.context import attended_width, attends_in_steps, attention_calls
 from cost_models.compute.device import Device
 from cost_models.operators.documents import attended_keys
+from cost_models.operators.flops import index_width
 from cost_models.question import Question
 
 _HALF = 600.0
@@ -35,8 +40,10 @@ _FP32 = 4.0
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Forward and backward, (N,) each, of one block and microbatch."""
-    sequence = question.training.sequence_length
+    sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
+    if index_width(question.model, sequence) and latent:
+        widths = question.model.num_heads * (2 * latent.kv_rank + latent.position_dim) / columns.tp
     flops = 2.0 * columns.tokens(sequence) * sequence * widths
     unmasked = attended_keys(question.model, question.training).computed
     calls = attention_calls(question, columns)
@@ -52,6 +59,16 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
         np.maximum(np.maximum(forward, paid), least) + merged,
         np.maximum(_BACKWARD_PRODUCTS * np.maximum(backward, paid), least) + merged_back,
     )
+
+
+def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward, (N,) each, of an indexer's scores, on every tensor rank; 0 where there are none."""
+    sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
+    width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
+    scores = tokens * sequence / 2 * (width > 0)
+    forward = 2.0 * scores * width / (device.peak * device.attention.forward)
+    forward = forward + 2 * _FP32 * scores / device.memory_rate
+    return forward, 3 * 2.0 * tokens * picked * width / (device.peak * device.attention.backward)
 
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

@@ -11,6 +11,10 @@ Backward each runs twice, and those forward once more, as states are not kept. S
 share of peak that the attention kernel reaches, which has as short products, and of bytes, pass by pass as kernels read
 and write (`_PASSES`); each kernel takes its start-up at least. Left out: the inverse of a chunk's triangle (C²/3 a head
 and token), and that one kernel's bytes do not hide behind another's products.
+
+Mamba-1's kernel has no products: it goes through a channel's states number by number in fp32, 9 FLOPs each forward and
+twice as many backward with the states made once more, on units that tensor cores have no part in (mamba-ssm 2.2,
+ops/selective_scan_interface.py; its authors' count). Left out: exponentials, which have units of their own.
 """
 
 from __future__ import annotations
@@ -55,6 +59,10 @@ _PASSES = {
 """Forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
 ops/triton/ssd_combined.py, whose states are in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the norms of
 queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, whose states are in 16 bits)."""
+_SELECTIVE = (_Passes(5, 6, 0, 2, 0, 1), _Passes(10, 10, 0, 2, 0, 1))
+"""Of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, what is returned and that gated; backward their
+gradients too; keys and queries as they are laid out, and gradients of theirs in fp32."""
+_SELECTIVE_FLOPS = (9.0, 27.0)
 _GATED = (2.0, 8.0)
 """Further passes over the values where the kernels of decaying states gate them: the gate is read and the output
 written twice; backward gradients of both are made from what they read and the output again."""
@@ -64,9 +72,11 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     """(N,) seconds forward and backward of one block and microbatch, the mean over blocks with states and without."""
     mixer, none = question.model.recurrence, np.zeros(len(columns))
     share = question.model.mixer_share("recurrence", "both")
-    if mixer is None or not share:
+    if mixer is None or not (share and mixer.scans):
         return none, none
     tokens = tokens_on_rank(question, columns, "split")
+    if mixer.kind == "mamba1":
+        return _selective_seconds(question, mixer, share * tokens, device)
     flops = tokens * scan_flops(mixer)
     seconds = []
     rates = (device.attention.forward, device.attention.backward / _BACKWARD_PRODUCTS)
@@ -77,6 +87,21 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         roof = np.maximum(flops / (device.peak * rate), moved / device.memory_rate)
         seconds.append(share * np.maximum(roof, passes.kernels * device.profile.kernel_seconds))
     return seconds[0], seconds[1]
+
+
+def _selective_seconds(
+    question: Question, mixer: Recurrence, tokens: Array, device: Device
+) -> tuple[Array, Array]:
+    numbers, element = mixer.value_size * mixer.state_dim, question.training.element_bytes
+    rate = question.cluster.gpu.peak.get("fp32", device.peak)
+    forward, backward = (
+        np.maximum(
+            tokens * np.maximum(flops * numbers / rate, _bytes(mixer, passes, element) / device.memory_rate),
+            (tokens > 0) * passes.kernels * device.profile.kernel_seconds,
+        )
+        for passes, flops in zip(_SELECTIVE, _SELECTIVE_FLOPS, strict=True)
+    )
+    return forward, backward
 
 
 def scan_flops(mixer: Recurrence) -> float:

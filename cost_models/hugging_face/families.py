@@ -89,6 +89,7 @@ _REFUSALS: dict[str, Callable[[Config], str | None]] = {
     "opt_refusal": dense.opt_refusal,
     "encoder_refusal": dense.encoder_refusal,
     "hunyuan_refusal": mixtures.hunyuan_refusal,
+    "indexer_refusal": mixtures.indexer_refusal,
     "hybrid_refusal": hybrids.hybrid_refusal,
     "nemotron_refusal": hybrids.nemotron_refusal,
 }

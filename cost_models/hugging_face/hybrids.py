@@ -15,6 +15,7 @@ from cost_models.hugging_face.windows import Config, Derived, shortest_round, wh
 
 _MIXERS = {
     "linear_attention": "recurrence",
+    "conv": "recurrence",
     "mamba": "recurrence",
     "M": "recurrence",
     "full_attention": "attention",
@@ -65,13 +66,19 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
     """The field `recurrence`: each of its fields by the config's key and its value where that is absent.
 
     A width of heads that is not said is that of all of them, `width` or `mamba_expand` times the model's, shared out.
+
+    Of mamba1 `heads` says how many times as many channels as the model's width there are.
     """
     found = {name: _or(config.get(key), default) for name, (key, default) in keys.items()}
+    hidden = whole_number(config, "hidden_size", 0)
+    if kind == "mamba1":
+        found["heads"] = int(found["heads"] * hidden) if isinstance(found["heads"], int | float) else None
+        found["step_rank"] = -(-hidden // 16) if found["step_rank"] == "auto" else found["step_rank"]
     heads = found["heads"]
     if found.get("head_dim") in (None, "auto") and isinstance(heads, int) and heads > 0:
         whole = whole_number(config, width, 0) if width else 0
         if not whole:
-            whole = whole_number(config, "mamba_expand", 2) * whole_number(config, "hidden_size", 0)
+            whole = whole_number(config, "mamba_expand", 2) * hidden
         found["head_dim"] = whole // heads
     if kind == "lightning":
         found |= {"state_dim": found["head_dim"], "conv_width": 0}
@@ -152,11 +159,39 @@ def _granite_hybrid(config: Config) -> Derived:
     }
 
 
+def _mamba(config: Config) -> Derived:
+    """Mamba: no block has heads of attention."""
+    return {"num_heads": ("hidden_size", 1)}
+
+
+def _lfm2(config: Config) -> Derived:
+    """LFM2: convolutions where no attention is named, and in dense blocks a width that is rounded."""
+    found: Derived = {}
+    if config.get("layer_types") or config.get("full_attn_idxs"):
+        found = mixers(config, attention_at="full_attn_idxs")
+    if "recurrence" in found.get("mixers", ("", ()))[1]:
+        own: dict[str, Any] = {"kind": "convolution", "heads": config.get("hidden_size")}
+        own |= {"conv_width": config.get("conv_L_cache", 3)}
+        own |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
+        found["recurrence"] = ("conv_L_cache", own)
+    if config.get("model_type") != "lfm2":
+        return found
+    width = whole_number(config, "block_ff_dim", whole_number(config, "intermediate_size", 12_288))
+    if config.get("block_auto_adjust_ff_dim", True):
+        times, multiple = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
+        width = int(2 * width / 3)
+        if isinstance(times, int | float) and isinstance(multiple, int) and multiple > 0:
+            width = -(-int(times * width) // multiple) * multiple
+    return found | {"ffn_hidden_size": ("intermediate_size", width)}
+
+
 DERIVATIONS: Mapping[str, Callable[..., Derived]] = {
     "mixers": mixers,
     "recurrence": recurrence,
     "nemotron_h": _nemotron_h,
     "kimi": _kimi,
     "granite_hybrid": _granite_hybrid,
+    "mamba": _mamba,
+    "lfm2": _lfm2,
 }
 """Name in the table → function."""

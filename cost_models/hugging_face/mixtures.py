@@ -10,7 +10,14 @@ from typing import Any
 
 from cost_models.base import MAX_LAYERS
 from cost_models.hugging_face.rotary import rotary
-from cost_models.hugging_face.windows import Config, Derived, last_blocks, whole_number, windows
+from cost_models.hugging_face.windows import (
+    Config,
+    Derived,
+    last_blocks,
+    shortest_round,
+    whole_number,
+    windows,
+)
 
 
 def routing(config: Config, *, normalized: bool) -> Derived:
@@ -78,19 +85,50 @@ def _deepseek(config: Config) -> Derived:
     """DeepSeek attention: a head has two parts, and everything comes out of latents."""
     position = whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
-    latent = {
+    latent: dict[str, Any] = {
         "kv_rank": config.get("kv_lora_rank"),
         "query_rank": config.get("q_lora_rank"),
         "position_dim": config.get("qk_rope_head_dim"),
         "value_dim": config.get("v_head_dim"),
     }
+    picked: Derived = {}
+    if (most := config.get("index_topk")) is not None:
+        latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
+        picked = {"attention_window": ("index_topk", most), "window_kind": ("index_topk", "picked")}
     return {
         "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
         "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
+        **picked,
         **groups(config, scored_by="two best" if third else "best"),
         **routing(config, normalized=third),
     }
+
+
+def indexer_refusal(config: Config) -> str | None:
+    kinds = config.get("indexer_types")
+    if (isinstance(kinds, list) and "shared" in kinds) or whole_number(config, "index_topk_freq", 1) > 1:
+        return "some of its blocks attend to what an indexer before them picked (`indexer_types`)"
+    return None
+
+
+def _jamba(config: Config) -> Derived:
+    """Jamba: attention and experts each in every so many-th block, from one on."""
+    layers = blocks(config)
+
+    def chosen(name: str, every: int, first: int) -> range:
+        period = max(1, whole_number(config, f"{name}_period", every))
+        return range(whole_number(config, f"{name}_offset", first), layers, period)
+
+    attends = chosen("attn_layer", 8, 4)
+    kinds = ["attention" if layer in attends else "recurrence" for layer in range(layers)]
+    found: Derived = {"mixers": ("attn_layer_period", shortest_round(kinds))}
+    if whole_number(config, "num_experts", 16) < 2:
+        return found
+    experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
+    found |= {"num_experts": ("num_experts", config.get("num_experts", 16))}
+    found |= {"experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2))}
+    return found | experts | routing(config, normalized=False)
 
 
 def _llama4(config: Config) -> Derived:
@@ -183,6 +221,7 @@ DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "every_block": every_block,
     "deepseek": _deepseek,
     "llama4": _llama4,
+    "jamba": _jamba,
     "mellum": _mellum,
     "shared_granite": _shared_granite,
     "ernie": _ernie,

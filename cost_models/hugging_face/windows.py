@@ -18,7 +18,8 @@ Config = Mapping[str, Any]
 Derived = dict[str, tuple[str, Any]]
 """Our field → the key that it mostly follows from, and its value."""
 
-_KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "window"}
+_KINDS = dict.fromkeys(("full_attention", "indexed_attention"), "full")
+_KINDS |= dict.fromkeys(("sliding_attention", "chunked_attention"), "window")
 
 
 def windows(

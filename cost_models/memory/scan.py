@@ -14,8 +14,8 @@ executor/models/recurrence.py each, within 5 %."""
 
 
 def read_once(question: Question, operator: Operator) -> Amount:
-    """What a short convolution reads, or a gate; what the gate multiplies is kept by what returned it."""
-    return {operator.reads.place: question.training.element_bytes * operator.reads.width}
+    """What a short convolution reads, or a gate; what returned what a gate multiplies keeps it, or it is read, too."""
+    return {operator.reads.place: question.training.element_bytes * operator.inputs * operator.reads.width}
 
 
 def plain_scan_bytes(question: Question) -> float:
@@ -38,11 +38,16 @@ def scanned(question: Question, scan: Operator) -> Amount:
     Mamba-2's kernel makes its convolution again in place of keeping what that returned (mamba-ssm 2.2,
     ops/triton/ssd_combined.py, `MambaSplitConv1dScanCombinedFn`); that of the delta rule keeps a row of a chunk's
     inverse for each token (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, `ChunkGatedDeltaRuleFunction`).
+    Mamba-1's keeps what it returned before the gate, keys and queries, also as laid out for it, and the states between
+    its chunks of 2,048 tokens twice (ops/selective_scan_interface.py, `MambaInnerFn`).
     """
     mixer, element = question.model.recurrence, question.training.element_bytes
     assert mixer is not None
     if question.stack.plain_scans:
         return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers)}
+    if mixer.kind == "mamba1":
+        states = 2 * _FP32 * mixer.value_size * mixer.state_dim / mixer.chunk
+        return {"split": element * mixer.value_size + states, "whole": 4 * element * mixer.key_size}
     numbers = element * mixer.value_size + _FP32 * mixer.heads * mixer.head_numbers
     if mixer.delta:
         numbers += element * mixer.heads * mixer.chunk

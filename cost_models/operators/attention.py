@@ -1,7 +1,8 @@
 """Operators of a block's attention: projections or latents, norms of heads, rotary positions, the core.
 
 Latent attention (DeepSeek-V2, arXiv 2405.04434) makes queries, keys and values out of narrow latents, which every
-tensor rank makes whole; only what makes and joins heads is split.
+tensor rank makes whole; only what makes and joins heads is split. An indexer is whole on every rank, too
+(DeepSeek-V3.2, inference/model.py, `Indexer`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from cost_models.operators.record import Gemm, Held, Operator, Place, Tensor, multiply
 from cost_models.specs.choices import SelectiveDrops
+from cost_models.specs.model.blocks import Indexer
 from cost_models.specs.transformer import TransformerSpec
 
 _WITH_ATTENTION: frozenset[SelectiveDrops] = frozenset({"block-attention"})
@@ -73,9 +75,22 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
     down = Gemm(inputs=h, outputs=(latent.kv_rank + latent.position_dim,), split="whole")
     yield _multiply("key and value latent", down, reads="entrance", shares_input=True)
     yield _norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
+    if latent.indexer is not None:
+        yield from _indexer(model, latent.indexer, rank or h)
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
     up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns", from_latent=True)
     yield _heads("keys and values", up, reads="stream", kept=kv)
+
+
+def _indexer(model: TransformerSpec, indexer: Indexer, rank: int) -> Iterator[Operator]:
+    """Queries, their weights and a normed key, whole on every tensor rank; scores are made of these."""
+    queries = Gemm(inputs=rank, outputs=(indexer.heads * indexer.head_dim,), split="whole", from_latent=True)
+    yield _multiply("index queries", queries, reads="stream", shares_input=True)
+    others = Gemm(inputs=model.hidden_size, outputs=(indexer.head_dim, indexer.heads), split="whole")
+    yield _multiply("index keys, weights", others, reads="entrance", shares_input=True)
+    keys = _norm("norm of index keys", indexer.head_dim, "whole", {"whole": 2 * indexer.head_dim})
+    yield replace(keys, norm="layernorm")
+    yield _inside(name="index scores", kind="gating", reads=Tensor(width=indexer.width, place="whole"))
 
 
 def cross_operators(model: TransformerSpec) -> tuple[Operator, ...]:

@@ -4,6 +4,7 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published ones:
 
     forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
+    forward, indexer       2·T·s·a_i·d_i, of a token with all others, where there are more than it picks
     forward, output layer  2·T·h·V
     backward               twice the forward; of what is frozen once, towards inputs alone; of a reference model none
 
@@ -47,6 +48,8 @@ class ForwardFlops:
     """Projections, states and MLP of one block (of blocks that differ the average)."""
     block_attention: float
     """Scores and weighted values of one block."""
+    index: float
+    """An indexer's scores in one block."""
     head: float
     """Output layer, with what an encoder has before it."""
     adapters: float
@@ -57,7 +60,7 @@ class ForwardFlops:
     @property
     def block(self) -> float:
         """One block."""
-        return self.block_matrices + self.block_attention + self.adapters
+        return self.block_matrices + self.block_attention + self.index + self.adapters
 
 
 def forward_flops(
@@ -72,6 +75,7 @@ def forward_flops(
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,
+        index=2.0 * sequence_length**2 * index_width(model, sequence_length),
         adapters=sequence_length * sum(one.share * one.flops for one in adapters),
         head=sequence_length * (logits + transform),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,
@@ -98,6 +102,14 @@ def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Par
         _Part(model=one, training=job, blocks=count, one=_of_a_sequence(one, job, tp))
         for (one, job), count in zip(each, counts, strict=True)
     ]
+
+
+def index_width(model: TransformerSpec, sequence_length: int) -> int:
+    """Width of an indexer's queries; 0 where it has nothing to leave out."""
+    latent = model.latent_attention
+    if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
+        return 0
+    return latent.indexer.heads * latent.indexer.head_dim
 
 
 def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
@@ -149,7 +161,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     for part in _parts(model, training, tp):
         keys, job = attended_keys(part.model, part.training), part.training
         passes = (1.0 if job.still else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
-        masked += passes * part.one.block_attention * (1.0 - keys.masked / keys.useful)
+        masked += passes * (part.one.block_attention * (1.0 - keys.masked / keys.useful) + part.one.index / 2)
     return model_flops(model, training, tp) - masked
 
 
@@ -169,7 +181,7 @@ def recomputed_flops(
     for part, blocks_P in zip(parts, blocks_KP, strict=True):
         job, operators = part.training, block_operators(part.model)
         again = sum(own.share * own.flops for own in operators if products & own.redone_by)
-        core = part.one.block_attention if ATTEND_AGAIN.intersection(drops) else 0.0
+        core = part.one.block_attention + part.one.index if ATTEND_AGAIN.intersection(drops) else 0.0
         selective = core + job.tokens_counted * again
         per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
         each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)

@@ -149,16 +149,19 @@ def _convolution(question: Question, convolution: Operator) -> _Moved:
     """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before states
     that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)."""
     element, mixer = question.training.element_bytes, question.model.recurrence
-    again = mixer is not None and not mixer.delta
+    again = mixer is not None and mixer.scans and not mixer.delta
     return _Moved(2 * element, (5 if again else 3) * element, 1)
 
 
 def _gating(question: Question, gate: Operator) -> _Moved:
-    """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation."""
+    """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation.
+    Mamba-1 gates in its scan; beside a short convolution alone two tensors are multiplied."""
     element, mixer = question.training.element_bytes, question.model.recurrence
+    if mixer is not None and mixer.step_rank and gate.name == "gated norm":
+        return _Moved(0.0, 0.0)
     if question.stack.gates_in_scan and mixer is not None and not mixer.delta:
         return _Moved(2 * element, 3 * element, 1)
-    if gate.name == "gated norm" or question.stack.fused_elementwise:
+    if gate.name == "gated norm" or gate.inputs == 2 or question.stack.fused_elementwise:
         return _Moved(3 * element, 5 * element, 1)
     return _Moved(5 * element, 9 * element, 2)
 

@@ -45,9 +45,15 @@ def _rotary(model: TransformerShape) -> Iterator[str]:
 def _latents(model: TransformerShape) -> Iterator[str]:
     latent = model.latent_attention
     if latent is None:
+        if model.window_kind == "picked":
+            yield "window_kind picked is for latent attention with an indexer"
         return
     if latent.position_dim >= model.head_dim:
         yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
+    if (latent.indexer is None) == (model.window_kind == "picked"):
+        yield "an indexer picks the tokens of an attention_window of window_kind picked: it needs both"
+    if latent.indexer and latent.query_rank is None:
+        yield "an indexer makes queries from their latent, and query_rank says none"
     if model.positions == "rotary" and latent.position_dim % 2:
         yield f"rotary positions need an even position_dim, not {latent.position_dim}"
 
@@ -201,6 +207,11 @@ def _groups(model: TransformerShape, groups: ExpertGroups) -> Iterator[str]:
 
 class TransformerSpec(TransformerShape):
     """The shape of one model, free of contradictions. Raises ValueError: fields that contradict one another."""
+
+    @property
+    def picks(self) -> bool:
+        """Whether an indexer picks the tokens of a window."""
+        return self.window_kind == "picked"
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerSpec:

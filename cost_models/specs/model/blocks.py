@@ -15,6 +15,21 @@ LISTED = Field(strict=False)
 """A tuple that may be given as a list: filled-in defaults are lists, which strict validation would refuse."""
 
 
+class Indexer(Spec):
+    """Scores all tokens before a query; attention sees the best `attention_window` (DeepSeek-V3.2, arXiv 2512.02556,
+    section 2.1)."""
+
+    heads: PositiveInt
+    """Heads of queries, made from the queries' latent; all share one key of a token."""
+    head_dim: PositiveInt
+    """Width of a query and of a key."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token has: queries, their weights and a key."""
+        return self.heads * (self.head_dim + 1) + self.head_dim
+
+
 class LatentAttention(Spec):
     """Multi-head latent attention: queries, keys and values come from narrow latents (DeepSeek-V2, arXiv 2405.04434,
     2.1)."""
@@ -27,9 +42,11 @@ class LatentAttention(Spec):
     """Part of `head_dim` that carries rotary positions; all heads share one such key."""
     value_dim: PositiveInt
     """Width of a value head."""
+    indexer: Indexer | None = None
+    """Picks which tokens a query attends to (`window_kind` picked); None: there is none."""
 
 
-RecurrenceKind = Literal["mamba2", "gated-delta", "kimi-delta", "lightning"]
+RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
 
 
 class Recurrence(Spec):
@@ -37,18 +54,23 @@ class Recurrence(Spec):
     attention keeps the keys and values of all of them."""
 
     kind: RecurrenceKind
-    """How a token changes the state: it decays and a product of key and value is added (mamba2: Dao and Gu 2024, arXiv
-    2405.21060; lightning, by fixed decays: Qin et al. 2024, arXiv 2401.04658), or what the state says of the key is
-    replaced (gated-delta: Yang et al. 2024, arXiv 2412.06464; kimi-delta, where each number of a key decays by its own
-    rate: Kimi team 2025, arXiv 2510.26692)."""
+    """How a token changes the state: it decays and a product of key and value is added (mamba1, by channel:
+    Gu and Dao 2023, arXiv 2312.00752; mamba2: Dao and Gu 2024, arXiv 2405.21060; lightning, by fixed decays: Qin et al.
+    2024, arXiv 2401.04658), or what the state says of the key is replaced (gated-delta: Yang et al.
+    2024, arXiv 2412.06464; kimi-delta, where each number of a key decays by its own rate: Kimi team 2025, arXiv
+    2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv 2511.23404)."""
     heads: PositiveInt
-    """Heads with a state each."""
+    """Heads with a state each; of mamba1 and convolution channels."""
     head_dim: PositiveInt
-    """Width of a head's values."""
+    """Width of a head's values. Default: 1 of channels."""
     groups: PositiveInt
-    """Heads of keys and queries (mamba2: of B and C), each shared by as many heads. Default: `heads`."""
+    """Heads of keys and queries (Mamba: of B and C), each shared by as many heads. Default: `heads`; mamba1: 1."""
     state_dim: PositiveInt
-    """Width of a key and of a query."""
+    """Width of a key and of a query. Default of convolution: 1."""
+    step_rank: PositiveInt | None = None
+    """Width of the latent that mamba1 makes step sizes from."""
+    latent_norms: bool = False
+    """Whether that latent, keys and queries are normed, with gains (Jamba)."""
     conv_width: Annotated[int, Field(ge=0, le=1024)] = 4
     """Tokens that the short convolution over queries, keys and values reaches; 0: there is none."""
     conv_bias: bool = False
@@ -67,21 +89,40 @@ class Recurrence(Spec):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        return {"groups": data["heads"], **data} if isinstance(data, dict) and "heads" in data else data
+        if not isinstance(data, dict) or "heads" not in data:
+            return data
+        kind, heads = data.get("kind"), {"groups": data["heads"]}
+        plain = {"head_dim": 1, "output_norm": False}
+        channels = {
+            "mamba1": {**plain, "groups": 1, "chunk": 2048},
+            "convolution": {**plain, **heads, "state_dim": 1},
+        }
+        return {**channels.get(str(kind), heads), **data}
 
     @model_validator(mode="after")
-    def _shared_evenly(self) -> Recurrence:
+    def _consistent(self) -> Recurrence:
         if self.heads % self.groups:
             raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
+        one = {"mamba1": (self.head_dim, self.groups), "convolution": (self.head_dim, self.state_dim)}
+        if one.get(self.kind, (1, 1)) != (1, 1) or (self.kind == "convolution" and self.groups != self.heads):
+            raise ValueError(f"heads of {self.kind} are channels: leave out head_dim and groups")
+        if (self.kind == "mamba1") != (self.step_rank is not None):
+            raise ValueError("step_rank is for mamba1, which needs it")
         return self
 
     def __str__(self) -> str:
+        if self.kind == "convolution":
+            return f"{self.called} over {self.conv_width} tokens"
+        if self.kind == "mamba1":
+            return f"{self.called}, {self.heads} channels of {self.state_dim}"
         return f"{self.called}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
 
     @property
     def called(self) -> str:
         """What people call it."""
         return {
+            "mamba1": "selective state spaces (Mamba)",
+            "convolution": "short convolutions",
             "mamba2": "state spaces (Mamba-2)",
             "gated-delta": "gated delta nets",
             "kimi-delta": "Kimi delta attention",
@@ -99,6 +140,16 @@ class Recurrence(Spec):
         return self.kind in ("gated-delta", "kimi-delta")
 
     @property
+    def scans(self) -> bool:
+        """Whether a kernel goes through the tokens with states that products of key and value are added to."""
+        return self.kind != "convolution"
+
+    @property
+    def split_units(self) -> int:
+        """What ranks deal out: groups with their heads, or channels where all share one key."""
+        return self.heads if self.kind == "mamba1" else self.groups
+
+    @property
     def key_size(self) -> int:
         """Width of all keys together."""
         return self.groups * self.state_dim
@@ -110,18 +161,28 @@ class Recurrence(Spec):
 
     @property
     def mixed_size(self) -> int:
-        """Width of queries, keys and values together."""
-        return 2 * self.key_size + self.value_size
+        """Width of queries, keys and values together; of mamba1 of values, as the others are made from them."""
+        return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
+
+    @property
+    def selected_size(self) -> int:
+        """Width of what mamba1 makes of all channels together: step sizes' latent, a key and a query."""
+        return self.step_rank + 2 * self.key_size if self.step_rank else 0
+
+    @property
+    def convolved_size(self) -> int:
+        """Width of what the short convolution goes over."""
+        return self.mixed_size if self.scans else self.value_size
 
     @property
     def head_numbers(self) -> int:
         """Numbers that a head has of each token besides: a step size, or a decay and a strength."""
-        return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1, "lightning": 0}[self.kind]
+        return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
 
     @property
     def input_size(self) -> int:
         """Width of what the mixer makes of the residual stream: that, the output's gate, and those numbers."""
-        gate = 0 if self.gate_rank else self.value_size
+        gate = 0 if self.gate_rank or not self.scans else self.value_size
         return self.mixed_size + gate + self.heads * self.head_numbers
 
 

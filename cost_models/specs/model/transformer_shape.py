@@ -94,8 +94,8 @@ class TransformerShape(Spec):
     """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
     """Most tokens that a query attends to, itself included; None: all before it."""
-    window_kind: Literal["sliding", "chunked"] = "sliding"
-    """Which tokens a window has: the last ones (sliding), or those of the query's own chunk (chunked; Llama 4)."""
+    window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
+    """Which tokens a window has: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
     attention_gate: bool = False
@@ -170,7 +170,7 @@ class TransformerShape(Spec):
         """The part of that which prices count."""
         found: dict[str, Any] = {"attention sinks": self.attention_sinks}
         found |= {"attention to an encoder": self.stacks, "prediction of further tokens": self.further_tokens}
-        found["vision towers"] = self.tower
+        found |= {"vision towers": self.tower, "indexers": self.window_kind == "picked"}
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
         return tuple(name for name, there in (found | {states: states}).items() if there)

@@ -140,6 +140,8 @@ MIXTURES = {
     # as `transformers` builds them
     "qwen3-next-80b": (79_674_391_296, 3.9, 0.1),
     "nemotron3-nano": (31_577_937_344, 3.6, 0.05),
+    "jamba-52b": (51_570_323_328, 12.0, 0.2),
+    "deepseek-v3.2": (671_877_929_216, 37.9, 0.6),
 }
 
 

@@ -180,7 +180,7 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
             "(model_type `newmoe`) is a mixture of experts that cannot be represented",
         ),
         ({"model_type": "gemma4"}, "cannot be represented; did you mean `gemma`?"),
-        ({"model_type": "jamba", "num_experts": 16}, "it has state spaces in seven of eight blocks"),
+        ({"model_type": "zamba2"}, "it has state spaces in every block"),
         ({"model_type": "bart"}, "it has norms over sums in two stacks"),
         ({"model_type": "marian"}, "model_type `marian`, which cannot be represented"),
         ({"layer_types": ["full_attention"] * 3}, "`layer_types` does not name each of its 32 blocks"),

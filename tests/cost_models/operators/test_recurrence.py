@@ -12,11 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.communication.stage import tensor_seconds
+from cost_models.communication.topology import axis_groups
 from cost_models.compute.device import device_of
 from cost_models.compute.scan import scan_flops, scan_seconds
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
+from cost_models.memory.activations import activation_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.flops import causal_flops, forward_flops, model_flops
 from cost_models.operators.parameters import parameters, total_parameters
@@ -59,6 +62,82 @@ def test_a_gated_delta_net_by_hand() -> None:
     assert operators["short convolution"] == 4 * (2 * 2048 + 4096)
     assert (operators["state scan"], operators["gated norm"]) == (2 * 32, 128)
     assert operators["queries, keys, values"] == 2048 * (2 * 4096 + 2 * 512)
+
+
+def test_a_block_of_jamba_by_hand() -> None:
+    """h = 4096, 8,192 channels of 16 numbers, steps of rank 256: inputs 2 x 8192 wide, four taps and a bias, 288
+    numbers of all channels and their gains, steps back to channels, A of 16 a channel, D and the step's bias."""
+    recurrence = {one.name: one for one in block_operators(catalog.load_model("jamba-52b"))}
+    counts = {name: sum(one.weights.values()) for name, one in recurrence.items()}
+    assert counts["state inputs"] == 4096 * 2 * 8192
+    assert counts["short convolution"] == 5 * 8192
+    assert counts["keys, queries, step latent"] == 8192 * (256 + 2 * 16)
+    assert (counts["norms of keys, queries, step latent"], counts["step sizes"]) == (288, 256 * 8192)
+    assert (counts["state scan"], counts["gated norm"]) == ((16 + 2) * 8192, 0)
+    assert counts["state outputs"] == 8192 * 4096
+
+
+def test_mamba_keeps_what_its_kernel_saves_and_is_split_by_channels() -> None:
+    """`MambaInnerFn` saves what came in, twice as wide as channels, what it returned, the latent, keys and queries,
+    these also as laid out, and 2 x 16 numbers in fp32 a channel for each 2,048 tokens; the block its input twice."""
+    fields: dict[str, Any] = {"kind": "mamba1", "heads": 256, "state_dim": 16, "step_rank": 8}
+    question = replace(asked("jamba-52b"), model=model_with(Recurrence(**fields), separate_halves=True))
+    kept = activation_bytes(question, LayoutColumns.of([parse_layout("dp64 mbs1")])).block[0, 0]
+    token = 2 * (3 * 256 + 8 + 2 * 16 * 2) + 2 * 4 * 256 * 16 / 2048 + 2 * 2 * 128
+    assert kept == pytest.approx(4096 * token)
+    told = [words.what for words in check(question, parse_layout("tp8 dp8 mbs1"))]
+    assert not any("states" in one for one in told)
+    columns = LayoutColumns.of([parse_layout("tp8 dp8 mbs1")])
+    links = axis_groups(question.cluster, columns).tp
+    less = question.model.recurrence.model_copy(update={"state_dim": 1})  # type: ignore[union-attr]
+    thin = replace(question, model=question.model.model_copy(update={"recurrence": less}))
+    sent, sent_thin = (tensor_seconds(one, columns, links).block_forward[0] for one in (question, thin))
+    assert sent > sent_thin
+
+
+def test_a_convolution_keeps_what_both_its_gates_multiply() -> None:
+    """What came in thrice as wide as channels, what is convolved, what that returns and what is projected back."""
+    mixer = Recurrence(kind="convolution", heads=128, conv_width=3, groups=128)
+    question = replace(asked("jamba-52b"), model=model_with(mixer, separate_halves=True))
+    columns = LayoutColumns.of([parse_layout("dp64 mbs1")])
+    kept = activation_bytes(question, columns).block[0, 0]
+    assert kept == pytest.approx(4096 * (2 * 6 * 128 + 2 * 2 * 128))
+    assert np.sum(scan_seconds(question, columns, device_of(question))) == 0
+    assert not [one for one in block_operators(question.model) if one.kind == "scan"]
+
+
+def test_an_indexer_scores_all_tokens_and_attention_sees_those_it_picks() -> None:
+    """64 heads of 128 from a latent of 1,536, one key of 7,168 with its norm, 64 weights; of 65,536 tokens attention
+    has 2,048, and the indexer's scores are 2 x 64 x 128 each."""
+    model, dense = catalog.load_model("deepseek-v3.2"), catalog.load_model("deepseek-v3")
+    own = 1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128
+    assert total_parameters(model) - total_parameters(dense) == 61 * own
+    ours, theirs = (forward_flops(one, 65536) for one in (model, dense))
+    assert ours.block_attention == theirs.block_attention * 2048 / 65536
+    assert ours.index == 2 * 65536**2 * 64 * 128
+    assert forward_flops(model, 2048).index == 0
+    training = TrainingSpec(global_batch=8, sequence_length=65536)
+    assert causal_flops(model, training) < model_flops(model, training) < model_flops(dense, training)
+
+
+def test_an_indexer_goes_round_no_ring() -> None:
+    question = asked("deepseek-v3.2", sequence=65536, gpus=64)
+    for way, refused in (("ring", True), ("all-gather", False)):
+        told = [words.what for words in check(question, parse_layout(f"cp8 dp8 mbs1 context={way}"))]
+        assert any("an indexer" in one for one in told) == refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"kind": "mamba1", "heads": 8, "state_dim": 16}, "step_rank is for mamba1, which needs it"),
+        ({"kind": "mamba1", "heads": 8, "head_dim": 2, "state_dim": 4, "step_rank": 2}, "are channels"),
+        ({"kind": "convolution", "heads": 8, "groups": 4}, "are channels: leave out head_dim and groups"),
+    ],
+)
+def test_channels_have_no_heads(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Recurrence(**fields)
 
 
 @pytest.mark.parametrize("mixer", [MAMBA, DELTA])

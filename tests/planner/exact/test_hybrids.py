@@ -19,6 +19,7 @@ from planner.search.search import search
 STATES = {"kind": "mamba2", "heads": 8, "head_dim": 64, "groups": 4, "state_dim": 16, "chunk": 32}
 DELTA = {"kind": "gated-delta", "heads": 8, "head_dim": 32, "groups": 2, "state_dim": 32}
 EXPERTS = {"num_experts": 4, "experts_per_token": 2, "moe_ffn_hidden_size": 256}
+CHANNELS = {"kind": "mamba1", "heads": 512, "state_dim": 8, "step_rank": 16}
 HYBRIDS: dict[str, dict[str, Any]] = {
     "in turns": {"recurrence": STATES, "mixers": ("recurrence", "attention")},
     "one attends": {
@@ -39,6 +40,16 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "encoder": {"encoder": {"token_types": 2}, "norm_placement": "after-sum", "embedding_norm": True},
     "two stacks": {"stacks": {"encoder_layers": 3}, "num_layers": 5, "norm": "rmsnorm"},
     "states alone": {"recurrence": STATES, "separate_halves": True},
+    "channels": {
+        **EXPERTS,
+        "recurrence": CHANNELS,
+        "mixers": ("recurrence", "recurrence", "attention", "recurrence"),
+        "moe_layers": (1, 3),
+    },
+    "convolutions": {
+        "recurrence": {"kind": "convolution", "heads": 256},
+        "mixers": ("recurrence", "attention", "recurrence", "recurrence"),
+    },
 }
 
 
