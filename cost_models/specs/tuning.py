@@ -27,7 +27,8 @@ Target = Literal[Group, Matrix]
 Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
 """Elements that share a scale; a block lies on one rank."""
-_SCALES_PER_SCALE = 256
+NF4_GROUP = 256
+"""Scales that share one in fp32."""
 _FP32 = 4.0
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
@@ -79,7 +80,7 @@ class TuningSpec(Spec):
             case "int8":
                 return 1.0 + _FP32 / inputs
             case "nf4":
-                return 0.5 + (1.0 + _FP32 / _SCALES_PER_SCALE) / NF4_BLOCK
+                return 0.5 + (1.0 + _FP32 / NF4_GROUP) / NF4_BLOCK
         return None
 
 

@@ -22,10 +22,11 @@ from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
-from executor.engine.weights import frozen, made_of, make_room, owned, parameter_names
-from executor.mesh import local, with_values
+from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
+from executor.mesh import local, make_group_over, with_values
 from executor.models.adapters import add_adapters, freeze
 from executor.models.initial import InitialValues, Values
+from executor.models.quantised import quantise
 from executor.models.transformer import Transformer
 from executor.run_config import NO_TARGET, EngineOptions
 from executor.timing import Carried
@@ -92,6 +93,9 @@ class Engine(Rank):
         with torch.no_grad():
             for named, box, held in frozen(self.parts, self.names):
                 values.fill(named.name, named.shape, box, held)
+            if (tuning := self.plan.training.tuning) is not None and tuning.base is not None:
+                sharing = ("shard", "tp") if self.layout.zero >= 2 else ("tp",)
+                fill_quantised(self.parts, values, make_group_over(self.layout, sharing))
 
     def spread(self) -> None:
         """Copy weights that were drawn or loaded to all places where they are used."""
@@ -243,8 +247,10 @@ class Engine(Rank):
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         for axis in self.axes:
             axis.apply(part, stage)
-        if self.plan.training.tuning is not None:
-            freeze(part)
+        if (tuning := self.plan.training.tuning) is not None:
+            freeze(part, self.dtype)
+            if tuning.base is not None:
+                quantise(part, tuning.base)
         if self.options.compile:
             options = {name: value for axis in self.axes for name, value in axis.compile_options().items()}
             compile_blocks(part, split=layout.tp > 1, options=options)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor
 
+from executor.models.shards import Ways, product_of_shards
 from executor.models.transformer import Transformer
 
 
@@ -66,41 +67,16 @@ class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no 
         if not isinstance(self.weight, DTensor):
             out: Tensor = super().forward(input)
             return out
-        assert isinstance(input, DTensor)
-        mesh, ways = self.weight.device_mesh, _ways(input, self.weight)
-        part = matmul_with_hp_or_float8_args.apply(
-            input.to_local(grad_placements=[ways.input_gradient]),
-            self.weight.to_local(grad_placements=[ways.weight_gradient]).t(),
-            self.linear_mm_config,
-            self.config,
-        )
-        if self.bias is not None:
-            bias = self.bias.to_local(grad_placements=[ways.bias_gradient])
-            if ways.output == Partial():  # added once by all ranks together; each has its whole gradient
-                bias = bias.detach() / mesh.size() + (bias - bias.detach())
-            part = part + bias
-        return DTensor.from_local(part, mesh, [ways.output], run_check=False)
+        weight = self.weight
 
+        def multiply(mine: Tensor, ways: Ways) -> Tensor:
+            found: Tensor = matmul_with_hp_or_float8_args.apply(
+                mine,
+                weight.to_local(grad_placements=[ways.weight_gradient]).t(),
+                self.linear_mm_config,
+                self.config,
+            )
+            return found
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ways:
-    """The placements of a GEMM over tensor ranks: of its result, and of the gradients of its operands."""
-
-    output: Placement
-    input_gradient: Placement
-    weight_gradient: Placement
-    bias_gradient: Placement
-
-
-def _ways(input: DTensor, weight: DTensor) -> _Ways:
-    """The placements of (…, in) times (out, in) transposed: split by columns, by rows of the weight, or by tokens."""
-    (taken,), (held,) = input.placements, weight.placements
-    last = Shard(input.ndim - 1)
-    if held == Shard(0):
-        assert taken == Replicate(), taken
-        return _Ways(output=last, input_gradient=Partial(), weight_gradient=held, bias_gradient=held)
-    if held == Shard(1):
-        assert taken == last, taken
-        return _Ways(output=Partial(), input_gradient=last, weight_gradient=held, bias_gradient=Replicate())
-    sums = Replicate() if taken == Replicate() else Partial()
-    return _Ways(output=taken, input_gradient=taken, weight_gradient=sums, bias_gradient=sums)
+        (held,) = weight.placements
+        return product_of_shards(input, weight.device_mesh, held, self.bias, multiply)

@@ -21,6 +21,8 @@ from executor.boxes import Box, boxes_of_range
 from executor.engine.optimizer import Optimizer
 from executor.mesh import as_part, held, local
 from executor.models.experts import RoutedExperts
+from executor.models.initial import Values, has_values
+from executor.models.quantised import QuantisedLinear
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 
@@ -133,8 +135,32 @@ def frozen(parts: Sequence[nn.Module], names: dict[int, Named]) -> Iterator[tupl
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         named = names[id(parameter)]
         values = local(parameter.detach())
-        for box in [] if parameter.requires_grad else _boxes(parameter, named, 0, values.numel()):
+        apart = parameter.requires_grad or not parameter.is_floating_point()  # bytes of what is quantised
+        for box in [] if apart else _boxes(parameter, named, 0, values.numel()):
             yield named, box, values.view(box.sizes)
+
+
+def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.ProcessGroup | None) -> None:
+    """Give frozen matrices of fewer bits these values, a matrix at a time; ranks of `group` share them."""
+    for part in parts:
+        for name, module in part.named_modules():
+            if not isinstance(module, QuantisedLinear) or not has_values(module.weight):
+                continue
+            codes, *scales = (local(one.detach()) for one in module.stored)
+            part_of, first = module.part, _first_row(module.weight)
+            sizes = (len(codes), part_of.columns)
+            mine = torch.empty(sizes, device=codes.device)
+            box = Box((part_of.row + first, part_of.column), sizes)
+            values.fill(f"{_plain(name)}.weight", part_of.whole, box, mine)
+            found, own, whole = part_of.quantised(mine, first, group)
+            codes.copy_(found)
+            scales[0].copy_(own)
+            if whole is not None:
+                scales[1].copy_(whole[_first_row(module.stored[2]) :][: len(scales[1])])
+
+
+def _first_row(parameter: Tensor) -> int:
+    return box_here(parameter).offsets[0] if isinstance(parameter, DTensor) else 0
 
 
 def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from executor.boxes import Box
 from executor.draws import bits_of, key_of, shifted
+from executor.mesh import local
 from executor.run_config import EngineOptions
 from planner.plan import Plan
 
@@ -40,6 +41,11 @@ class Values(Protocol):
         """
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether it has memory."""
+    return not (tensor.is_meta or isinstance(local(tensor), FakeTensor))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
     """The initial weights of a model."""
@@ -56,7 +62,7 @@ class InitialValues:
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Draw them; the same for a copy of a tied matrix."""
         owner = name.rsplit(".", 2)[-2] if "." in name else name
-        if into.is_meta or isinstance(into, FakeTensor) or not box.elements:
+        if not has_values(into) or not box.elements:
             return
         if name.endswith(("bias", "_adapter.up.weight")) and not name.endswith("step_bias"):
             into.zero_()

@@ -1,0 +1,233 @@
+"""Frozen matrices kept in fewer bits: made as wide as what they multiply for each product, forward and backward.
+
+    nf4    each element over the largest of its block of 64: the nearest of 16 numbers. These largest, less their mean,
+           over the largest of 256 of them: the nearest of 256 numbers (Dettmers et al. 2023, QLoRA, arXiv 2305.14314)
+    int8   each element in 127ths of the largest of its row (Dettmers et al. 2022, LLM.int8(), arXiv 2208.07339)
+
+Numbers are those of bitsandbytes 0.50 (functional.py: quantize_4bit with compress_statistics, int8_vectorwise_quant).
+Blocks lie inside rows, and scales are made of the whole matrix: neither depends on how ranks share it. LLM.int8() also
+multiplies in 8 bits; here products have the type of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+
+from cost_models.specs.tuning import NF4_BLOCK, NF4_GROUP, Base
+from executor.mesh import local, with_values
+from executor.models.adapters import is_adapter
+from executor.models.shards import product_of_shards
+from executor.models.transformer import Transformer
+
+_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""Elements made wide at a time: on a CPU what its cache holds."""
+_MOST = 127.0
+"""Of an int8."""
+
+
+@cache
+@with_values
+def nf4_numbers() -> tuple[float, ...]:
+    """Quantiles of a normal distribution, as many on either side of 0 as 4 bits leave, over the largest (QLoRA,
+    section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps)."""
+    outer = 1 - (1 / 32 + 1 / 30) / 2
+    below, above = (
+        torch.special.ndtri(torch.linspace(outer, 0.5, n, dtype=torch.float64))[:-1] for n in (8, 9)
+    )
+    return tuple((torch.cat([-below, torch.zeros(1), above.flip(0)]) / above[0]).tolist())
+
+
+@cache
+@with_values
+def dynamic_numbers() -> tuple[float, ...]:
+    """Of a byte: a sign, zeros that say the power of ten, and fractions that share out what is left of it evenly
+    (Dettmers 2016, 8-bit approximations, arXiv 1511.04561, section 2)."""
+    powers = [10.0**power * _middles(1 << (power + 6)) for power in range(-6, 1)]
+    positive = torch.cat(powers)
+    return tuple(torch.cat([-positive, torch.tensor([0.0, 1.0]), positive]).sort().values.tolist())
+
+
+def _middles(parts: int) -> Tensor:
+    edges = torch.linspace(0.1, 1, parts + 1)
+    return (edges[:-1] + edges[1:]) / 2
+
+
+def nearest(values: Tensor, numbers: tuple[float, ...]) -> Tensor:
+    """Place of the nearest of ascending numbers, as int32."""
+    all_of = torch.tensor(numbers, device=values.device)
+    return torch.bucketize(values, (all_of[:-1] + all_of[1:]) / 2, out_int32=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """How a matrix is kept, and which part of it a tensor rank has."""
+
+    base: Base
+    whole: tuple[int, int]
+    """Rows and columns of the whole matrix."""
+    row: int
+    column: int
+    """Where the part begins."""
+    columns: int
+
+    @property
+    def block(self) -> int:
+        """Elements with one scale."""
+        return NF4_BLOCK if self.base == "nf4" else self.whole[1]
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Of the whole matrix: rows, and blocks of each."""
+        return self.whole[0], self.whole[1] // self.block
+
+    def stored(self, rows: int) -> dict[str, Tensor]:
+        """Room for so many rows: codes, scales, and for nf4 what these were divided by, with their mean; in bytes."""
+        if self.base == "int8":
+            return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
+        groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)
+        return {
+            "weight": _bytes(rows, self.columns // 2),
+            "scales": _bytes(rows, self.columns // self.block),
+            "groups": _bytes(groups + 1, 4),
+        }
+
+    def wide(self, dtype: torch.dtype, codes: Tensor, scales: Tensor, *groups: Tensor) -> Tensor:
+        """(rows, columns) of this type: some rows at a time, so that little else is there."""
+        found = torch.empty(codes.shape[0], self.columns, dtype=dtype, device=codes.device)
+        pairs = torch.cartesian_prod(*[torch.tensor(nf4_numbers(), device=codes.device)] * 2)
+        for some in _some(found):
+            if self.base == "int8":
+                torch.mul(codes[some], scales[some].view(torch.float32) / _MOST, out=found[some])
+                continue
+            values = pairs.index_select(0, codes[some].flatten().int()).view(*scales[some].shape, NF4_BLOCK)
+            values.mul_(self._largest(scales[some], some.start, *groups).unsqueeze(-1))
+            found[some] = values.flatten(1)
+        return found
+
+    def _largest(self, scales: Tensor, first: int, groups: Tensor) -> Tensor:
+        """(rows, blocks) largest of each block of some rows."""
+        numbers_of = groups.view(torch.float32).flatten()
+        numbers = torch.tensor(dynamic_numbers(), device=scales.device)
+        rows, blocks = (torch.arange(size, device=scales.device) for size in scales.shape)
+        at = (self.row + first + rows[:, None]) * self.blocks[1] + self.column // self.block + blocks
+        over = numbers_of.index_select(0, (at // NF4_GROUP).flatten())
+        rest: Tensor = numbers.index_select(0, scales.flatten().int()) * over
+        return (rest + numbers_of[-1]).view(scales.shape)
+
+    def quantised(
+        self, values: Tensor, first: int, group: dist.ProcessGroup | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Codes and scales of some rows in fp32, from the part's `first` on; divisors and mean of nf4. Ranks of `group`
+        have the matrix together."""
+        size = min(self.block, self.columns)
+        parts = values.view(len(values), self.columns // size, size)
+        own, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
+        at = self.column // self.block
+        largest[self.row + first :][: len(own), at : at + own.shape[1]] = own
+        if group is not None:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+        rows = slice(self.row + first, self.row + first + len(own))
+        if self.base == "int8":
+            scales = largest[rows]
+            return (values * (_MOST / _divisor(scales))).round().to(torch.int8), _as_bytes(scales), None
+        codes = nearest(parts / _divisor(own).unsqueeze(-1), nf4_numbers()).view(-1, self.columns // 2, 2)
+        mean = largest.mean()
+        rest = F.pad((largest - mean).flatten(), (0, -largest.numel() % NF4_GROUP)).view(-1, NF4_GROUP)
+        divisors = rest.abs().amax(-1, keepdim=True)
+        every = nearest(rest / _divisor(divisors), dynamic_numbers()).flatten()[: largest.numel()]
+        mine = every.view(self.blocks)[rows, at : at + own.shape[1]]
+        packed = codes[..., 0] * 16 + codes[..., 1]
+        return packed, mine, _as_bytes(torch.cat([divisors, mean.view(1, 1)]))
+
+
+def _some(matrix: Tensor) -> Iterator[slice]:
+    each = max(1, _AT_ONCE.get(matrix.device.type, _AT_ONCE["cuda"]) // max(1, matrix.shape[1]))
+    yield from (slice(first, first + each) for first in range(0, len(matrix), each))
+
+
+def _bytes(rows: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    return torch.empty(rows, columns, dtype=dtype, device="meta")
+
+
+def _as_bytes(numbers: Tensor) -> Tensor:
+    """(rows, 1) fp32 → (rows, 4): trainers cast numbers where they gather them, but no bytes."""
+    return numbers.contiguous().view(torch.uint8)
+
+
+def _divisor(largest: Tensor) -> Tensor:
+    return largest.masked_fill(largest == 0, 1.0)
+
+
+class QuantisedLinear(nn.Linear):
+    """A frozen linear layer that keeps its matrix, or this tensor rank's part, in fewer bits."""
+
+    part: Part
+    split: tuple[DeviceMesh, Placement] | None
+    """How tensor ranks share the matrix; None: it is whole."""
+
+    @property
+    def stored(self) -> list[nn.Parameter]:
+        """What is kept of the matrix."""
+        return [getattr(self, name) for name in ("weight", "scales", "groups") if hasattr(self, name)]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, in) → (…, out)."""
+        part, stored = self.part, self.stored
+        if self.split is None:
+            return _multiply(input, part, self.bias, *stored)
+        return product_of_shards(
+            input, *self.split, self.bias, lambda mine, _: _multiply(mine, part, None, *stored)
+        )
+
+
+class _Product(torch.autograd.Function):
+    """x · Wᵀ + b with a frozen W that is made wide for it, and once more backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Part, bias: Tensor | None, *stored: Tensor) -> Tensor:
+        ctx.part = part
+        ctx.save_for_backward(*stored)
+        return F.linear(x, part.wide(x.dtype, *stored), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gradient,) = gradients
+        stored = ctx.saved_tensors
+        return gradient @ ctx.part.wide(gradient.dtype, *stored), None, None, *[None] * len(stored)
+
+
+def _multiply(*given: Any) -> Tensor:
+    found: Tensor = _Product.apply(*given)  # type: ignore[no-untyped-call]
+    return found
+
+
+def quantise(model: Transformer, base: Base) -> None:
+    """Have the frozen matrices of a slice's blocks kept in fewer bits, in place: on the meta device, when tensor ranks
+    have split them and no other ranks have."""
+    for block in model.blocks.values():
+        for name, module in block.named_modules():
+            if type(module) is not nn.Linear or is_adapter(f"{name}."):
+                continue
+            weight = module.weight
+            module.__class__ = QuantisedLinear
+            assert isinstance(module, QuantisedLinear)
+            (rows, columns), offsets, module.split = local(weight).shape, [0, 0], None
+            if isinstance(weight, DTensor):
+                mesh, (held,) = weight.device_mesh, weight.placements
+                module.split = mesh, held
+                if isinstance(held, Shard):
+                    offsets[held.dim] = mesh.get_local_rank() * (rows, columns)[held.dim]
+            whole = (weight.shape[0], weight.shape[1])
+            module.part = Part(base=base, whole=whole, row=offsets[0], column=offsets[1], columns=columns)
+            for kind, room in module.part.stored(rows).items():
+                module.register_parameter(kind, nn.Parameter(room, requires_grad=False))
