@@ -16,6 +16,7 @@ from cost_models.errors import InputError, Problem, did_you_mean, either
 from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
 from cost_models.hugging_face.rotary import as_before_five, unscaled
+from cost_models.hugging_face.towers import tower_fields
 from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.model.blocks import Rotary
 
@@ -105,7 +106,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     assumed = [f"{_phrases(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
     assumed += [f"{key} {value} (model_type {model_type})" for key, value in taken.items()]
     if within:
-        assumed.insert(0, f"the part for text alone ({within.rstrip('.')})")
+        assumed.insert(0, f"{_TEXT_ALONE} ({within.rstrip('.')})")
     fields |= facts
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field] = key
@@ -126,6 +127,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         assumed.append(family.simplification)
     if passed := unread(config, family.redundant):
         assumed.append(f"nothing of {passed}: not read")
+    if found := tower_fields(document.value, fields, ACTIVATIONS):
+        fields |= found[0]
+        assumed = [found[1], *(one for one in assumed if not one.startswith(_TEXT_ALONE))]
     fields |= {
         "name": _model_name(document, fields),
         "source": f"Hugging Face config, model_type {model_type}",
@@ -145,6 +149,7 @@ def _text_part(config: Config) -> tuple[Config, str]:
 
 
 _TEXT = "text_config"
+_TEXT_ALONE = "the part for text alone"
 _DERIVED = {
     "num_kv_heads": "as many key/value heads as heads",
     "head_dim": "head_dim = hidden size / heads",

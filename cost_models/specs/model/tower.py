@@ -39,7 +39,7 @@ class Tower(Spec):
     positions: Literal["learned", "rotary"] = "learned"
     """How positions enter: a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
     image: PositiveInt = 224
-    """Pixels of a side of an image."""
+    """Pixels of a side of an image; those beyond its last whole patch are not read."""
     patch: PositiveInt = 14
     """Pixels of a side of a patch."""
     channels: PositiveInt = 3
@@ -82,8 +82,8 @@ class Tower(Spec):
 
     @model_validator(mode="after")
     def _cut_evenly(self) -> Tower:
-        if self.image % self.patch:
-            raise ValueError(f"image {self.image} is not a multiple of patch {self.patch}")
+        if self.image < self.patch:
+            raise ValueError(f"image {self.image} is smaller than patch {self.patch}")
         if self.image // self.patch % self.merge:
             raise ValueError(
                 f"{self.image // self.patch} patches of a row are not a multiple of merge {self.merge}"

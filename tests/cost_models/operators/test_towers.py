@@ -2,13 +2,119 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import numpy as np
+import pytest
+from calling import told as answered
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import complete_question
+from cost_models.documents import Document
 from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
+from cost_models.hugging_face.config import read_config
+from cost_models.operators.flops import model_flops
+from cost_models.operators.parameters import block_weights, total_parameters
+from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.specs.model.parts import decoder_of, frozen_parts, tower_of
 from cost_models.specs.model.tower import Tower
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+
+TEXT = {"hidden_size": 512, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4}
+TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
+VISION = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+NORM, BLOCK = 2 * 256, 12 * 256**2 + 13 * 256
+"""Parameters of the tower's layer norm, and of its block."""
+COUNTED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] = [
+    (
+        {"model_type": "llava", "vision_feature_layer": -2},
+        {"model_type": "llama"},
+        {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14, **VISION},
+        11_958_272,
+        BLOCK + NORM,
+    ),
+    (
+        {"model_type": "llava_onevision", "vision_feature_layer": -1},
+        {"model_type": "qwen2"},
+        {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14, **VISION},
+        12_000_256,
+        NORM + 512,
+    ),
+    (
+        {"model_type": "paligemma"},
+        {"model_type": "gemma", "head_dim": 64},
+        {"model_type": "siglip_vision_model", "image_size": 224, "patch_size": 14, **VISION},
+        11_100_928,
+        0,
+    ),
+    (
+        {"model_type": "qwen2_vl"},
+        {"model_type": "qwen2_vl_text"},
+        {"depth": 4, "embed_dim": 256, "num_heads": 4, "hidden_size": 512, "model_type": "qwen2_vl"},
+        13_143_552,
+        0,
+    ),
+]
+"""Configs (outside, of the text, of the tower), parameters by `AutoModelForImageTextToText` of transformers 5.24 on the
+meta device, and those of them that the decoder does not read: a block and a norm, a vector behind rows of patches."""
+
+
+@pytest.mark.parametrize(("outer", "text", "vision", "count", "unread"), COUNTED)
+def test_configs_are_read_to_the_last_parameter(
+    outer: dict[str, Any], text: dict[str, Any], vision: dict[str, Any], count: int, unread: int
+) -> None:
+    value = outer | {"text_config": TEXT | text, "vision_config": vision}
+    fields, _ = read_config(Document(source="config.json", value=value))
+    assert total_parameters(TransformerSpec.model_validate(fields.value)) == count - unread
+
+
+def test_other_towers_are_left_aside_and_it_is_said() -> None:
+    value = {"model_type": "internvl", "text_config": TEXT | {"model_type": "qwen2"}, "vision_config": VISION}
+    fields, told = read_config(Document(source="config.json", value=value))
+    assert "tower" not in fields.value
+    assert told[0] == "the part for text alone (text_config)"
+
+
+def test_flops_by_hand() -> None:
+    """Of a step of 8 sequences with two images: what is frozen behind something trained has no weight gradients, and
+    what is frozen at the start runs forward alone."""
+    whole, h, t, s, images = model({"projector_hidden_size": 96}), 128, 64, 128, 2
+    tower = 17 * (24 * t * t) + 4 * 17 * 17 * t
+    decoder = s * 24 * h * h + 4 * s * s * h
+    patches, projector = 2 * 16 * 588 * t, 2 * 16 * (t * 96 + 96 * h)
+    head = 2 * s * h * 512
+    trained = 3 * (images * (2 * tower + projector) + 3 * decoder + head) + 2 * images * patches
+    assert model_flops(whole, job()) == pytest.approx(8 * trained, rel=1e-12)
+    stage_one = images * (2 * tower + patches + 3 * projector) + 3 * decoder + 2 * head
+    stage_one += 3 * (s * 24 * h * h + 2 * 4 * s * s * h)
+    assert model_flops(whole, job(freeze=("tower", "language"))) == pytest.approx(8 * stage_one, rel=1e-12)
+
+
+def test_what_is_frozen_keeps_weights_alone() -> None:
+    """A frozen tower keeps nothing for the backward pass, and neither gradients nor states; nor does what is frozen
+    behind a projector that is trained, but for what gradients of its inputs want."""
+    columns = LayoutColumns.of([Layout(mbs=1)])
+    cluster = resolve_cluster("dgx-a100-80gb", 1)
+
+    def costs(*freeze: str) -> tuple[StageCosts, ...]:
+        question = complete_question(model(), cluster, job(freeze=freeze), stack="megatron-core")
+        return stage_costs(question, columns).each_kind
+
+    whole, frozen, one = costs(), costs("tower"), costs("tower", "language")
+    assert [len(own) for own in (whole, frozen, one)] == [1, 1, 1]
+    tower, own = whole[0], frozen[0]
+    assert own.layer_backward.max() == own.layer_activation.max() == own.layer_optimizer.max() == 0.0
+    weights = sum(block_weights(tower_of(model())).values())
+    assert own.layer_static[0] == 2 * weights
+    assert tower.layer_static[0] > 8 * weights
+    np.testing.assert_allclose(own.layer_forward, tower.layer_forward)
+    decoder = one[-1]
+    assert 0 < decoder.layer_backward[0, 0] < whole[-1].layer_backward[0, 0]
+    assert 0 < decoder.layer_activation[0, 0] < whole[-1].layer_activation[0, 0]
+
 
 TOWER = {"layers": 2, "hidden_size": 64, "num_heads": 4, "image": 56, "patch": 14, "class_token": True}
 
@@ -59,7 +165,7 @@ def test_frozen_blocks_before_which_nothing_is_trained_run_forward_alone(
     ("tower", "more", "why"),
     [
         ({"layers": 5}, {}, "leaves no block of num_layers 5 to the decoder"),
-        ({"image": 50}, {}, "image 50 is not a multiple of patch 14"),
+        ({"image": 10}, {}, "image 10 is smaller than patch 14"),
         ({"merge": 3}, {}, "4 patches of a row are not a multiple of merge 3"),
         (
             {},
@@ -73,3 +179,28 @@ def test_contradictions_are_named(tower: dict[str, object], more: dict[str, obje
     with pytest.raises((InputError, ValueError)) as error:
         model(tower, **more)
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "why"),
+    [
+        ("llava-1.5-7b --images 8", "8 images of 576 tokens leave no place for text in a sequence of 2,048"),
+        ("llava-1.5-7b --freeze towr", "is not one of tower, projector, language, embedding, first=N"),
+        ("llava-1.5-7b --freeze tower,projector,language", "leaves nothing to train"),
+        ("llava-1.5-7b --freeze tower --task lora", "--freeze: is for --task full"),
+        ("llava-1.5-7b --lengths lognormal(99,0.5)", "--lengths) have no price"),
+        ("llava-1.5-7b --stack meshwright", "the plan freezes"),
+        ("llama3-8b --freeze first=33,embedding", "--freeze first=33: `llama3-8b` has 32 such blocks"),
+        ("llama3-8b --freeze tower", "`llama3-8b` has no vision tower"),
+        ("llama3-8b --images 2", "--images 2: `llama3-8b` has no vision tower"),
+    ],
+)
+def test_what_is_not_trained_so_is_refused(
+    capsys: pytest.CaptureFixture[str], asked_for: str, why: str
+) -> None:
+    name, *flags = asked_for.split()
+    frozen = [] if "--freeze" in flags or name == "llama3-8b" else ["--freeze", "tower"]
+    common = ["dgx-a100-80gb", "--gpus", "8", "--layout", "dp8", "--global-batch", "64", "--sequence", "2048"]
+    found = answered(capsys, "estimate", name, *common, *flags, *frozen)
+    assert found.code == 2
+    assert why in found.err

@@ -1,0 +1,69 @@
+"""Vision towers of Hugging Face configs, read as `data/hugging_face/towers.yaml` says; any other is left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from cost_models.hugging_face.windows import Config
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    file = files("cost_models") / "data" / "hugging_face" / "towers.yaml"
+    value: Mapping[str, Mapping[str, Any]] = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+    return value
+
+
+def tower_fields(
+    config: Config, decoder: Mapping[str, Any], activations: Mapping[str, str]
+) -> tuple[dict[str, Any], str] | None:
+    """Fields of a model with its tower, by those of its decoder, and what was assumed; None: the tower is not known.
+
+    Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
+    """
+    vision, joined = config.get("vision_config"), _table()["models"].get(str(config.get("model_type")))
+    if joined is None or not isinstance(vision, dict):
+        return None
+    kind = vision.get("model_type", joined["tower"])
+    known = _table()["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
+    if known is None:
+        return None
+    tower = dict(known["facts"])
+    for field, (key, default) in known["optional"].items():
+        tower[field] = default if vision.get(key) is None else vision[key]
+    numbers = [one for one in tower.values() if not isinstance(one, str)]
+    layers, width = tower["layers"], tower["hidden_size"]
+    if not all(isinstance(one, int | float) for one in numbers) or not isinstance(
+        decoder.get("num_layers"), int
+    ):
+        return None
+    if "ffn_hidden_size" not in tower:
+        tower["ffn_hidden_size"] = int(width * vision.get("mlp_ratio", 4))
+    tower["activation"] = activations.get(vision.get("hidden_act", known["activation"]))
+    tower["norm_after"] = joined["normed"]
+    behind = 0 if joined["normed"] else -1 - config.get("vision_feature_layer", -2)
+    if tower["activation"] is None or not isinstance(behind, int) or not 0 <= behind < layers:
+        return None
+    tower["layers"] = layers - behind
+    merged = width * tower.get("merge", 1) ** 2
+    if joined["matrices"] == 2:
+        inner = merged if tower.get("merge") else decoder["hidden_size"]
+        tower["projector_hidden_size"] = inner
+        tower["projector_activation"] = activations.get(config.get("projector_hidden_act", "gelu"), "gelu")
+    tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
+    told = f"a vision tower of {tower['layers']} blocks before its decoder"
+    if not joined["normed"]:
+        told += f", without the {behind} behind it and their norm, which the decoder does not read"
+    what = (joined["left_out"],) if "left_out" in joined else ()
+    return {
+        "num_layers": decoder["num_layers"] + tower["layers"],
+        "tower": tower,
+        "left_out": (*decoder.get("left_out", ()), *what),
+    }, told
