@@ -32,7 +32,13 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import stride_of
 from cost_models.communication.levels import levels_of
-from cost_models.operators.block import block_operators, embedding_weights, norm_weights, transform_weights
+from cost_models.operators.block import (
+    block_operators,
+    embedding_weights,
+    norm_weights,
+    patch_weights,
+    transform_weights,
+)
 from cost_models.operators.parameters import further_weights
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
@@ -106,12 +112,16 @@ def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, l
     for (kind, *ranks), count in Counter(zip(kinds, *placed, strict=True)).items():
         yield by_kind[kind], count, [{rank} for rank in ranks]
     first, last = ([{int(ranks[at])} for ranks in stage_of] for at in (0, -1))
+    embeds = first
+    if model.tower is not None:  # the token embedding lies with the decoder's first block
+        embeds = [{ranks[model.tower.layers]} for ranks in placed]
+        yield {"whole": float(patch_weights(model.tower))}, 1, first
     h, norm = model.hidden_size, float(norm_weights(model))
-    yield {"whole": float(embedding_weights(model))}, 1, first
+    yield {"whole": float(embedding_weights(model))}, 1, embeds
     inside = norm * model.ends_in_norm + transform_weights(model)
     yield {"whole": inside, "columns": float(model.head_bias * model.vocab_size)}, 1, last
-    both = [one | two for one, two in zip(first, last, strict=True)]
-    for ends in [both] if model.tied_embeddings else [first, last]:
+    both = [one | two for one, two in zip(embeds, last, strict=True)]
+    for ends in [both] if model.tied_embeddings else [embeds, last]:
         yield {"columns": float(model.vocab_size * h)}, 1, ends
     if further := model.further_tokens:
         yield by_kind[kinds[-1]], further, last

@@ -227,7 +227,8 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     if group is None:
         return np.full(len(columns), each)
     model, tuning = question.whole or question.model, question.training.tuning
-    trained = total_parameters(model) if tuning is None else trained_parameters(model, tuning)
+    adapted = tuning is not None and tuning.left is None
+    trained = trained_parameters(model, tuning) if adapted and tuning else total_parameters(model)
     held = trained / (columns.tp * columns.pp * columns.ep * shard)
     return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
 

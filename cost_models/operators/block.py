@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from cost_models.operators.attention import attention_operators, cross_operators
-from cost_models.operators.feed_forward import feed_forward_operators
-from cost_models.operators.projector import projector_operators
+from cost_models.operators.feed_forward import feed_forward_operators, projector_operators
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.operators.recurrence import recurrence_operators
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops

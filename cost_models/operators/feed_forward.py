@@ -1,5 +1,7 @@
 """Operators of a block's MLP: two matrices or three with a gate, or a mixture of experts in its place.
 
+The projector between a vision tower and its decoder is such matrices, too.
+
 In a model with both, blocks are priced as their average: an operator counts with the share of the blocks that have it.
 """
 
@@ -10,8 +12,10 @@ from typing import Any, Literal
 
 from cost_models.operators.record import Gemm, Operator, Place, Tensor, multiply
 from cost_models.specs.choices import SelectiveDrops
+from cost_models.specs.model.tower import Tower
 from cost_models.specs.transformer import TransformerSpec
 
+TOWER_NORM = "tower norm"
 _WITH_THE_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts"})
 """A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
 _WITH_SHARED_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts", "shared-experts"})
@@ -101,3 +105,35 @@ def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
             shares_input=True,
             **common,
         )
+
+
+def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
+    """The tower's last norm and the projector, which run with the decoder's first block (LLaVA: Liu et al. 2023, arXiv
+    2304.08485, section 4.1), of so many tokens of images for each of a sequence's, for which widths are said. Tensor
+    ranks split matrices as they do an MLP's, a single one by its inputs."""
+    rows, inputs, inner = tower.share, tower.projector_inputs, tower.projector_hidden_size
+    gains = 2 if tower.norm == "layernorm" else 1
+    norms = (
+        (TOWER_NORM, tower.hidden_size, tower.norm_after),
+        ("projector norm", inputs, tower.projector_norm),
+    )
+    for name, width, there in norms:
+        if there:
+            over = Tensor(width=rows * inputs, place="whole")
+            yield Operator(
+                name=name,
+                kind="norm",
+                half="attention",
+                reads=over,
+                returns=over,
+                norm=tower.norm,
+                weights={"whole": gains * width},
+            )
+    biased = tower.projector_bias
+    if inner:
+        up = Gemm(inputs=inputs, outputs=(inner,), split="columns", rows=rows)
+        yield multiply("projector up", up, half="attention", reads="whole", bias=biased)
+        within = Tensor(width=rows * inner, place="split")
+        yield Operator(name="projector activation", kind="activation", half="attention", reads=within)
+    down = Gemm(inputs=inner or inputs, outputs=(model.hidden_size,), split="rows", rows=rows)
+    yield multiply("projector down", down, half="attention", reads="split", bias=biased)

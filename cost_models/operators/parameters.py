@@ -19,8 +19,8 @@ from cost_models.operators.block import (
     patch_weights,
     transform_weights,
 )
+from cost_models.operators.feed_forward import projector_operators
 from cost_models.operators.on_rank import held_on_rank
-from cost_models.operators.projector import projector_operators
 from cost_models.operators.record import Held
 from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec

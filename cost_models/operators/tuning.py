@@ -21,12 +21,15 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.block import block_operators
+from cost_models.operators.block import block_operators, patch_weights
+from cost_models.operators.feed_forward import TOWER_NORM
 from cost_models.operators.on_rank import held_on_rank
 from cost_models.operators.parameters import block_weights, parameters
-from cost_models.operators.projector import TOWER_NORM
 from cost_models.operators.record import Gemm, Held, Operator, Tensor, multiply
 from cost_models.question import Question
+from cost_models.specs.model.kinds import kinds_in, of_each_kind
+from cost_models.specs.model.parts import decoder_of, frozen_parts
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import Left, Matrix, TuningSpec
 
@@ -227,6 +230,20 @@ def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Arra
 def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
     """Parameters of all adapters of a model."""
     return round(model.num_layers * sum(_held(model, tuning, 0.0)[0].values()))
+
+
+def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
+    """Parameters of a model that a job does not freeze."""
+    frozen, decoder = frozen_parts(model, training), decoder_of(model)
+    ends = parameters(decoder, np.array([1]))
+    total = float(not frozen.embedding) * ends.embedding[0] + float(not frozen.head) * ends.head_vectors[0]
+    total += ends.head_matrix[0] * (not (decoder.tied_embeddings or frozen.head_matrix))
+    total += patch_weights(model.tower) * (not frozen.patches) if model.tower else 0
+    counts = kinds_in(model, training).counts
+    for (one, job), count in zip(of_each_kind(model, training), counts, strict=True):
+        operators = (own for own in job_operators(one, job.tuning) if own.trained)
+        total += count * sum(own.share * sum(own.weights.values()) for own in operators)
+    return round(float(total))
 
 
 @lru_cache(maxsize=_CACHED)

@@ -49,7 +49,7 @@ from cost_models.files import read_errors
 from cost_models.memory.device import is_own_host
 from cost_models.memory.states import moment_bytes
 from cost_models.operators.parameters import parameters, total_parameters
-from cost_models.operators.tuning import trained_parameters
+from cost_models.operators.tuning import trained_parameters, unfrozen_parameters
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 
@@ -211,4 +211,8 @@ def checkpoint_bytes(question: Question) -> float:
     each = training.element_bytes + master + moment_bytes(question)
     if training.tuning is not None:
         return trained_parameters(question.model, training.tuning) * each
-    return total_parameters(question.model) * each
+    whole = total_parameters(question.model)
+    if training.freeze:
+        states = each - training.element_bytes
+        return whole * training.element_bytes + unfrozen_parameters(question.model, training) * states
+    return whole * each

@@ -28,10 +28,10 @@ def with_parts(
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
         "answers alone (--answers)": training.answers,
-        "several kinds of GPUs": True if mixed else None,
+        "several kinds of GPUs": True if mixed and not model.stacks else None,
     }
     unpriced = [what for what, said in odd.items() if said is not None]
-    if apart and unpriced and not (model.stacks and mixed):
+    if apart and unpriced:
         raise InputError(f"`{model.name}` is {apart}, for which {unpriced[0]} have no price")
     if model.stacks is not None and training.target_length is None:
         length = training.sequence_length

@@ -154,6 +154,8 @@ def question_record(question: Question) -> dict[str, Any]:
         "global_batch": question.training.global_batch,
         "sequence_length": training.sequence_length,
         **({} if training.target_length is None else {"target_length": training.target_length}),
+        **({} if training.images is None else {"images": training.images}),
+        **({} if not training.freeze else {"freeze": list(training.freeze)}),
         "precision": question.training.precision,
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,

@@ -10,7 +10,8 @@ from typing import Any
 from cost_models.estimate import Estimate
 from cost_models.operators.documents import attended_keys
 from cost_models.operators.flops import causal_flops, model_flops
-from cost_models.operators.tuning import trained_parameters
+from cost_models.operators.parameters import total_parameters
+from cost_models.operators.tuning import trained_parameters, unfrozen_parameters
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.changes import changes_of, without
@@ -169,6 +170,10 @@ def tuning_sentence(question: Question) -> str:
     """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
     training = question.training
     tuning, beside = training.tuning, _BESIDE.get(training.reference, "")
+    if training.freeze:
+        trained = format_count(float(unfrozen_parameters(question.model, training)))
+        whole = format_count(float(total_parameters(question.model)))
+        return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {whole} parameters")
     if tuning is None:
         return wrapped(f"dpo: pairs of sequences{beside}") if beside else ""
     trained = format_count(float(trained_parameters(question.model, tuning)))

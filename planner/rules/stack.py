@@ -206,7 +206,7 @@ RUNNABLE: tuple[Rule, ...] = (
     refuses(
         "no part is left frozen",
         lambda q, x: (x.tp > 0) & bool(q.training.freeze),
-        "the executor trains every parameter, and the plan freezes {question.training.freeze}",
+        "the executor trains every parameter, and the plan leaves parts as they are (--freeze)",
         "plan without --freeze",
     ),
     refuses(

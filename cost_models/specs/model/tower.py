@@ -94,6 +94,9 @@ class Tower(Spec):
             )
         return self
 
+    def __str__(self) -> str:
+        return f"{self.layers} blocks of width {self.hidden_size}"
+
     @property
     def patches(self) -> int:
         """Of an image."""
