@@ -125,6 +125,15 @@ SCHEDULE = Axis(
         _stack_has_no_schedule,
         _split_needs_weights,
     ),
+    executor_rules=(
+        refuses(
+            "split backward passes meet shared weights once",
+            lambda q, x: is_scheduled(x, SPLIT_BACKWARD) & (q.model.stacks is not None),
+            "blocks of `{model.name}` share tables of biases and what its encoder returns, and PyTorch splits no"
+            " backward pass through these, as `schedule={layout.schedule}` asks",
+            "use another schedule",
+        ),
+    ),
     touches=frozenset(),
 )
 

@@ -112,6 +112,11 @@ class TrainingSpec(Spec):
         return max((int(one.removeprefix("first=")) for one in self.freeze if one[:6] == "first="), default=0)
 
     @property
+    def sequences(self) -> tuple[int, ...]:
+        """Tokens of each sequence of a sample: of an encoder-decoder the encoder's and the decoder's."""
+        return (self.sequence_length, *([self.target_length] if self.target_length else []))
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens in one optimizer step, those of padding left out."""
         return round(self.global_batch * self.tokens_counted)

@@ -127,6 +127,9 @@ def _stacks(model: TransformerShape) -> Iterator[str]:
         "parallel_block",
     )
     yield from (f"{name} does not go with stacks" for name in others if getattr(model, name))
+    buckets, farthest = model.stacks.position_buckets, model.stacks.farthest
+    if buckets and not 4 <= buckets < 2 * farthest:
+        yield f"position_buckets {buckets} is not between 4 and {2 * farthest - 1}, twice farthest"
     if model.stacks.source_share:
         yield "source_share of stacks follows from the job's sequences"
     if model.positions == "alibi" or model.norm_placement != "before":

@@ -19,6 +19,7 @@ from cost_models.schedules import stages_of_rank
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.replicas import share_of
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
+from executor.models.copies import held_by_several
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from executor.timing import Carried, Passes
@@ -56,12 +57,13 @@ class Rank:
         """The slices of the model, one for each virtual stage."""
 
     @property
-    def tied_copies(self) -> list[Tensor]:
-        """This rank's copies of a tied matrix that the first and the last stage both hold; empty without one."""
-        if not self.plan.model.tied_embeddings or self.layout.pp == 1:
-            return []
-        tokens = [part.embedding.tokens.weight for part in self.parts if part.embedding is not None]
-        return tokens + [part.head.weight for part in self.parts if part.head is not None]
+    def copies(self) -> dict[str, dict[int, nn.Parameter]]:
+        """What several stages hold → this rank's copies of it, by stage; empty without a pipeline."""
+        here = list(zip(self.stages, self.parts, strict=False))
+        return {
+            name: {stage: part.shared(name) for stage, part in here if stage in stages}
+            for name, stages in held_by_several(self.plan.model, self.layout.layers).items()
+        }
 
     def axis(self, kind: type[A]) -> A | None:
         """The axis of this kind; None where the layout does not have it."""

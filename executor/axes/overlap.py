@@ -197,7 +197,7 @@ class OverlapAxis(Axis):
             experts = self.rank.experts
             self._group = group_beside(self.rank.mesh, "shard")
             self._of_experts = None if experts is None else group_beside(experts, "shard")
-            self._late = {id(one) for one in self.rank.tied_copies}
+            self._late = {id(one) for held in self.rank.copies.values() for one in held.values()}
 
     def buckets(self) -> dict[int, Bucket]:
         if not self._of_data:

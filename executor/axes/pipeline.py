@@ -1,12 +1,14 @@
 """Pipeline parallelism: `torch.distributed.pipelining` runs the schedule that the planner priced.
 
-Gradients of tied embeddings, which the first and the last stage hold, are summed after the backward pass. In a process
-group that sends nothing a stage runs without its neighbours: shapes come from the plan, activations are noise.
+A stage is given a tuple of tensors and hands one on; the first is given what the data have. Gradients of what several
+stages hold, as the first and the last do a tied embedding, are summed after the backward pass. In a process group that
+sends nothing a stage runs without its neighbours: shapes come from the plan, activations are noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,10 +25,11 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from cost_models.axes.layout import Layout
-from cost_models.schedules import V_SHAPED, ActionTable, build, schedule_named
+from cost_models.schedules import ActionTable, build, schedule_named, stages_of_rank
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
 from executor.mesh import local, make_groups, rank_places, with_values
+from executor.models.copies import held_by_several
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -80,10 +83,10 @@ class PipelineStep:
         self.first, self.last = first, last
         self.loss_inside = loss_inside
 
-    def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+    def step(self, inputs: Sequence[Tensor], targets_BS: Tensor) -> float:
         """Forward and backward of every microbatch; their losses added up on the last stage, else 0."""
         losses: list[Tensor] = []
-        inputs = (inputs_BS,) if self.first else ()
+        inputs = inputs if self.first else ()
         if self.last:
             inside: dict[str, Any] = {"targets_BS": targets_BS} if self.loss_inside else {}
             self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
@@ -142,17 +145,18 @@ _SCALE = 0.02
 
 def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
     """A subclass of this kind of stage that runs without its neighbours."""
-    between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
 
     class EmulatedStage(stage):  # type: ignore[misc, valid-type]
         """A stage with shapes from the plan and noise in place of its neighbours' messages."""
 
         def _recv_meta(self, src_stage: int) -> Any:
             """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
+            between = handed_on(plan, max(src_stage, self.stage_index), dtype)
             if src_stage < self.stage_index:
-                activations = described.extract_tensor_metas((between.detach().requires_grad_(),))
+                activations = described.extract_tensor_metas(between)
                 return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
-            gradients = described.extract_tensor_metas((between,))
+            alike = tuple(one.detach() if one.requires_grad else None for one in between)
+            gradients = described.extract_tensor_metas(alike, allow_none=True)
             return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
 
         def _send_meta(self, meta: Any, dst_stage: int) -> None:
@@ -160,10 +164,12 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
             """Infer both at once, as torch before 2.13 does; stages of this rank pass their outputs on in `args`."""
-            self.inputs_meta = tuple(one.to("meta") for one in args or (between,))
+            given = args or handed_on(plan, self.stage_index, dtype)
+            self.inputs_meta = tuple(one.detach().to("meta") for one in given)
             with torch.no_grad():
                 zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
-                outputs = (self.submod(*zeros, **(kwargs or {})).to("meta"),)
+                answer = self.submod(*zeros, **(kwargs or {}))
+            outputs = tuple(one.to("meta") for one in (answer if isinstance(answer, tuple) else (answer,)))
             self._configure_outputs_meta(outputs)
             here = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
             return outputs if here else ()
@@ -190,15 +196,17 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
     return EmulatedStage
 
 
-def _shape_between(plan: Plan) -> tuple[int, int, int]:
-    """(B, S, D) of one microbatch between two stages: this rank's tokens, its part of them with `sp`."""
-    layout, training = plan.layout, plan.training
+def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """What a stage is given by the one before of one microbatch, on no device: (B, S, D) for each sequence of a sample,
+    this rank's tokens, its part of them with `sp`; those that gradients come back for want them."""
+    layout, training, width = plan.layout, plan.training, plan.model.hidden_size
     parts = layout.cp * (layout.tp if layout.sp else 1)
-    return layout.mbs, training.sequence_length // parts, plan.model.hidden_size
+    made = partial(torch.empty, dtype=dtype, device="meta", requires_grad=True)
+    return tuple(made(layout.mbs, length // parts, width) for length in training.sequences)
 
 
 class PipelineAxis(Axis):
-    """Sums the gradients of the two copies of a tied matrix, on the first and the last stage."""
+    """Sums the gradients of what several stages hold: two copies of a tied matrix, on the first and the last one."""
 
     order = 6
 
@@ -207,24 +215,27 @@ class PipelineAxis(Axis):
         return layout.pp > 1
 
     def parts_made(self) -> None:
-        self.group: dist.ProcessGroup | None = None
-        layout = self.rank.layout
-        # in a V one rank holds both
-        if self.rank.plan.model.tied_embeddings and layout.schedule not in V_SHAPED:
-            self._meet(layout)
+        held = held_by_several(self.rank.plan.model, self.rank.layout.layers)
+        self.groups = {name: self._meet(stages) for name, stages in held.items()}
 
     def join(self, gradient: Gradient) -> None:
-        mine = [found for copy in self.rank.tied_copies if (found := gradient(copy)) is not None]
-        if self.group is not None:
-            for one in mine:
-                dist.all_reduce(one, group=self.group)
-        elif len(mine) == 2:
-            mine[0].add_(mine[1])
-            mine[1].copy_(mine[0])
+        for name, copies in self.rank.copies.items():
+            mine = [found for copy in copies.values() if (found := gradient(copy)) is not None]
+            for other in mine[1:]:  # of several stages on one rank, as in a V
+                mine[0].add_(other)
+            if mine and (group := self.groups[name]) is not None:
+                dist.all_reduce(mine[0], group=group)
+            for other in mine[1:]:
+                other.copy_(mine[0])
 
     @with_values
-    def _meet(self, layout: Layout) -> None:
-        """A group of each place on the first pipeline rank with the same place on the last."""
+    def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
+        """A group of each place on the pipeline ranks that hold these stages; None where that is one rank."""
+        layout = self.rank.layout
+        of_rank = stages_of_rank(layout.schedule, layout.pp, layout.vpp)
+        holding = [rank for rank in range(layout.pp) if {*map(int, of_rank[rank])} & {*stages}]
+        if len(holding) == 1:
+            return None
         places = rank_places(layout)
-        group = make_groups(torch.stack([places[0].flatten(), places[-1].flatten()], dim=1))
-        self.group = group if dist.get_world_size(group) > 1 else None
+        group = make_groups(torch.stack([places[rank].flatten() for rank in holding], dim=1))
+        return group if dist.get_world_size(group) > 1 else None

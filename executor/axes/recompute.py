@@ -20,7 +20,7 @@ def recompute_activations(model: Transformer, recompute: str) -> None:
             model.blocks[name] = checkpoint_wrapper(block)
         elif policy == "selective":
             assert isinstance(block, Block)
-            for mixer in ("attention", "recurrence"):
+            for mixer in ("attention", "recurrence", "cross"):
                 if (inside := getattr(block, mixer)) is not None:
                     block.register_module(mixer, checkpoint_wrapper(inside))
 

@@ -39,12 +39,13 @@ class OnItsTokens(ParallelStyle):
 
 
 class OfHeads(ParallelStyle):
-    """The style of vectors of which each rank has those of its heads; what all heads share is whole, and its gradient
-    is summed over the ranks."""
+    """The style of what has a number for each head, along the module's `heads_dim` (the first dim unless said), of
+    which each rank has those of its heads; what all heads share is whole, and its gradient is summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
-            placed = [Replicate() if name in getattr(module, "shared", ()) else Shard(0)]
+            split = Shard(getattr(module, "heads_dim", 0))
+            placed = [Replicate() if name in getattr(module, "shared", ()) else split]
             mine = distribute_tensor(parameter.detach(), device_mesh, placed, src_data_rank=None)
             module.register_parameter(name, nn.Parameter(mine, requires_grad=parameter.requires_grad))
         return module

@@ -80,6 +80,9 @@ def split_tensors(
         if block.attention is not None:
             block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
         _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
+    _parallelize(model, mesh, {f"distances.{name}": OfHeads() for name in model.distances})
+    if model.encoder_norm is not None and sequence_parallel:
+        _parallelize(model, mesh, {"encoder_norm": SequenceParallel(use_local_output=True)})
     if model.head is not None:
         ends: dict[str, ParallelStyle] = {
             "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
@@ -140,6 +143,12 @@ def _block_plan(
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
             plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
         plan |= {} if forked else {"attention": enter}
+    if block.cross is not None:
+        plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
+        plan |= {
+            "cross.out": _leaving(between, joined, as_rows),
+            "cross": _entering(between, as_rows, inputs=2),
+        }
     if block.recurrence is not None:
         inputs = block.recurrence.inputs()
         plan |= {f"recurrence.{name}": column() for name in inputs}
@@ -162,10 +171,12 @@ def _block_plan(
     return plan
 
 
-def _entering(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+def _entering(between: Replicate | Shard, as_rows: bool, inputs: int = 1) -> ParallelStyle:
     if as_rows:
         return GatherRows()
-    return PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+    return PrepareModuleInput(
+        input_layouts=(between,) * inputs, desired_input_layouts=(Replicate(),) * inputs
+    )
 
 
 def _leaving(between: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -67,30 +68,32 @@ class SharedBatches:
         self._needed = not {0, num_stages - 1}.isdisjoint(rank.stages)
         """Whether this rank has the first stage, which takes tokens, or the last, which takes their targets."""
         self._reads = rank.place.tp == rank.place.cp == 0
-        self._shape = (2, rank.share.sequences, batches.training.sequence_length)
+        lengths = batches.training.sequences
+        self._shapes = [(rank.share.sequences, length) for length in (*lengths, lengths[-1])]
         self._batches, self._ahead = batches, Ahead(self._read, rank.device, last)
 
-    def take(self, step: int) -> tuple[Tensor, Tensor]:
-        """(B, S) tokens and (B, S) targets of the replica on the device; steps count from 0.
+    def take(self, step: int) -> tuple[Tensor, ...]:
+        """(B, S) tokens, of each sequence of a sample, and targets of the replica on the device; steps count from 0.
 
         Every rank of the job calls it. Stages that need neither get zeros.
         """
         rank = self._rank
         if not self._needed:
-            return torch.zeros(self._shape, dtype=torch.int64, device=rank.device).unbind()  # type: ignore[return-value]
+            return tuple(torch.zeros(shape, dtype=torch.int64, device=rank.device) for shape in self._shapes)
+        sizes = [prod(shape) for shape in self._shapes]
         if self._reads:
-            both = self._ahead.take(step)
+            every = self._ahead.take(step)
         else:
-            both = torch.empty(self._shape, dtype=torch.int64, device=rank.device)
+            every = torch.empty(sum(sizes), dtype=torch.int64, device=rank.device)
         if rank.context_group is not None and rank.place.tp == 0:
-            dist.broadcast(both, group=rank.context_group, group_src=0)
+            dist.broadcast(every, group=rank.context_group, group_src=0)
         if rank.mesh["tp"].size() > 1:
-            dist.broadcast(both, group=rank.mesh["tp"].get_group(), group_src=0)
-        tokens, targets = both.unbind()
-        return tokens, targets
+            dist.broadcast(every, group=rank.mesh["tp"].get_group(), group_src=0)
+        return tuple(
+            one.view(shape) for one, shape in zip(torch.split(every, sizes), self._shapes, strict=True)
+        )
 
     def _read(self, step: int) -> Tensor:
-        share = self._rank.share
-        return carried_to(
-            self._rank.device, torch.stack(self._batches.between(step, share.first, share.last))
-        )
+        """All tensors of the batch one after the other."""
+        read = self._batches.between(step, self._rank.share.first, self._rank.share.last)
+        return carried_to(self._rank.device, torch.cat([one.flatten() for one in read]))

@@ -34,7 +34,7 @@ _BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
 """Of masked tokens the share that becomes the mask, and that with those that become some other token."""
 
 _Windows = npt.NDArray[Any]
-"""(N, S + 1) tokens."""
+"""(N, L + 1) tokens, L `_length`."""
 _Draw = Callable[[int, int, int], _Windows]
 """(step, first, last) → the sequences of the global batch from `first` to `last` − 1."""
 
@@ -59,6 +59,8 @@ class Batches:
     ) -> None:
         self.training, self.seed, self.vocabulary = training, seed, vocabulary
         self.encoder = encoder
+        self._length = sum(training.sequences) - bool(training.target_length)
+        """Tokens of a window less one."""
         self.name = data
         """The same for the same tokens: the word, or the digest of the folder's tokens."""
         if data == RANDOM:
@@ -71,20 +73,28 @@ class Batches:
             header, self._tokens = open_tokens(Path(data), vocabulary)
             self.name, self._draw = header.sha256, self._of_folder
             self._below, self._folder = header.vocabulary, data
-            require_a_sequence(header.tokens, training.sequence_length, data)
+            require_a_sequence(header.tokens, self._length, data)
 
-    def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """(B/ranks, S) inputs and targets of one data-parallel rank; steps count from 0."""
+    def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, ...]:
+        """(B/ranks, S) inputs and targets of one data-parallel rank; steps count from 0.
+
+        Of an encoder-decoder tokens of the encoder and of the decoder, and the decoder's targets: it continues what the
+        encoder has read (prefix language modelling: Raffel et al. 2019, 3.2.3), and begins with token 0.
+        """
         share = self.training.global_batch // ranks
         return self.between(step, rank * share, (rank + 1) * share)
 
-    def between(self, step: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    def between(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
         """The same of the sequences of the global batch from `first` to `last` − 1."""
         windows = self._draw(step, first, last).astype(np.int64)
         if self.encoder is not None:
             inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
             return torch.from_numpy(inputs), torch.from_numpy(targets)
         both = torch.from_numpy(windows)
+        if self.training.target_length is not None:
+            read, follows = torch.split(both, [*self.training.sequences], dim=1)
+            begun = torch.nn.functional.pad(follows[:, :-1], (1, 0))
+            return read.contiguous(), begun, follows.contiguous()
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
     def _masked(
@@ -109,13 +119,13 @@ class Batches:
     def _of_text(self, step: int, first: int, last: int) -> _Windows:
         """Draw windows from anywhere in the text."""
         draw = np.random.default_rng((self.seed, step))
-        most = len(self._tokens) - self.training.sequence_length
+        most = len(self._tokens) - self._length
         starts = draw.integers(0, most, self.training.global_batch)
         return self._windows(starts[first:last])
 
     def _of_folder(self, step: int, first: int, last: int) -> _Windows:
         """Draw windows that lie side by side, each once an epoch, shuffled anew in every epoch."""
-        sequence = self.training.sequence_length
+        sequence = self._length
         count = (len(self._tokens) - 1) // sequence
         places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)
         chosen = np.empty_like(places)
@@ -132,12 +142,11 @@ class Batches:
 
     def _random_tokens(self, step: int, first: int, last: int) -> _Windows:
         draw = np.random.default_rng((self.seed, step))
-        shape = (self.training.global_batch, self.training.sequence_length + 1)
+        shape = (self.training.global_batch, self._length + 1)
         return draw.integers(0, self.vocabulary, shape)[first:last]
 
     def _windows(self, starts: Ints) -> _Windows:
-        sequence = self.training.sequence_length
-        return np.stack([self._tokens[start : start + sequence + 1] for start in starts])
+        return np.stack([self._tokens[start : start + self._length + 1] for start in starts])
 
     def _require_bytes(self) -> None:
         largest = int(self._tokens.max())
@@ -145,7 +154,7 @@ class Batches:
             raise InputError(
                 f"the text has token {largest}; the model's vocabulary ends at {self.vocabulary - 1}"
             )
-        require_a_sequence(len(self._tokens), self.training.sequence_length, TEXT)
+        require_a_sequence(len(self._tokens), self._length, TEXT)
 
 
 @lru_cache(maxsize=1)

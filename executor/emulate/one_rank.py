@@ -9,6 +9,7 @@ device is needed.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -222,8 +223,8 @@ def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
         return measure_memory(engine, *tokens)
 
 
-def tokens_of(engine: Engine) -> tuple[Tensor, Tensor]:
+def tokens_of(engine: Engine) -> tuple[Tensor, ...]:
     """(B, S) random inputs and targets for this rank: its sequences of a step."""
-    shape = (engine.share.sequences, engine.plan.training.sequence_length)
-    drawn = torch.randint(0, engine.plan.model.vocab_size, (2, *shape))
-    return drawn[0], drawn[1]
+    lengths = engine.plan.training.sequences
+    drawn = partial(torch.randint, 0, engine.plan.model.vocab_size)
+    return tuple(drawn((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))

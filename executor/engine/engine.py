@@ -104,22 +104,22 @@ class Engine(Rank):
             self.optimizer.spread()
         self.forget()
 
-    def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
+    def step(self, *batch: Tensor) -> tuple[float, float]:
         """One optimizer step on this rank's share of the global batch: (mean loss here, global gradient norm).
 
-        The loss is 0 on ranks that hold no output layer.
+        The batch is what the first stage is given, then targets. The loss is 0 on ranks that hold no output layer.
         """
-        value = self.forward_backward(inputs_BS, targets_BS)
+        value = self.forward_backward(*batch)
         return value, self.update()
 
-    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+    def forward_backward(self, *batch: Tensor) -> float:
         """The first phase of a step: gradients of every microbatch added up; the mean loss here.
 
         Takes whole sequences, of which this rank works on its tokens.
         """
-        mine = [self.take(one).to(self.device) for one in (inputs_BS, targets_BS)]
+        *inputs, targets_BS = (self.take(one).to(self.device) for one in batch)
         with self.inside_step():
-            return self._forward_backward(*mine)
+            return self._forward_backward(inputs, targets_BS)
 
     def take(self, tokens_BS: Tensor) -> Tensor:
         """The tokens of whole sequences that this rank works on."""
@@ -184,18 +184,18 @@ class Engine(Rank):
         """Whether this rank computes the loss."""
         return any(part.head is not None for part in self.parts)
 
-    def _forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+    def _forward_backward(self, inputs: Sequence[Tensor], targets_BS: Tensor) -> float:
         if self.pipeline is not None:
-            return self.pipeline.step(inputs_BS, targets_BS)
+            return self.pipeline.step(inputs, targets_BS)
         (model,) = self.parts
         microbatches = self.share.microbatches
         total = torch.zeros((), device=self.device)
-        pairs = list(zip(inputs_BS.chunk(microbatches), targets_BS.chunk(microbatches), strict=True))
-        for index, (inputs, targets) in enumerate(pairs):
+        split = (one.chunk(microbatches) for one in (*inputs, targets_BS))
+        for index, (*given, targets) in enumerate(zip(*split, strict=True)):
             synchronise_only_when(model, index == microbatches - 1)
             with self.passes.run("F", 0, index):
-                given = () if self.loss_chunk is None else (targets,)
-                value = self._share_of_loss(model(inputs, *given), targets)
+                inside = {} if self.loss_chunk is None else {"targets_BS": targets}
+                value = self._share_of_loss(model(*given, **inside), targets)
             with self.passes.run("B", 0, index):
                 value.backward()  # type: ignore[no-untyped-call]
             total += local(value.detach())

@@ -16,6 +16,7 @@ from executor.axes.expert import ExpertParameters
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.engine.lamb import Lamb, Slice, WholeNorms
 from executor.mesh import local, make_group_over, settle_gradient
+from executor.models.copies import held_by_several
 from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
@@ -59,8 +60,12 @@ class Optimizer:
         self._over_replicas = {
             id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters
         }
+        held = held_by_several(self.plan.model, rank.layout.layers)
         self.counted_elsewhere = {
-            id(part.head.weight) for part in rank.parts if part.head is not None and rank.tied_copies
+            id(one)
+            for name, copies in rank.copies.items()
+            for stage, one in copies.items()
+            if stage != held[name][0]
         }
         self._whole_norms = self._connect_lamb() if self._name == "lamb" else None
 

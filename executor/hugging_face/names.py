@@ -21,7 +21,7 @@ import yaml
 from cost_models.errors import InputError, did_you_mean
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
-from executor.models.initial import TIED
+from executor.models.copies import original
 from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]
@@ -144,7 +144,7 @@ class Names:
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has a parameter of this name, or a copy of it."""
-        return name in self._ours or name in TIED
+        return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
         """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
@@ -156,7 +156,7 @@ class Names:
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
         """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
-        sources = self.sources(name if name in self._ours else TIED[name])
+        sources = self.sources(name if name in self._ours else original(name, tied=True))
         (first, *_), (count, *_) = box.offsets, box.sizes
         if len(box.sizes) < 3:
             yield from parts_of(sources[0], box)

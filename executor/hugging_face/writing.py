@@ -31,7 +31,7 @@ from executor.hugging_face.names import Names, Part, has_names
 from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder
 from executor.mesh import local
 from executor.messages import gather_json
-from executor.models.initial import TIED
+from executor.models.copies import original
 from planner.plan import Plan
 
 _LARGEST_FILE = int(5 * GB)
@@ -169,9 +169,10 @@ class _Writing:
     def _write(self) -> None:
         """What this rank updates; of ranks that update the same, one writes."""
         engine = self.engine
-        tied = TIED if engine.plan.model.tied_embeddings else {}
+        tied = engine.plan.model.tied_embeddings
         for one in owned(engine.optimizer, engine.names):
-            if one.named.name in tied or (one.same is not None and dist.get_rank(one.same) > 0):
+            copied = original(one.named.name, tied=tied) != one.named.name
+            if copied or (one.same is not None and dist.get_rank(one.same) > 0):
                 continue
             for box, piece in one.pieces(local(one.tensor.detach())):
                 self._write_box(one.named.name, box, piece)

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 MEASURED_PARTS = (*NAMED_PARTS, REST)
 
 
-def measure_memory(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> dict[str, int]:
+def measure_memory(engine: Engine, *batch: Tensor) -> dict[str, int]:
     """Part → bytes at this rank's peak within one step, which it trains; without those in host memory."""
-    return measure_tiers(engine, inputs_BS, targets_BS)[0]
+    return measure_tiers(engine, *batch)[0]
 
 
-def measure_tiers(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[dict[str, int], int]:
+def measure_tiers(engine: Engine, *batch: Tensor) -> tuple[dict[str, int], int]:
     """(part → bytes at this rank's peak within one step, which it trains; most bytes of it in host memory).
 
     Run it after a first step, so that optimizer states exist. Works on any device, because it follows tensors; what
@@ -56,7 +56,7 @@ def measure_tiers(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> tupl
     _name_what_lasts(tracker, engine)
     on_host = engine.host_parameters()
     with torch.compiler.set_stance("force_eager"), _naming(tracker, engine.parts, on_host), tracker:
-        engine.step(inputs_BS, targets_BS)
+        engine.step(*batch)
     return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}, tracker.host_peak
 
 

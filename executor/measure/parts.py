@@ -122,7 +122,7 @@ _MICROSECOND = 1e-6
 _OPERATOR = "aten::"
 
 
-def operator_share(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+def operator_share(engine: Engine, *batch: Tensor) -> float:
     """Train one step, its forward and backward pass profiled; at most 1."""
     on_gpu = engine.device.type == "cuda"
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
@@ -131,7 +131,7 @@ def operator_share(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> flo
         dist.barrier()
         start = mark_on(engine.device)
         with waits.watching():
-            engine.forward_backward(inputs_BS, targets_BS)
+            engine.forward_backward(*batch)
         end = mark_on(engine.device)
         waited = sum(waits.seconds().values())
     engine.update()
@@ -141,9 +141,7 @@ def operator_share(engine: Engine, inputs_BS: Tensor, targets_BS: Tensor) -> flo
     return min(1.0, computed / busy) if busy > 0 else 1.0
 
 
-def profile_step(
-    engine: Engine, inputs_BS: Tensor, targets_BS: Tensor, path: Path
-) -> tuple[StepSpans, float]:
+def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[StepSpans, float]:
     """Train one step and write what torch's profiler saw of it as a Chrome trace: operators with their shapes, kernels,
     and by name passes, waits and the update. Returns the same step as recorded, and the seconds inside its operators.
 
@@ -153,7 +151,7 @@ def profile_step(
     on_gpu = engine.device.type == "cuda"
     seen = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
     with profile(activities=seen, record_shapes=True) as profiler:
-        (spans,) = record_steps(engine, [(inputs_BS, targets_BS)])
+        (spans,) = record_steps(engine, [batch])
     path.parent.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(path))
     events = profiler.events() or []

@@ -80,11 +80,11 @@ class StepSpans:
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
 
-def record_steps(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
+def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[StepSpans]:
     """Train a step on each batch and return the recording of each; a profiler sees steps, passes and waits by name."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
-    for number, (inputs_BS, targets_BS) in enumerate(batches):
+    for number, batch in enumerate(batches):
         engine.passes.kept = []
         finish(engine.device)
         dist.barrier()
@@ -92,7 +92,7 @@ def record_steps(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> li
         carried: list[Carried] = []
         engine.record(carried)
         with record_function(f"ProfilerStep#{number}"), waits.watching():
-            engine.forward_backward(inputs_BS, targets_BS)
+            engine.forward_backward(*batch)
             middle = mark_on(engine.device)
             with _RecordFunctionFast("optimizer step"):
                 engine.update()

@@ -27,12 +27,16 @@ MATRICES = {
     "attention.key": "k",
     "attention.value": "v",
     "attention.out": "o",
+    "cross.query": "q",
+    "cross.key": "k",
+    "cross.value": "v",
+    "cross.out": "o",
     "mlp.gate": "gate",
     "mlp.up": "up",
     "mlp.down": "down",
 }
 """Matrix of a block → its usual name."""
-SPLIT_BY_ROWS = ("attention.out", "mlp.down")
+SPLIT_BY_ROWS = ("attention.out", "cross.out", "mlp.down")
 
 
 class Adapter(nn.Module):

@@ -19,19 +19,22 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
+from executor.models.distances import Buckets, biased_attention
 from executor.models.positions import Turns, turning_of, visibility_of
 from executor.models.sequence import Sequence, WholeSequence
 
 
 class Attention(nn.Module):
     """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
-    `sequence` the tokens it has."""
+    `sequence` the tokens it has. With `crosses` keys and values are of what an encoder returned."""
 
-    def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
+    def __init__(self, spec: TransformerSpec, layer: int = 0, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
         self.window = spec.window_of(layer)
-        self.turning = turning_of(spec, layer)
+        self.both_ways = crosses or spec.encodes(layer)
+        self.turning = None if crosses else turning_of(spec, layer)
+        self.buckets = Buckets(spec.stacks, self.both_ways) if spec.stacks and not crosses else None
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
@@ -39,26 +42,33 @@ class Attention(nn.Module):
         self.query = nn.Linear(width, spec.query_size, bias=bias)
         self.key = nn.Linear(width, spec.kv_size, bias=bias)
         self.value = nn.Linear(width, spec.kv_size, bias=bias)
-        self.gate = nn.Linear(width, spec.query_size, bias=bias) if spec.attention_gate else None
+        gated, normed = spec.attention_gate and not crosses, spec.qk_norm and not crosses
+        self.gate = nn.Linear(width, spec.query_size, bias=bias) if gated else None
         self.out = nn.Linear(spec.query_size, width, bias=spec.attention_output_bias)
-        self.query_norm = _norm(spec, spec.query_size) if spec.qk_norm else None
-        self.key_norm = _norm(spec, spec.kv_size) if spec.qk_norm else None
+        self.query_norm = _norm(spec, spec.query_size) if normed else None
+        self.key_norm = _norm(spec, spec.kv_size) if normed else None
         scale = spec.attention_scale
         self.more = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+    def forward(
+        self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
+    ) -> Tensor:
+        """(B, S, D) → (B, S, D); keys and values of the source where there is one, scores biased by a table."""
+        of_BSD = x_BSD if source_BSD is None else source_BSD
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
-        key_BGSK = self._heads(self.key(x_BSD), self.key_norm)
-        value_BGSK = self._heads(self.value(x_BSD), None)
+        key_BGSK = self._heads(self.key(of_BSD), self.key_norm)
+        value_BGSK = self._heads(self.value(of_BSD), None)
         if self.turning is not None:
             places = self.sequence.places(query_BHSK.shape[2])
             query_BHSK = self.turns(query_BHSK, places, self.turning)
             key_BGSK = self.turns(key_BGSK, places, self.turning)
         if self.more != 1.0:
             query_BHSK = query_BHSK * self.more
-        visibility = visibility_of(self.spec, self.window, self.first_head)
-        mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
+        if table is not None and self.buckets is not None:
+            mixed_BHSK = biased_attention(query_BHSK, key_BGSK, value_BGSK, table, self.buckets)
+        else:
+            visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
+            mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
         mixed = mixed_BHSK.transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed if self.gate is None else mixed * self.gate(x_BSD).sigmoid())
         return out
@@ -90,7 +100,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         latent = spec.latent_attention
         assert latent is not None
-        self.spec, self.latent = spec, latent
+        self.spec, self.latent, self.both_ways = spec, latent, spec.encodes(layer)
         self.window = spec.window_of(layer)
         self.turning = turning_of(spec, layer)
         scale = spec.attention_scale
@@ -120,7 +130,7 @@ class LatentAttention(nn.Module):
         if self.more != 1.0:
             query_BHSK = query_BHSK * self.more
         key_BGSK, value_BGSW = self._key_value(x_BSD)
-        visibility = visibility_of(self.spec, self.window, self.first_head)
+        visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
         width = value_BGSW.shape[-1]
         if self._wants_one_width(x_BSD):
             value_BGSW = F.pad(value_BGSW, (0, max(0, self.spec.head_dim - width)))

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from executor.boxes import Box
 from executor.draws import bits_of, key_of, shifted
 from executor.mesh import local
+from executor.models.copies import original
 from executor.run_config import EngineOptions
 from planner.plan import Plan
 
@@ -27,8 +28,6 @@ _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
 """Elements drawn at a time: on a CPU what its cache holds."""
 _WORD = 32
 _SCALE = 2.0**-_WORD
-TIED = {"head.weight": "embedding.tokens.weight"}
-"""With tied embeddings: a copy → what it is a copy of."""
 
 
 class Values(Protocol):
@@ -69,8 +68,7 @@ class InitialValues:
         elif owner.endswith("norm") or name.endswith(".skip"):
             into.fill_(1.0)
         else:
-            named = TIED.get(name, name) if self.tied else name
-            _fill_normal(into, key_of(self.seed, named), shape, box)
+            _fill_normal(into, key_of(self.seed, original(name, tied=self.tied)), shape, box)
             if name.endswith("_adapter.down.weight"):  # the variance of peft's
                 into.mul_((3 * shape[-1]) ** -0.5 / _STANDARD_DEVIATION)
             if owner == "scan":

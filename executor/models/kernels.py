@@ -131,19 +131,26 @@ class WrittenOut:
         self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
+        dquery, dkey, dvalue, _ = self.gradients(met, gradient_BHQK, out_BHQK, lse_BHQ)
+        return dquery, dkey, dvalue
+
+    def gradients(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Those, and (B, H, Q, S) that of the biased scores, in fp32."""
         query, key, value, *_ = met
         groups = query.shape[1] // key.shape[1]
-        scale = query.shape[-1] ** -0.5
-        weights = (_scores(met) - lse_BHQ[..., None]).exp()
+        weights = _scores(met).sub_(lse_BHQ[..., None]).exp_()
         dout = gradient_BHQK.float()
         dvalue = weights.transpose(-1, -2) @ dout
         dweights = dout @ value.float().repeat_interleave(groups, 1).transpose(-1, -2)
         own = (dout * out_BHQK.float()).sum(-1, keepdim=True)
-        dscores = weights * (dweights - own) * scale
-        dquery = dscores @ key.float().repeat_interleave(groups, 1)
-        dkey = dscores.transpose(-1, -2) @ query.float()
-        dkey, dvalue = (one.unflatten(1, (-1, groups)).sum(2) for one in (dkey, dvalue))
-        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype)
+        dscores = weights.mul_(dweights.sub_(own))
+        scale = query.shape[-1] ** -0.5
+        dquery = (dscores @ key.float().repeat_interleave(groups, 1)).mul_(scale)
+        dkey = (dscores.transpose(-1, -2) @ query.float()).mul_(scale)
+        dkey, dvalue = (torch.unflatten(one, 1, (-1, groups)).sum(2) for one in (dkey, dvalue))
+        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), dscores
 
 
 def _scores(met: Meeting) -> Tensor:

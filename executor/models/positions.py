@@ -100,10 +100,12 @@ class Visibility:
         return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
 
 
-def visibility_of(spec: TransformerSpec, window: int | None, first_head: int) -> Visibility:
+def visibility_of(
+    spec: TransformerSpec, window: int | None, first_head: int, *, both_ways: bool
+) -> Visibility:
     """The mask of a block with that window; `first_head` is the first of the heads at hand."""
     return Visibility(
-        both_ways=spec.encoder is not None,
+        both_ways=both_ways,
         window=window,
         chunked=spec.window_kind == "chunked",
         slopes=spec.num_heads if spec.positions == "alibi" else 0,

@@ -12,29 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
+from executor.models.copies import COPY, EMBEDDING
+from executor.models.distances import Distances
+from executor.models.ends import Embedding, HeadTransform, make_norm, through
 from executor.models.experts import ExpertPlace, MoE
-from executor.models.feed_forward import ACTIVATIONS, FeedForward
+from executor.models.feed_forward import FeedForward
 from executor.models.recurrence import StateMixer
-from executor.models.sequence import Sequence, WholeSequence
 
 
 def _nothing(child: str) -> None:
     """Do nothing: all weights are on the device."""
-
-
-def make_norm(spec: TransformerSpec) -> nn.Module:
-    """The spec's normalisation, over the residual stream."""
-    width, epsilon = spec.hidden_size, spec.norm_epsilon
-    if spec.norm == "rmsnorm":
-        return nn.RMSNorm(width, eps=epsilon)
-    return nn.LayerNorm(width, eps=epsilon, bias=spec.norm_bias)
 
 
 class Block(nn.Module):
@@ -45,6 +38,8 @@ class Block(nn.Module):
 
     With `parallel_block` both read the stream side by side, through one norm or two, and what they found is added at
     once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where it is added.
+
+    Of a decoder behind an encoder attention to what that returned, the source, lies between the halves.
 
     With `experts`, which says what of them is on this rank, the feed-forward is a mixture. `layer` is its place in the
     model, on which its window depends.
@@ -63,6 +58,9 @@ class Block(nn.Module):
             self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.recurrence = StateMixer(spec) if mixer in ("recurrence", "both") else None
         self.attention_post_norm = make_norm(spec) if after and mixes else None
+        crosses = spec.stacks is not None and not spec.encodes(layer)
+        self.cross_norm = make_norm(spec) if crosses else None
+        self.cross = Attention(spec, layer, crosses=True) if crosses else None
         self.mlp_norm = make_norm(spec) if before and feeds and not spec.forked else None
         self.mlp: FeedForward | MoE | None = None
         if feeds:
@@ -73,33 +71,37 @@ class Block(nn.Module):
         self.norms_sums = spec.norm_placement == "after-sum"
         self.dropout, self.scale = dropout, spec.residual_scale
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+    def forward(
+        self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
+    ) -> Tensor:
+        """(B, S, D) → (B, S, D); a table has biases on the scores of its own tokens."""
         if self.norms_sums:
             assert self.attention is not None
             assert self.mlp is not None
-            x_BSD = _through(self.attention_post_norm, x_BSD + self._dropped(self.attention(x_BSD)))
-            return _through(self.mlp_post_norm, x_BSD + self._dropped(self.mlp(x_BSD)))
+            x_BSD = through(self.attention_post_norm, x_BSD + self._dropped(self.attention(x_BSD)))
+            return through(self.mlp_post_norm, x_BSD + self._dropped(self.mlp(x_BSD)))
         if self.join is not None:
             return x_BSD + self._dropped(self._side_by_side(x_BSD))
         if self.attention is not None or self.recurrence is not None:
             # what it found has no name here, which would keep it until the end
-            x_BSD = x_BSD + self._mixed(x_BSD)
+            x_BSD = x_BSD + self._mixed(x_BSD, **({} if table is None else {"table": table}))
+        if self.cross is not None:
+            x_BSD = x_BSD + self._dropped(self.cross(through(self.cross_norm, x_BSD), source_BSD))
         if self.mlp is None:
             return x_BSD
-        return x_BSD + self._dropped(_through(self.mlp_post_norm, self.mlp(_through(self.mlp_norm, x_BSD))))
+        return x_BSD + self._dropped(through(self.mlp_post_norm, self.mlp(through(self.mlp_norm, x_BSD))))
 
-    def _mixed(self, x_BSD: Tensor) -> Tensor:
-        normed_BSD = _through(self.attention_norm, x_BSD)
-        halves = [mix(normed_BSD) for mix in (self.attention, self.recurrence) if mix is not None]
+    def _mixed(self, x_BSD: Tensor, **biased: Tensor) -> Tensor:
+        normed_BSD = through(self.attention_norm, x_BSD)
+        halves = [mix(normed_BSD, **biased) for mix in (self.attention, self.recurrence) if mix is not None]
         found_BSD = halves[0] if len(halves) == 1 else halves[0] + halves[1]
-        return self._dropped(_through(self.attention_post_norm, found_BSD))
+        return self._dropped(through(self.attention_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
         assert self.join is not None
         assert self.attention is not None
         assert self.mlp is not None
-        normed_BSD = _through(self.attention_norm, x_BSD)
+        normed_BSD = through(self.attention_norm, x_BSD)
         if self.fork is not None:
             normed_BSD = self.fork(normed_BSD)
         found_BSD = self.attention(normed_BSD)
@@ -112,83 +114,12 @@ class Block(nn.Module):
         return x_BSD if self.scale == 1.0 else x_BSD * self.scale
 
 
-def _through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
-    """The input, through the norm where there is one."""
-    return x_BSD if norm is None else norm(x_BSD)
-
-
-class Positions(nn.Module):
-    """A learned table of positions, of which `sequence` says those that this rank has tokens of."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(spec.max_positions, spec.hidden_size))
-        self.sequence: Sequence = WholeSequence()
-        self.first = spec.encoder.first_position if spec.encoder else 0
-
-    def forward(self, tokens: int) -> Tensor:
-        """(1, S, D)."""
-        rows = [
-            self.weight[self.first + run.start : self.first + run.stop]
-            for run in self.sequence.places(tokens)
-        ]
-        return (rows[0] if len(rows) == 1 else torch.cat(rows)).unsqueeze(0)
-
-
-class TokenTypes(nn.Module):
-    """A table of types of tokens, of which each token is of the first."""
-
-    def __init__(self, spec: TransformerSpec, types: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(types, spec.hidden_size))
-
-    def forward(self, tokens: int) -> Tensor:
-        """(1, S, D)."""
-        return self.weight[:1].expand(tokens, -1).unsqueeze(0)
-
-
-class Embedding(nn.Module):
-    """Tokens, and learned positions and types of tokens where the spec has them."""
-
-    def __init__(self, spec: TransformerSpec, vocabulary: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, spec.hidden_size)
-        self.positions = Positions(spec) if spec.positions == "learned" else None
-        types = spec.encoder.token_types if spec.encoder else 0
-        self.types = TokenTypes(spec, types) if types else None
-        self.norm = make_norm(spec) if spec.embedding_norm else None
-        self.scale = spec.embedding_scale
-        self.dropout = dropout
-
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        """(B, S) token numbers → (B, S, D)."""
-        x_BSD: Tensor = self.tokens(tokens_BS)
-        if self.scale != 1.0:
-            x_BSD = x_BSD * self.scale
-        if self.positions is not None:
-            x_BSD = x_BSD + self.positions(tokens_BS.shape[1])
-        if self.types is not None:
-            x_BSD = x_BSD + self.types(tokens_BS.shape[1])
-        return F.dropout(_through(self.norm, x_BSD), self.dropout, self.training)
-
-
-class HeadTransform(nn.Module):
-    """A square matrix, the activation and a norm before the output matrix of an encoder."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        self.dense = nn.Linear(spec.hidden_size, spec.hidden_size, bias=spec.mlp_bias)
-        self.activation = ACTIVATIONS[spec.activation]
-        self.norm = make_norm(spec)
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
-        normed: Tensor = self.norm(self.activation(self.dense(x_BSD)))
-        return normed
-
-
 class Transformer(nn.Module):
     """A run of blocks, all by default; the embedding with the first block, norm and head with the last.
+
+    It is given what the data have, tokens of one sequence or of an encoder's and a decoder's, or what the run before
+    it hands on. Of two stacks that is both sequences everywhere, and the first embeds both; the encoder's norm lies
+    with its last block, and each run has a table of biases for those of its blocks that share one.
 
     `experts` says which experts of the mixtures are here (all of them unless said). The head is tied to the embedding
     where both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.axes.pipeline`
@@ -215,12 +146,23 @@ class Transformer(nn.Module):
         """
         place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
+        layers = range(spec.num_layers) if blocks is None else blocks
         self.blocks = nn.ModuleDict(
             {
                 str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None, layer)
-                for layer in (range(spec.num_layers) if blocks is None else blocks)
+                for layer in layers
             }
         )
+        self.encoder_layers = spec.stacks.encoder_layers if spec.stacks else 0
+        self.encoder_norm = (
+            make_norm(spec) if self.encoder_layers and self.encoder_layers - 1 in layers else None
+        )
+        self.distances = nn.ModuleDict()
+        if spec.stacks is not None and spec.stacks.position_buckets:
+            for stack, first in (("encoder", 0), ("decoder", self.encoder_layers)):
+                if mine := [layer for layer in layers if spec.encodes(layer) == (stack == "encoder")]:
+                    name = stack if mine[0] == first else f"{stack}{COPY}{mine[0]}"
+                    self.distances[name] = Distances(spec)
         self.norm = make_norm(spec) if has_head and spec.ends_in_norm else None
         transforms = has_head and spec.encoder is not None and spec.encoder.head_transform
         self.transform = HeadTransform(spec) if transforms else None
@@ -229,21 +171,25 @@ class Transformer(nn.Module):
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 
-    def forward(self, x: Tensor, targets_BS: Tensor | None = None) -> Tensor:
-        """(B, S) tokens on the first stage, else (B, S, D); returns (B, S, D), on the last stage (B, S, V).
+    def forward(self, *given: Tensor, targets_BS: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        """(B, S) tokens of each sequence on the first stage, else (B, S, D); returns (B, S, D), on the last (B, S, V).
 
         The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
         """
         if self.embedding is not None:
             self.before("embedding")
-            x = self.embedding(x)
-        for layer, block in self.blocks.items():
-            self.before(f"blocks.{layer}")
-            x = block(x)
+            given = tuple(self.embedding(one) for one in given)
+        *source, x = given
+        if source:
+            source[0], x = self._two_stacks(source[0], x)
+        else:
+            for layer, block in self.blocks.items():
+                self.before(f"blocks.{layer}")
+                x = block(x)
         if self.head is None:
-            return x
+            return (*source, x) if source else x
         self.before("head")
-        x = _through(self.transform, _through(self.norm, x))
+        x = through(self.transform, through(self.norm, x))
         if self.logit_scale != 1.0:
             x = x * self.logit_scale
         if targets_BS is None or self.loss_chunk is None:
@@ -255,3 +201,32 @@ class Transformer(nn.Module):
         if len(weight_VD) > self.vocabulary:  # padded
             weight_VD = weight_VD[: self.vocabulary]
         return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)
+
+    def _two_stacks(self, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What these blocks make of the encoder's tokens and the decoder's, new tensors both: what is handed on as it
+        was given has no gradient to be split."""
+        tables = {name.partition(COPY)[0]: table() for name, table in self.distances.items()}
+        given = source, x
+        for layer, block in self.blocks.items():
+            self.before(f"blocks.{layer}")
+            if int(layer) < self.encoder_layers:
+                source = block(source, table=tables.get("encoder"))
+            else:
+                x = block(x, source, table=tables.get("decoder"))
+            if int(layer) == self.encoder_layers - 1:
+                source = through(self.encoder_norm, source)
+        if self.head is None:
+            source, x = (
+                one.clone() if one is old else one for one, old in zip((source, x), given, strict=True)
+            )
+        return source, x
+
+    def shared(self, name: str) -> nn.Parameter:
+        """The copy here of what several stages hold."""
+        if name == EMBEDDING:
+            owner: nn.Module | None = self.head if self.embedding is None else self.embedding.tokens
+        else:
+            owner = next(one for key, one in self.distances.items() if key.partition(COPY)[0] == name)
+        assert owner is not None
+        found: nn.Parameter = owner.weight  # type: ignore[assignment]
+        return found

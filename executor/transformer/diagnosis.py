@@ -132,7 +132,7 @@ def _parts(
     if config.profiler is not None:
         place = config.profiler / f"trace_rank{dist.get_rank()}.json.gz"
         try:
-            profile_step(engine, *profiled, place)
+            profile_step(engine, profiled, place)
         except OSError as error:
             notes.append(f"the trace could not be written to {place}: {error.strerror or error}")
     steps = record_steps(engine, watched)
@@ -151,9 +151,7 @@ def _memory(engine: Engine, batches: Batches, config: RunConfig) -> tuple[dict[s
     return measure_tiers(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
 
 
-def _batch(
-    engine: Engine, batches: Batches, config: RunConfig, number: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(engine: Engine, batches: Batches, config: RunConfig, number: int) -> tuple[torch.Tensor, ...]:
     """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
     return batches.between(config.warm_up + config.steps + number, engine.share.first, engine.share.last)
 

@@ -21,7 +21,8 @@ from executor.engine.engine import Engine
 from executor.engine.lamb import Lamb
 from executor.engine.weights import frozen, owned
 from executor.mesh import as_part, held, local
-from executor.models.initial import TIED, InitialValues
+from executor.models.copies import original
+from executor.models.initial import InitialValues
 
 _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
@@ -59,10 +60,10 @@ class TransformerState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """A tied head that was not saved is loaded from the embedding."""
-        tied = TIED if self.engine.plan.model.tied_embeddings else {}
-        kinds = {name.partition(".")[0] for name in contents}
-        return {f"{kind}.{copy}": f"{kind}.{of}" for kind in kinds for copy, of in tied.items()}
+        """Copies that were not saved are loaded from what they are copies of, as a tied head from the embedding."""
+        split = [name.partition(".") for name in contents]
+        tied = self.engine.plan.model.tied_embeddings
+        return {f"{kind}.{name}": f"{kind}.{original(name, tied=tied)}" for kind, _, name in split}
 
     def make_anew(self, contents: Contents) -> None:
         """Initial values for rows that only pad the vocabulary for this layout; their optimizer states are zero."""

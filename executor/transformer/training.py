@@ -77,7 +77,7 @@ def require_inputs(plan: Plan, config: RunConfig, on_note: Callable[[str], None]
     if config.data not in (TEXT, RANDOM):
         require_whole(Path(config.data), on_note)
         header, _ = open_tokens(Path(config.data), plan.model.vocab_size)
-        require_a_sequence(header.tokens, plan.training.sequence_length, config.data)
+        require_a_sequence(header.tokens, sum(plan.training.sequences), config.data)
     if config.weights is not None:
         from executor.hugging_face.reading import Folder
 

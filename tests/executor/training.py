@@ -62,6 +62,16 @@ BERT: dict[str, Any] = GPT | {
     "attention_scale": 4.0,  # else weights so small let keys hardly matter
     "encoder": {"token_types": 2, "masked": 0.25, "first_position": 2},
 }
+T5: dict[str, Any] = GPT | {
+    "norm": "rmsnorm",
+    "positions": "none",
+    "activation": "relu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_scale": 1.0,
+    "logit_scale": 1.5,
+    "stacks": {"encoder_layers": 2, "position_buckets": 8, "farthest": 12},
+}
 MOE: dict[str, Any] = LLAMA | {
     "num_experts": 4,
     "experts_per_token": 2,
@@ -85,8 +95,11 @@ LATENT: dict[str, Any] = LLAMA | {
 
 
 def question_for(model: dict[str, Any], ranks: int, **training: Any) -> Question:
-    """Eight sequences of sixteen tokens a step, unless said otherwise, on so many processes of this machine."""
-    job = TrainingSpec(**({"global_batch": 8, "sequence_length": 16, "precision": "fp32"} | training))
+    """Eight sequences of sixteen tokens a step, unless said otherwise, on so many processes of this machine; a decoder
+    behind an encoder has twelve."""
+    usual = {"global_batch": 8, "sequence_length": 16, "precision": "fp32"}
+    usual |= {"target_length": 12} if model.get("stacks") else {}
+    job = TrainingSpec(**(usual | training))
     return complete_question(TransformerSpec.model_validate(model), resolve_cluster("local", ranks), job)
 
 
@@ -140,9 +153,9 @@ def train_weights(
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
     curve = []
     for step in range(steps):
-        inputs, targets = batches.between(step, engine.share.first, engine.share.last)
+        batch = batches.between(step, engine.share.first, engine.share.last)
         engine.optimizer.set_rate(rate.at(step))
-        value, norm = engine.step(inputs, targets)
+        value, norm = engine.step(*batch)
         curve.append((mean_over_data(value, engine), norm))
     after = _whole(engine)
     return curve, {name: after[name] - before[name] for name in after}
@@ -214,5 +227,7 @@ def stray(way: dict[str, Array], expected: dict[str, Array]) -> tuple[float, str
 
 
 def _named(expected: dict[str, Array], name: str) -> Array:
-    """A tied head has the embedding's weight."""
-    return expected[name] if name in expected else expected["embedding.tokens.weight"]
+    """A tied head has the embedding's weight, a copy of a table that of the table."""
+    from executor.models.copies import original
+
+    return expected[name] if name in expected else expected[original(name, tied=True)]

@@ -214,6 +214,8 @@ class Stacks(Spec):
     """Blocks of the encoder; those behind are the decoder's."""
     position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Rows of a table of biases on scores by distance, with a column for each head, one in each stack; 0: none."""
+    farthest: Annotated[int, Field(gt=0, le=10**6)] = 128
+    """Distance from which on all are in one bucket; buckets widen towards it."""
     source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Of a decoder's blocks alone (`cost_models.specs.model.kinds`): tokens of the encoder for each of the decoder."""
 

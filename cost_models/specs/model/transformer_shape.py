@@ -169,7 +169,7 @@ class TransformerShape(Spec):
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
         found: dict[str, Any] = {"attention sinks": self.attention_sinks}
-        found |= {"attention to an encoder": self.stacks, "prediction of further tokens": self.further_tokens}
+        found |= {"prediction of further tokens": self.further_tokens}
         found |= {"vision towers": self.tower, "indexers": self.window_kind == "picked"}
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
@@ -244,6 +244,10 @@ class TransformerShape(Spec):
         """Share of the blocks that have a window."""
         windowed = [kind == "window" for kind in self.window_pattern]
         return blocks.share_of(windowed, self.num_layers) if self.attention_window else 0.0
+
+    def encodes(self, layer: int) -> bool:
+        """Whether tokens of a block, counted from 0, attend to those on both sides: an encoder's."""
+        return self.encoder is not None or (self.stacks is not None and layer < self.stacks.encoder_layers)
 
     def mixer_of(self, layer: int) -> Mixer:
         """What mixes tokens in a block, counted from 0."""

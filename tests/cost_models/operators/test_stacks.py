@@ -83,9 +83,9 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
     ("asked_for", "why"),
     [
         ("t5-small dgx-a100-80gb --layout dp8 --task dpo", "preferences (--task dpo) have no price"),
+        ("t5-small local --layout pp8,schedule=zero-bubble --stack meshwright", "splits no backward pass"),
         ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
         ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "has an encoder's and a decoder's"),
-        ("t5-small dgx-a100-80gb --layout dp8 --stack meshwright", "no attention to an encoder"),
         ("t5-small dgx-a100-80gb --layout dp8 --decoder-sequence abc", "--decoder-sequence: `abc` is no"),
         ("bert-base dgx-a100-80gb --layout dp8 --decoder-sequence 128", "`bert-base` is one stack"),
     ],
@@ -102,6 +102,7 @@ def test_contradictions_are_named() -> None:
     for more, why in (
         ({"stacks": {"encoder_layers": 4}}, "not between 1 and 3"),
         ({"stacks": {"encoder_layers": 2}, "encoder": {}}, "encoder does not go with stacks"),
+        ({"stacks": {"encoder_layers": 2, "position_buckets": 2}}, "not between 4 and 255"),
         ({"stacks": {"encoder_layers": 2, "source_share": 1.0}}, "follows from the job's sequences"),
     ):
         with pytest.raises(ValueError, match=why):

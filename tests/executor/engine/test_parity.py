@@ -13,7 +13,7 @@ import pytest
 from covering import cases_of, in_every_run
 from effort import number
 from processes import Processes
-from training import BERT, GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
+from training import BERT, GPT, LLAMA, NOTICEABLE, T5, Trained, plan_for, stray, train, train_weights
 
 STEPS = number(2, 4)
 """The second has what the first update did."""
@@ -62,6 +62,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "around": AROUND,
     "after": AFTER,
     "bert": BERT,
+    "stacks": T5,
+    "gated stacks": T5
+    | {"gated_mlp": True, "tied_embeddings": False, "num_kv_heads": 2, "positions": "rotary"}
+    | {"stacks": {"encoder_layers": 3}},
     "norms before": BERT | {"norm_placement": "before", "tied_embeddings": False},
 }
 

@@ -156,8 +156,7 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
     curve = []
     for step in range(steps):
-        inputs, targets = batches.between(step, engine.share.first, engine.share.last)
-        value, norm = engine.step(inputs, targets)
+        value, norm = engine.step(*batches.between(step, engine.share.first, engine.share.last))
         curve.append((mean_over_data(value, engine), norm))
     save_weights(engine, target, folder)
     return curve, counted.read

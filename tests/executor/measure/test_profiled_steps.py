@@ -33,7 +33,7 @@ def profiled(plan: Plan, folder: Path, steps: int) -> list[tuple[StepSpans, floa
     engine.step(*warm)
     rank, told = torch.distributed.get_rank(), []
     for number, batch in enumerate(more):
-        spans, operators = profile_step(engine, *batch, folder / f"{number}" / f"trace_rank{rank}.json.gz")
+        spans, operators = profile_step(engine, batch, folder / f"{number}" / f"trace_rank{rank}.json.gz")
         waited = sum(wait.end - wait.start for wait in spans.waits_in_phase(update=False))
         told.append((spans, operators / (spans.update_start - waited)))
     return told

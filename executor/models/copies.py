@@ -1,0 +1,34 @@
+"""Parameters of which several stages hold copies: an embedding that the head is tied to, tables that stacks share."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from cost_models.specs.transformer import TransformerSpec
+
+EMBEDDING, COPY = "embedding", "_from_"
+"""Name of a tied embedding that two stages hold; between the names of a table that several hold, and the first block
+that a copy of it is for."""
+TIED = {"head.weight": "embedding.tokens.weight"}
+"""With tied embeddings: a copy → what it is a copy of."""
+
+
+def original(name: str, *, tied: bool) -> str:
+    """What a parameter is a copy of for another stage; else itself."""
+    stem, copied, _ = name.partition(COPY)
+    return f"{stem}.weight" if copied else TIED.get(name, name) if tied else name
+
+
+def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
+    """What several stages of so many blocks hold → these, in their order: a tied embedding, tables of biases."""
+    found = {EMBEDDING: [0, len(layers) - 1]} if spec.tied_embeddings else {}
+    if spec.stacks is not None and spec.stacks.position_buckets:
+        first, ends = spec.stacks.encoder_layers, list(accumulate(layers))
+        filled = [
+            (stage, end - count, end)
+            for stage, (count, end) in enumerate(zip(layers, ends, strict=True))
+            if count
+        ]
+        found["encoder"] = [stage for stage, begin, _ in filled if begin < first]
+        found["decoder"] = [stage for stage, _, end in filled if end > first]
+    return {name: stages for name, stages in found.items() if len({*stages}) > 1}
