@@ -83,7 +83,7 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
     ("asked_for", "why"),
     [
         ("t5-small dgx-a100-80gb --layout dp8 --task dpo", "preferences (--task dpo) have no price"),
-        ("t5-small local --layout pp8,schedule=zero-bubble --stack meshwright", "splits no backward pass"),
+        ("t5-small local --layout pp8_schedule=zero-bubble", "splits no backward pass"),
         ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
         ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "has an encoder's and a decoder's"),
         ("t5-small dgx-a100-80gb --layout dp8 --decoder-sequence abc", "--decoder-sequence: `abc` is no"),
@@ -92,7 +92,7 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
 )
 def test_what_has_no_price_is_refused(capsys: pytest.CaptureFixture[str], asked_for: str, why: str) -> None:
     job = "--gpus 8 --global-batch 64 --sequence 512"
-    answer = told(capsys, "estimate", *asked_for.split(), *job.split())
+    answer = told(capsys, "estimate", *(word.replace("_", " ") for word in asked_for.split()), *job.split())
     assert answer.code == 2
     assert why in answer.err
 
