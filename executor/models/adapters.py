@@ -61,9 +61,10 @@ def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
     """Put them beside the matrices that the job names, in place."""
     wanted = target_names(tuning)
     for block in part.blocks.values():
+        there = dict(block.named_modules())
         for path, name in MATRICES.items():
             parent, _, child = path.rpartition(".")
-            module = block.get_submodule(parent)
+            module = there.get(parent, block)
             matrix = getattr(module, child, None)
             if name in wanted and isinstance(matrix, nn.Linear):
                 adapter = Adapter(tuning, matrix)
