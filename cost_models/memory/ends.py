@@ -50,13 +50,15 @@ def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and the normalised input in fp32."""
+    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and, for a gain that is trained, the
+    normalised input, on a CPU in fp32."""
     element, stack = question.training.element_bytes, question.stack
+    trains = question.training.tuning is None
     if norm != "rmsnorm":
         return element
     if is_eager(question):
-        return 2 * _FP32
-    return element if stack.fused_norms else stack.eager_norm_bytes * element / 2
+        return (1 + trains) * _FP32
+    return element if stack.fused_norms else (stack.eager_norm_bytes / 2 - (not trains)) * element
 
 
 def is_eager(question: Question) -> bool:

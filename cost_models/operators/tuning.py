@@ -252,18 +252,26 @@ def _held(
 ) -> tuple[dict[Held, float], dict[Held, float]]:
     """Of a whole block by how ranks share them: parameters that are trained, and bytes of those that are not."""
     operators = job_operators(model, tuning)
-    trained = _summed((one, 1.0) for one in operators if one.trained)
-    frozen = _summed((one, _stored(one, element)) for one in operators if not one.trained)
+    trained = _summed((one.share, one.weights) for one in operators if one.trained)
+    frozen = _summed((one.share, _stored(one, element)) for one in operators if not one.trained)
     return trained, frozen
 
 
-def _stored(one: Operator, element: float) -> float:
-    return element if one.gemm is None or one.gemm.stored_bytes is None else one.gemm.stored_bytes
+def _stored(one: Operator, element: float) -> dict[Held, float]:
+    """Bytes of what is frozen of an operator: a matrix may be kept in fewer bits, a bias is not."""
+    gemm = one.gemm
+    if gemm is None or gemm.stored_bytes is None:
+        return {held: element * count for held, count in one.weights.items()}
+    bias = one.biased * gemm.width
+    biases = sum(one.weights.values()) * bias / (gemm.elements + bias)
+    *_, last = one.weights  # where biases are, too
+    stored = {held: gemm.stored_bytes * count for held, count in one.weights.items()}
+    return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}
 
 
-def _summed(counted: Iterable[tuple[Operator, float]]) -> dict[Held, float]:
+def _summed(counted: Iterable[tuple[float, Mapping[Held, float]]]) -> dict[Held, float]:
     counts: dict[Held, float] = {}
-    for one, each in counted:
-        for held, count in one.weights.items():
-            counts[held] = counts.get(held, 0.0) + one.share * each * count
+    for share, weights in counted:
+        for held, count in weights.items():
+            counts[held] = counts.get(held, 0.0) + share * count
     return counts

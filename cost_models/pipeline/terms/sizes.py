@@ -186,7 +186,8 @@ def working_bytes(sizes: Sizes) -> Array:
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
     if not training.trains("block"):
         new_gradient = _widened(question, columns)
-    widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
+    twice = model.gated_mlp or _adapts_inside(question)
+    widest = np.maximum(inner + new_gradient, 2 * inner if twice else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
     if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
@@ -233,6 +234,12 @@ def _widened(question: Question, columns: LayoutColumns) -> Array:
         local = gemm.inputs * max(gemm.outputs) / split
         largest = np.maximum(largest, local * (question.model.num_experts / columns.ep if together else 1.0))
     return largest
+
+
+def _adapts_inside(question: Question) -> bool:
+    """Whether the MLP has adapters: the gradient of what is inside comes from them besides, or is scaled for them."""
+    operators = job_operators(question.model, question.training.tuning)
+    return any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
 
 
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}

@@ -116,6 +116,33 @@ def test_peak_in_16_bits(shape: str, layout: str, processes: Processes) -> None:
             assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=STEP_COUNTER)
 
 
+ADAPTERS: dict[str, Any] = {"rank": 8, "targets": ("all-linear",)}
+TUNED = some_of(
+    [
+        (shape, layout, base)
+        for shape in ("gpt", "adapted llama")
+        for layout in ("mbs2", "mbs2 recompute=full", "dp2 mbs2 zero3")
+        for base in (None, "nf4", "int8")
+    ],
+    ("gpt", "mbs2 recompute=full", "int8"),
+    ("adapted llama", "mbs2", None),
+    ("adapted llama", "mbs2 recompute=full", "nf4"),
+)
+
+
+@pytest.mark.parametrize(("shape", "layout", "base"), TUNED)
+def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes: Processes) -> None:
+    """Beside frozen weights, quantised or not: norms keep no normalised input for a frozen gain, gradients inside the
+    MLP come twice, biases are kept as they are."""
+    shapes = SHAPES | {"adapted llama": SHAPES["llama"] | {"ffn_hidden_size": 704}}
+    plan = plan_for(layout, shapes[shape], tuning=ADAPTERS | {"base": base}, **_JOB)
+    predicted = predicted_parts(plan.prediction.rank_memory[0])
+    for measured in processes.run(plan.layout.num_gpus, peak, plan):
+        assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
+        for part in () if plan.layout.zero == 3 else ("weights", "gradients", "optimizer"):
+            assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=64)
+
+
 @pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
 def test_the_peak_of_a_v_is_never_understated(schedule: str, processes: Processes) -> None:
     """Within 2 % where both ends are, above the measured peak at the turn."""
