@@ -145,7 +145,7 @@ def _factored_bytes(question: Question, part: Part) -> float:
         gemms = [one.gemm for one in trained if one.gemm]
         matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]
     sums, elements = (sum(map(of, matrices)) for of in (sum, lambda sides: sides[0] * sides[1]))
-    return 4.0 * sums / elements
+    return 4.0 * sums / max(1.0, elements)
 
 
 def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held: Held) -> StateBytes:

@@ -16,8 +16,9 @@ from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.hugging_face.config import read_config
 from cost_models.operators.flops import model_flops
+from cost_models.operators.on_rank import handed_on
 from cost_models.operators.parameters import block_weights, total_parameters
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.specs.model.parts import decoder_of, frozen_parts, tower_of
 from cost_models.specs.model.tower import Tower
 from cost_models.specs.training import TrainingSpec
@@ -114,6 +115,37 @@ def test_what_is_frozen_keeps_weights_alone() -> None:
     decoder = one[-1]
     assert decoder.layer_weight[0] < whole[-1].layer_weight[0]
     assert 0 < decoder.layer_activation[0, 0] < whole[-1].layer_activation[0, 0]
+
+
+@pytest.mark.parametrize(("width", "numbers"), [(64, 128 * 128), (1024, 2 * 17 * 1024)])
+def test_stages_hand_on_what_is_more(width: int, numbers: int) -> None:
+    """Tokens of a sequence, or of its two images before the projector."""
+    cluster = resolve_cluster("dgx-a100-80gb", 2)
+    question = complete_question(model({"hidden_size": width}), cluster, job())
+    assert handed_on(question.by_kind[-1], LayoutColumns.of([Layout(pp=2, mbs=1)])) == numbers
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon", "adamw-8bit", "sgd"])
+@pytest.mark.parametrize(
+    "freeze", [("tower", "language"), ("embedding", "first=3"), ("tower", "projector", "embedding")]
+)
+def test_frozen_parts_hold_no_more(freeze: tuple[str, ...], optimizer: str) -> None:
+    """No more than where all is trained, whatever states the optimizer has; all prices are finite."""
+    columns = LayoutColumns.of(
+        [Layout(mbs=1), Layout(dp=8, zero=2), Layout(dp=8, zero=3), Layout(tp=2, pp=2, sp=True)]
+    )
+    cluster, whole = resolve_cluster("dgx-a100-80gb", 8), job(optimizer=optimizer)
+    for tied in (True, False):
+        spec = model(tied_embeddings=tied)
+        questions = [
+            complete_question(spec, cluster, one) for one in (whole, job(freeze=freeze, optimizer=optimizer))
+        ]
+        trained, frozen = (stage_costs(one, columns) for one in questions)
+        for name in COLUMNS:
+            less, more = getattr(frozen, name), getattr(trained, name)
+            assert np.isfinite(less).all(), name
+            if name.endswith(("static", "activation", "pending", "update", "working")):
+                assert (less <= more * (1 + 1e-9)).all(), name
 
 
 TOWER = {"layers": 2, "hidden_size": 64, "num_heads": 4, "image": 56, "patch": 14, "class_token": True}
