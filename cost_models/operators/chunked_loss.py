@@ -17,10 +17,11 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     Those with more tokens in a microbatch than in a chunk. Not with the vocabulary split over tensor ranks, where the
     loss is split too. Not where the head's backward pass waits for something else: each microbatch that waits would
     hold a gradient of the whole output matrix. Not of an output with a bias, which chunks would have to add up as well,
-    nor of an encoder, whose loss is of some tokens.
+    nor of an encoder or behind a vision tower, where the loss is of some tokens.
     """
     chunk = question.stack.loss_chunk
-    if chunk is None or question.model.head_bias or question.model.encoder:
+    of_some = question.model.encoder or question.model.tower
+    if chunk is None or question.model.head_bias or of_some:
         return np.zeros(len(columns), dtype=np.bool_)
     several = columns.tokens(question.training.sequence_length) > chunk
     chunked: Bools = several & (columns.tp == 1) & turns_at_once(columns)

@@ -35,6 +35,7 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
 from cost_models.specs.model.kinds import kinds_in, of_each_kind
+from cost_models.specs.model.parts import frozen_parts
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
@@ -141,6 +142,17 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
         tower, images = model.tower, training.global_batch * (training.images or 1)
         passes = 1.0 + parts[0].training.trains("embedding")
         total += passes * images * 2.0 * tower.patches * tower.pixels * tower.hidden_size
+        frozen, inner = frozen_parts(model, training), tower.projector_hidden_size
+        if (
+            frozen.patches
+        ):  # nothing wants a gradient of what enters the projector, or what of it is not trained
+            first = tower.projector_inputs * (inner or model.hidden_size)
+            spared = (
+                (first + inner * model.hidden_size)
+                if frozen.projector
+                else first * (not tower.projector_norm)
+            )
+            total -= images * 2.0 * tower.features * spared
     return total
 
 

@@ -7,7 +7,7 @@ sends nothing a stage runs without its neighbours: shapes come from the plan, ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from torch.distributed.pipelining.schedules import (
 
 from cost_models.axes.layout import Layout
 from cost_models.schedules import ActionTable, build, schedule_named, stages_of_rank
+from cost_models.specs.model.parts import frozen_parts
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
 from executor.mesh import local, make_groups, rank_places, with_values
@@ -78,20 +79,25 @@ class PipelineStep:
         first: bool,
         last: bool,
         loss_inside: bool,
+        joins: bool,
     ) -> None:
-        self.schedule = schedule
+        self.schedule, self.joins = schedule, joins
         self.first, self.last = first, last
         self.loss_inside = loss_inside
 
-    def step(self, inputs: Sequence[Tensor], targets_BS: Tensor) -> float:
-        """Forward and backward of every microbatch; their losses added up on the last stage, else 0."""
+    def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, named: Mapping[str, Tensor]) -> float:
+        """Forward and backward of every microbatch; their losses added up on the last stage, else 0.
+
+        What is given by its name is for the stage that joins images and text.
+        """
         losses: list[Tensor] = []
+        inside: dict[str, Any] = {**named} if self.joins else {}
         inputs = inputs if self.first else ()
         if self.last:
-            inside: dict[str, Any] = {"targets_BS": targets_BS} if self.loss_inside else {}
+            inside |= {"targets_BS": targets_BS} if self.loss_inside else {}
             self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
             return float(torch.stack([local(value.detach()) for value in losses]).sum())
-        self.schedule.step(*inputs, return_outputs=False)
+        self.schedule.step(*inputs, return_outputs=False, **inside)
         return 0.0
 
 
@@ -117,7 +123,8 @@ def make_pipeline(
     else:
         schedule = engine(made[0], microbatches, **how)
     first, last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
-    return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)
+    joins = any(part.embedding is not None for part in rank.parts)
+    return PipelineStep(schedule, first=first, last=last, joins=joins, loss_inside=loss_inside)
 
 
 def _posting_ahead(
@@ -199,10 +206,14 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """What a stage is given by the one before of one microbatch, on no device: (B, S, D) for each sequence of a sample,
     this rank's tokens, its part of them with `sp`; those that gradients come back for want them."""
-    layout, training, width = plan.layout, plan.training, plan.model.hidden_size
-    parts = layout.cp * (layout.tp if layout.sp else 1)
-    made = partial(torch.empty, dtype=dtype, device="meta", requires_grad=True)
-    return tuple(made(layout.mbs, length // parts, width) for length in training.sequences)
+    layout, training, model = plan.layout, plan.training, plan.model
+    parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])
+    moved = frozen_parts(model, training).moved[first]
+    made = partial(torch.empty, dtype=dtype, device="meta", requires_grad=moved)
+    if model.tower is not None and first <= model.tower.layers:
+        images = layout.mbs * (training.images or 1)
+        return (made(images, model.tower.tokens, model.tower.hidden_size),)
+    return tuple(made(layout.mbs, length // parts, model.hidden_size) for length in training.sequences)
 
 
 class PipelineAxis(Axis):

@@ -38,6 +38,7 @@ from executor.models.adapters import adapter_plan
 from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
+from executor.models.tower import Projector
 from executor.models.transformer import Block, Transformer
 
 
@@ -75,11 +76,16 @@ def split_tensors(
     )
     if model.embedding is not None:
         _parallelize(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
-    for block in model.blocks.values():
+    for name, block in model.blocks.items():
         assert isinstance(block, Block)
         if block.attention is not None:
             block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
-        _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
+        if int(name) < model.decoding:  # an image's tokens, which tensor ranks need not divide, are whole
+            _parallelize(block, mesh, _block_plan(block, Replicate(), False, False))
+        else:
+            _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
+    if model.projector is not None:
+        _parallelize(model, mesh, _projector_plan(model.projector, sequence_parallel))
     _parallelize(model, mesh, {f"distances.{name}": OfHeads() for name in model.distances})
     if model.encoder_norm is not None and sequence_parallel:
         _parallelize(model, mesh, {"encoder_norm": SequenceParallel(use_local_output=True)})
@@ -117,6 +123,19 @@ def _embedding_plan(
             plan["types"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
         if model.embedding.norm is not None:
             plan["norm"] = SequenceParallel(use_local_output=True)
+    return plan
+
+
+def _projector_plan(projector: Projector, sequence_parallel: bool) -> dict[str, ParallelStyle]:
+    """Split as an MLP, of one matrix the rows; images' features go to the ranks that have their places."""
+    columns, whole = projector.up is not None, Replicate()
+    plan: dict[str, ParallelStyle] = {"projector.up": ColwiseParallel()} if columns else {}
+    read = Shard(-1) if columns else whole
+    plan["projector.down"] = RowwiseParallel(input_layouts=read, output_layouts=whole)
+    if sequence_parallel:
+        plan["placing"] = PrepareModuleOutput(
+            output_layouts=(whole, whole), desired_output_layouts=(Shard(1), Shard(1))
+        )
     return plan
 
 

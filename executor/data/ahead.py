@@ -65,14 +65,25 @@ class SharedBatches:
 
     def __init__(self, batches: Batches, rank: Rank, num_stages: int, last: int) -> None:
         self._rank = rank
-        self._needed = not {0, num_stages - 1}.isdisjoint(rank.stages)
-        """Whether this rank has the first stage, which takes tokens, or the last, which takes their targets."""
+        self._needed = batches.tower is not None or not {0, num_stages - 1}.isdisjoint(rank.stages)
+        """Whether this rank has the first stage, which takes tokens, or the last, which takes their targets; behind a
+        vision tower another stage may take tokens."""
         self._reads = rank.place.tp == rank.place.cp == 0
         lengths = batches.training.sequences
         self._shapes = [(rank.share.sequences, length) for length in (*lengths, lengths[-1])]
         self._batches, self._ahead = batches, Ahead(self._read, rank.device, last)
+        self._images = Ahead(self._see, rank.device, last) if batches.tower is not None else None
+        """Each rank that has the first stage draws its own."""
 
     def take(self, step: int) -> tuple[Tensor, ...]:
+        """A replica's images behind a vision tower, else nothing, then what `_tokens` says."""
+        tokens = self._tokens(step)
+        if self._images is None:
+            return tokens
+        first = 0 in self._rank.stages
+        return (self._images.take(step) if first else torch.empty(len(tokens[0]), 0), *tokens)
+
+    def _tokens(self, step: int) -> tuple[Tensor, ...]:
         """(B, S) tokens, of each sequence of a sample, and targets of the replica on the device; steps count from 0.
 
         Every rank of the job calls it. Stages that need neither get zeros.
@@ -95,5 +106,9 @@ class SharedBatches:
 
     def _read(self, step: int) -> Tensor:
         """All tensors of the batch one after the other."""
-        read = self._batches.between(step, self._rank.share.first, self._rank.share.last)
+        read = self._batches.tokens(step, self._rank.share.first, self._rank.share.last)
         return carried_to(self._rank.device, torch.cat([one.flatten() for one in read]))
+
+    def _see(self, step: int) -> Tensor:
+        share = self._rank.share
+        return carried_to(self._rank.device, self._batches.images(step, share.first, share.last))

@@ -24,7 +24,9 @@ from torch import Tensor
 from cost_models.arrays import Ints
 from cost_models.errors import InputError
 from cost_models.specs.model.blocks import Encoder
+from cost_models.specs.model.tower import Tower
 from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
 from executor.data.tokens import open_tokens, require_a_sequence
 from executor.run_config import NO_TARGET, RANDOM, TEXT
 
@@ -32,6 +34,9 @@ _SHIPPED_BYTES = 4_000_000
 """Enough text that short runs never see a window twice."""
 _BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
 """Of masked tokens the share that becomes the mask, and that with those that become some other token."""
+
+_IMAGES = 1
+"""Sets their draws apart from others of a sequence."""
 
 _Windows = npt.NDArray[Any]
 """(N, L + 1) tokens, L `_length`."""
@@ -56,9 +61,10 @@ class Batches:
         seed: int,
         data: str = TEXT,
         encoder: Encoder | None = None,
+        tower: Tower | None = None,
     ) -> None:
         self.training, self.seed, self.vocabulary = training, seed, vocabulary
-        self.encoder = encoder
+        self.encoder, self.tower = encoder, tower
         self._length = sum(training.sequences) - bool(training.target_length)
         """Tokens of a window less one."""
         self.name = data
@@ -85,7 +91,20 @@ class Batches:
         return self.between(step, rank * share, (rank + 1) * share)
 
     def between(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """The same of the sequences of the global batch from `first` to `last` − 1."""
+        """The same of the sequences of the global batch from `first` to `last` − 1, behind the images of a sample."""
+        tokens = self.tokens(step, first, last)
+        return tokens if self.tower is None else (self.images(step, first, last), *tokens)
+
+    def images(self, step: int, first: int, last: int) -> Tensor:
+        """(B, images of a sample, C, X, X) noise as images are once normed; empty without a vision tower."""
+        if self.tower is None:
+            return torch.empty(last - first, 0)
+        shape = (self.training.images or 1, self.tower.channels, self.tower.image, self.tower.image)
+        rows = (np.random.default_rng((self.seed, step, row, _IMAGES)) for row in range(first, last))
+        return torch.from_numpy(np.stack([row.standard_normal(shape, dtype=np.float32) for row in rows]))
+
+    def tokens(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
+        """What there is but images; where these stand no token counts, and none is a target."""
         windows = self._draw(step, first, last).astype(np.int64)
         if self.encoder is not None:
             inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
@@ -95,6 +114,10 @@ class Batches:
             read, follows = torch.split(both, [*self.training.sequences], dim=1)
             begun = torch.nn.functional.pad(follows[:, :-1], (1, 0))
             return read.contiguous(), begun, follows.contiguous()
+        if self.tower is not None:
+            places = (self.training.images or 1) * self.tower.features
+            both[:, 1 : places + 1] = NO_TARGET
+            return both[:, :-1].clamp(min=0), both[:, 1:].contiguous()
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
     def _masked(
@@ -155,6 +178,14 @@ class Batches:
                 f"the text has token {largest}; the model's vocabulary ends at {self.vocabulary - 1}"
             )
         require_a_sequence(len(self._tokens), self._length, TEXT)
+
+
+def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
+    """Of a sequence's tokens, those that the loss is of: all, those that are masked, or text behind images."""
+    length = training.sequence_length
+    if model.tower is not None:
+        return 1 - (training.images or 1) * model.tower.features / length
+    return model.encoder.masked_of(length) / length if model.encoder else 1.0
 
 
 @lru_cache(maxsize=1)

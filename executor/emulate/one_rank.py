@@ -224,7 +224,17 @@ def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
 
 
 def tokens_of(engine: Engine) -> tuple[Tensor, ...]:
-    """(B, S) random inputs and targets for this rank: its sequences of a step."""
+    """(B, S) random inputs and targets for this rank, behind images where it sees any: its sequences of a step."""
     lengths = engine.plan.training.sequences
     drawn = partial(torch.randint, 0, engine.plan.model.vocab_size)
-    return tuple(drawn((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))
+    tokens = tuple(drawn((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))
+    if (tower := engine.plan.model.tower) is None:
+        return tokens
+    images = (
+        engine.share.sequences,
+        engine.plan.training.images or 1,
+        tower.channels,
+        tower.image,
+        tower.image,
+    )
+    return torch.randn(images), *tokens

@@ -20,11 +20,13 @@ from executor.axes.axis import Axis, Rank
 from executor.axes.data import synchronise_only_when
 from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
+from executor.data.batches import share_of_targets
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
 from executor.mesh import local, make_group_over, with_values
-from executor.models.adapters import add_adapters, freeze
+from executor.models.adapters import add_adapters
+from executor.models.freezing import freeze
 from executor.models.initial import InitialValues, Values
 from executor.models.quantised import quantise
 from executor.models.transformer import Transformer
@@ -184,17 +186,19 @@ class Engine(Rank):
         """Whether this rank computes the loss."""
         return any(part.head is not None for part in self.parts)
 
-    def _forward_backward(self, inputs: Sequence[Tensor], targets_BS: Tensor) -> float:
+    def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
+        named = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
         if self.pipeline is not None:
-            return self.pipeline.step(inputs, targets_BS)
+            return self.pipeline.step(inputs, targets_BS, named)
         (model,) = self.parts
         microbatches = self.share.microbatches
         total = torch.zeros((), device=self.device)
-        split = (one.chunk(microbatches) for one in (*inputs, targets_BS))
+        split = (one.chunk(microbatches) for one in (*inputs, *named.values(), targets_BS))
         for index, (*given, targets) in enumerate(zip(*split, strict=True)):
             synchronise_only_when(model, index == microbatches - 1)
             with self.passes.run("F", 0, index):
                 inside = {} if self.loss_chunk is None else {"targets_BS": targets}
+                inside |= {name: given.pop() for name in named}
                 value = self._share_of_loss(model(*given, **inside), targets)
             with self.passes.run("B", 0, index):
                 value.backward()  # type: ignore[no-untyped-call]
@@ -210,8 +214,7 @@ class Engine(Rank):
         """
         value = answer
         if self.loss_chunk is None:
-            encoder, length = self.plan.model.encoder, self.plan.training.sequence_length
-            counted = encoder.masked_of(length) / length if encoder else 1.0
+            counted = share_of_targets(self.plan.model, self.plan.training)
             value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS, counted)
         return value / self.share.mean_microbatches
 
@@ -247,10 +250,9 @@ class Engine(Rank):
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         for axis in self.axes:
             axis.apply(part, stage)
-        if (tuning := self.plan.training.tuning) is not None:
-            freeze(part, self.dtype)
-            if tuning.base is not None:
-                quantise(part, tuning.base)
+        freeze(part, model, self.plan.training, self.dtype)
+        if (tuning := self.plan.training.tuning) is not None and tuning.base is not None:
+            quantise(part, tuning.base)
         if self.options.compile:
             options = {name: value for axis in self.axes for name, value in axis.compile_options().items()}
             compile_blocks(part, split=layout.tp > 1, options=options)

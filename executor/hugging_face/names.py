@@ -57,6 +57,12 @@ class Family:
     """Module of a block of ours → theirs."""
     dealt: Mapping[str, str] = field(default_factory=dict)
     """Theirs in which rows of each head or group lie together, of one of ours after the other → which (`_UNITS`)."""
+    tower_blocks: str = ""
+    """In front of the number of a vision tower's block; what lies there and is not read is kept."""
+    tower: Mapping[str, str] = field(default_factory=dict)
+    """Module of a block of a vision tower of ours → theirs."""
+    unused: tuple[str, ...] = ()
+    """Other modules of theirs that are kept, and not read."""
     transposed: tuple[str, ...] = ()
     """Theirs that are (in, out)."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
@@ -154,6 +160,11 @@ class Names:
         none = name.endswith(tuple(table["no_weights"])) or name.startswith(tuple(table["no_modules"]))
         return not tied and not none
 
+    def is_unused(self, name: str) -> bool:
+        """Whether nothing of ours reads a tensor of theirs that belongs to the model all the same."""
+        kept = self.family.unused + ((f"{self.family.tower_blocks}.",) if self.spec.tower else ())
+        return name not in self.shapes and name.startswith(kept)
+
     def parts(self, name: str, box: Box) -> Iterator[Part]:
         """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
         sources = self.sources(name if name in self._ours else original(name, tied=True))
@@ -177,6 +188,9 @@ class Names:
         transposed = (len(shape) == 2 or not kind) and theirs.endswith(self.family.transposed)
         full = f"{theirs}.{kind}" if kind else theirs
         self.shapes[full] = (*(shape[1:] or (1,)), total) if transposed else (total, *shape[1:])
+        if name == "patches.matrix.weight" and self.spec.tower is not None:
+            tower = self.spec.tower
+            self.shapes[full] = (total, tower.channels, tower.patch, tower.patch)
         if name.endswith("_taps"):
             self.shapes[full] = (total, 1, shape[1])
         less = (
@@ -192,15 +206,16 @@ class Names:
         module, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):
             module, kind = name, ""
+        known: Mapping[str, str]
         front, ours, known = self.prefix, module, {**self.family.outside, "head": self.family.head}
         stem = ""
         if module.startswith("blocks."):
             _, number, ours = module.split(".", 2)
-            front, known, stem = (
-                f"{front}{self.family.blocks}.{number}.",
-                self._block,
-                f"blocks.{number}.",
-            )
+            stem, first = f"blocks.{number}.", self.spec.tower.layers if self.spec.tower else 0
+            if (place := int(number) - first) < 0:
+                front, known = f"{self.family.tower_blocks}.{number}.", self.family.tower
+            else:
+                front, known = f"{front}{self.family.blocks}.{place}.", self._block
         theirs = known[ours]
         beside = [f"{stem}{one}.{kind}".rstrip(".") for one, other in known.items() if other == theirs]
         found = theirs.removeprefix("/") if ours == "head" or theirs.startswith("/") else front + theirs

@@ -33,6 +33,8 @@ ONE_FILE = "model.safetensors"
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Types that fp32 holds exactly, by their names in a file."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_OLD_TOWER = "vision_tower.vision_model."
+"""What transformers before 5 wrote in front of a CLIP's weights."""
 _LARGEST_INDEX = int(64 * MB)
 _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 """Of safetensors: bytes that say how long the header behind them is, and how long it may be."""
@@ -60,6 +62,8 @@ class FromTensors:
                 found = tensor[part.columns, part.rows].T
             elif (dims := len(self.names.shapes[source.name])) == 1:
                 found = tensor[part.rows].unsqueeze(1)
+            elif dims == 4:
+                found = tensor[part.rows].flatten(1)[:, part.columns]
             elif dims == 3:
                 found = tensor[part.rows, :, part.columns].squeeze(1)
             else:
@@ -91,6 +95,8 @@ class Folder(Mapping[str, Any]):
         """Tensor → the name of its type."""
         self._at: dict[str, tuple[str, str]] = {}
         """Tensor → its file, and its name there."""
+        self.unused: list[str] = []
+        """Tensors that the model has and does not use."""
         self._open: dict[str, Any] = {}
         problems = list(self._examine())
         if problems:
@@ -137,12 +143,18 @@ class Folder(Mapping[str, Any]):
                 where = f"{file}  {printable(there)}"
                 if name in self._at:
                     yield Problem(where, f"is in {self._at[name][0]}, too")
+                elif self.names.is_unused(name):
+                    self.unused.append(name)
+                    self._at[name] = file, there
                 elif name not in self.names.shapes:
                     unknown += [where] if self.names.is_weight(name) else []
                 else:
                     self._at[name] = file, there
                     yield from self._of_tensor(name, where, stream.get_slice(there))
         yield from (Problem(where, "is none of the model's weights") for where in unknown)
+        for name in self.unused:
+            self.names.shapes[name] = tuple(self[name].get_shape())
+            self.types[name] = self[name].get_dtype()
         if not broken:
             missing = [name for name in self.names.shapes if name not in self._at]
             yield from (
@@ -150,13 +162,10 @@ class Folder(Mapping[str, Any]):
             )
 
     def _named(self, there: str) -> str:
-        """Its name in the family: files of a model without its head leave out what is in front."""
-        prefix = self.names.prefix
-        return (
-            prefix + there
-            if there not in self.names.shapes and prefix + there in self.names.shapes
-            else there
-        )
+        """Its name in the family: files of a model without its head leave out what is in front, old ones have more."""
+        shapes, prefix = self.names.shapes, self.names.prefix
+        there = there.replace(_OLD_TOWER, "vision_tower.")
+        return prefix + there if there not in shapes and prefix + there in shapes else there
 
     def _of_tensor(self, name: str, where: str, tensor: Any) -> Iterator[Problem]:
         shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]

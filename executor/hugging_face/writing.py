@@ -28,7 +28,7 @@ from executor.engine.engine import Engine
 from executor.engine.weights import frozen, owned
 from executor.hugging_face.adapters import ADAPTERS, AdapterNames
 from executor.hugging_face.names import Names, Part, has_names
-from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder
+from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder, FromTensors
 from executor.mesh import local
 from executor.messages import gather_json
 from executor.models.copies import original
@@ -178,7 +178,14 @@ class _Writing:
                 self._write_box(one.named.name, box, piece)
         if isinstance(self.names, Names):  # of those that hold the same, each writes the same
             for named, box, values in frozen(engine.parts, engine.names):
+                if self.source is not None:  # which may have more bits than products
+                    values = torch.empty(box.sizes)
+                    FromTensors(self.names, self.source).fill(named.name, named.shape, box, values)
                 self._write_box(named.name, box, values)
+        if self.source is not None and self.first and isinstance(self.names, Names):
+            for name in self.source.unused:
+                rows = self.source[name][:].view(self.names.shapes[name][0], -1)
+                self._write_block(name, rows, slice(0, len(rows)), slice(0, rows.shape[1]))
         for descriptor in self._open.values():
             os.fsync(descriptor)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -78,13 +77,6 @@ def _beside(adapter: Adapter) -> Any:
         return wider
 
     return added
-
-
-def freeze(part: nn.Module, dtype: torch.dtype) -> None:
-    """Leave nothing but adapters to be trained; all else gets the type of products, as it has no other."""
-    for name, parameter in part.named_parameters():
-        parameter.requires_grad_(is_adapter(name))
-    part._apply(lambda one: one if one.requires_grad else one.to(dtype))  # type: ignore[no-untyped-call]
 
 
 def is_adapter(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import accumulate
 
 from cost_models.specs.transformer import TransformerSpec
@@ -21,7 +22,8 @@ def original(name: str, *, tied: bool) -> str:
 
 def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
     """What several stages of so many blocks hold → these, in their order: a tied embedding, tables of biases."""
-    found = {EMBEDDING: [0, len(layers) - 1]} if spec.tied_embeddings else {}
+    embeds = bisect_right([*accumulate(layers)], spec.tower.layers) if spec.tower else 0
+    found = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:
         first, ends = spec.stacks.encoder_layers, list(accumulate(layers))
         filled = [

@@ -70,11 +70,13 @@ class Embedding(nn.Module):
         self.scale = spec.embedding_scale
         self.dropout = dropout
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        """(B, S) token numbers → (B, S, D)."""
+    def forward(self, tokens_BS: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """(B, S) token numbers → (B, S, D), with what stands in place of images' tokens, and where text is."""
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.scale != 1.0:
             x_BSD = x_BSD * self.scale
+        if images is not None:
+            x_BSD = images[0] + x_BSD * images[1]
         if self.positions is not None:
             x_BSD = x_BSD + self.positions(tokens_BS.shape[1])
         if self.types is not None:

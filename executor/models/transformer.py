@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
@@ -24,6 +25,7 @@ from executor.models.ends import Embedding, HeadTransform, make_norm, through
 from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.recurrence import StateMixer
+from executor.models.tower import Patches, Placing, Projector, tower_norm
 
 
 def _nothing(child: str) -> None:
@@ -114,6 +116,15 @@ class Block(nn.Module):
         return x_BSD if self.scale == 1.0 else x_BSD * self.scale
 
 
+def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace) -> Block:
+    """A block by its place in the model: a vision tower's, or the decoder's own."""
+    first = spec.tower.layers if spec.tower else 0
+    if layer < first:
+        return Block(tower_of(spec), 0.0, None, layer)
+    own = decoder_of(spec)
+    return Block(own, dropout, place if own.is_mixture(layer - first) else None, layer - first)
+
+
 class Transformer(nn.Module):
     """A run of blocks, all by default; the embedding with the first block, norm and head with the last.
 
@@ -145,14 +156,19 @@ class Transformer(nn.Module):
         """Called with the name of the embedding, each block (`blocks.3`) and the head before it computes.
         """
         place = experts or ExpertPlace()
-        self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         layers = range(spec.num_layers) if blocks is None else blocks
-        self.blocks = nn.ModuleDict(
-            {
-                str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None, layer)
-                for layer in layers
-            }
-        )
+        self.decoding = spec.tower.layers if spec.tower else 0
+        """The first block behind a vision tower."""
+        joins = spec.tower is not None and self.decoding in layers
+        self.patches = Patches(spec.tower) if spec.tower and has_embedding else None
+        self.tower_norm = tower_norm(spec.tower) if spec.tower and joins else None
+        self.projector = Projector(spec.tower, spec.hidden_size) if spec.tower and joins else None
+        self.placing = Placing() if joins else None
+        self.looks = spec.tower is not None and layers.start <= self.decoding
+        """Whether what it is given are images, or tokens of them."""
+        has_embedding = joins if spec.tower else has_embedding
+        self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
+        self.blocks = nn.ModuleDict({str(layer): _block(spec, layer, dropout, place) for layer in layers})
         self.encoder_layers = spec.stacks.encoder_layers if spec.stacks else 0
         self.encoder_norm = (
             make_norm(spec) if self.encoder_layers and self.encoder_layers - 1 in layers else None
@@ -171,12 +187,18 @@ class Transformer(nn.Module):
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 
-    def forward(self, *given: Tensor, targets_BS: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+    def forward(
+        self, *given: Tensor, tokens_BS: Tensor | None = None, targets_BS: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
         """(B, S) tokens of each sequence on the first stage, else (B, S, D); returns (B, S, D), on the last (B, S, V).
+
+        Before a vision tower images, then their tokens (`executor.models.tower`); the text's tokens come by name.
 
         The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
         """
-        if self.embedding is not None:
+        if self.looks:
+            given = (self._through_tower(given[0], tokens_BS),)
+        elif self.embedding is not None:
             self.before("embedding")
             given = tuple(self.embedding(one) for one in given)
         *source, x = given
@@ -184,8 +206,9 @@ class Transformer(nn.Module):
             source[0], x = self._two_stacks(source[0], x)
         else:
             for layer, block in self.blocks.items():
-                self.before(f"blocks.{layer}")
-                x = block(x)
+                if int(layer) >= self.decoding:
+                    self.before(f"blocks.{layer}")
+                    x = block(x)
         if self.head is None:
             return (*source, x) if source else x
         self.before("head")
@@ -201,6 +224,24 @@ class Transformer(nn.Module):
         if len(weight_VD) > self.vocabulary:  # padded
             weight_VD = weight_VD[: self.vocabulary]
         return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)
+
+    def _through_tower(self, x: Tensor, tokens_BS: Tensor | None) -> Tensor:
+        """Images, or tokens of them from the stage before, through a tower's blocks here, and into the sequence where
+        the decoder begins here."""
+        if self.patches is not None:
+            self.before("embedding")
+            x = self.patches(x)
+        for layer, block in self.blocks.items():
+            if int(layer) < self.decoding:
+                self.before(f"blocks.{layer}")
+                x = block(x)
+        if self.embedding is None or self.projector is None or self.placing is None:
+            return x
+        assert tokens_BS is not None
+        self.before("embedding")
+        placed = self.placing(self.projector(through(self.tower_norm, x)), *tokens_BS.shape)
+        embedded: Tensor = self.embedding(tokens_BS, placed)
+        return embedded
 
     def _two_stacks(self, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """What these blocks make of the encoder's tokens and the decoder's, new tensors both: what is handed on as it

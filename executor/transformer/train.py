@@ -137,6 +137,7 @@ def train(
             seed=config.seed,
             data=config.data,
             encoder=plan.model.encoder,
+            tower=plan.model.tower,
         )
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)

@@ -180,9 +180,14 @@ RUNNABLE: tuple[Rule, ...] = (
         lambda q, x: (
             (x.tp > 0)
             & (q.training.tuning is not None)
-            & (q.model.has_experts or q.model.latent_attention is not None or q.training.precision == "fp8")
+            & bool(
+                q.model.has_experts
+                or q.model.latent_attention
+                or q.model.tower
+                or q.training.precision == "fp8"
+            )
         ),
-        "the executor has adapters for dense blocks in fp32 and bf16, without experts or latent attention",
+        "the executor has adapters for dense blocks in fp32 and bf16, without experts, latent attention or a tower",
     ),
     refuses(
         "adapters have whole backward passes",
@@ -204,10 +209,9 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor trains to predict the next token, and the plan preferences between pairs (dpo)",
     ),
     refuses(
-        "no part is left frozen",
-        lambda q, x: (x.tp > 0) & bool(q.training.freeze),
-        "the executor trains every parameter, and the plan leaves parts as they are (--freeze)",
-        "plan without --freeze",
+        "frozen parts have whole backward passes",
+        lambda q, x: bool(q.training.freeze) & is_scheduled(x, SPLIT_BACKWARD),
+        "the executor freezes nothing under `schedule={layout.schedule}`, which splits backward passes",
     ),
     refuses(
         "sequences are whole",

@@ -33,7 +33,8 @@ def train_and_save(
     rate = how.get("rate", Rate(peak=1e-3))
     options = EngineOptions(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))
     engine = Engine(plan, torch.device("cpu"), options, filled=False)
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
+    model = plan.model
+    batches = Batches(plan.training, vocabulary=model.vocab_size, seed=options.seed, tower=model.tower)
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
     checkpointer, watcher = Checkpointer(TransformerState(engine), saving, "text"), Watcher()
     config = RunConfig(steps=steps, warm_up=0)

@@ -150,7 +150,13 @@ def train_weights(
     engine.fill_frozen()
     engine.fill(_Louder(louder, plan))
     before = _whole(engine)
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
+    batches = Batches(
+        plan.training,
+        vocabulary=plan.model.vocab_size,
+        seed=0,
+        encoder=plan.model.encoder,
+        tower=plan.model.tower,
+    )
     curve = []
     for step in range(steps):
         batch = batches.between(step, engine.share.first, engine.share.last)

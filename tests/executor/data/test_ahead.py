@@ -47,13 +47,13 @@ def reads(plan: Plan) -> tuple[Counter[tuple[int, int]], list[tuple[list[int], l
     from executor.run_config import EngineOptions
 
     found: Counter[tuple[int, int]] = Counter()
-    own = Batches.between
+    own = Batches.tokens
 
     def counted(self: Batches, step: int, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         found.update((step, sequence) for sequence in range(first, last))
         return own(self, step, first, last)
 
-    with mock.patch.object(Batches, "between", counted):
+    with mock.patch.object(Batches, "tokens", counted):
         rank = Rank(plan, CPU, EngineOptions())
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
         shared = SharedBatches(batches, rank, plan.layout.num_stages, STEPS - 1)

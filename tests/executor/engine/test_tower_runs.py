@@ -1,0 +1,109 @@
+"""Runs of a vision tower before a decoder: weights in and out, checkpoints under another layout, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from initialising import initialise
+from processes import Processes
+from saving_jobs import train_and_save
+from test_tower_parity import LLAVA, TOLERANCE, TWO_IMAGES
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from training import plan_for, reported
+
+from cost_models.operators.flops import model_flops
+from cost_models.operators.parameters import padded_vocabulary
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from executor.boxes import Box
+from executor.checkpoints.folder import Folder
+from executor.engine.engine import loss
+from executor.hugging_face.names import Names
+from executor.hugging_face.reading import FromTensors
+from executor.measure.report import RunReport
+from executor.models.freezing import freeze as freeze_parts
+from executor.models.transformer import Transformer
+from planner.plan import Plan
+
+
+def test_weights_are_those_of_a_llava() -> None:
+    """A convolution's kernel is read as the rows of a matrix; blocks of both towers count from their own first."""
+    spec = TransformerSpec.model_validate(LLAVA)
+    names = Names(spec, "llava")
+    tensors = {name: torch.randn(shape) for name, shape in names.shapes.items()}
+    assert tensors["vision_tower.embeddings.patch_embedding.weight"].shape == (24, 3, 4, 4)
+    assert names.is_unused("vision_tower.encoder.layers.2.mlp.fc1.weight")
+    assert not names.is_unused("vision_tower.encoder.layers.1.mlp.fc1.weight")
+    model, values = Transformer(spec, vocabulary=spec.vocab_size), FromTensors(names, tensors)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            shape = tuple(one.shape)
+            values.fill(name, shape, Box((0,) * one.dim(), shape), one)
+    parameters = dict(model.named_parameters())
+    kernel = tensors["vision_tower.embeddings.patch_embedding.weight"]
+    assert torch.equal(parameters["patches.matrix.weight"], kernel.flatten(1))
+    own = tensors["language_model.model.layers.0.mlp.gate_proj.weight"]
+    assert torch.equal(parameters["blocks.2.mlp.gate.weight"], own)
+    assert model.patches is not None
+    images = torch.randn(2, 1, 3, 8, 8)
+    wanted = torch.nn.functional.conv2d(images.flatten(0, 1), kernel, stride=4).flatten(2).mT
+    plain = model.patches(images)[:, 1:]
+    model.patches.norm = None
+    assert torch.allclose(
+        model.patches(images)[:, 1:] - model.patches.positions.weight[1:], wanted, atol=1e-5
+    )
+    assert plain.shape == wanted.shape
+
+
+@pytest.mark.parametrize("freeze", [(), ("tower",)])
+def test_a_run_resumes_under_another_layout(
+    processes: Processes, tmp_path: Path, freeze: tuple[str, ...]
+) -> None:
+    job = TWO_IMAGES | {"freeze": freeze}
+    first, other = (plan_for(layout, LLAVA, **job) for layout in ("tp2 pp2 mbs2", "dp2 mbs2 zero3"))
+    curve, _, _ = processes.run(4, _saved, first, tmp_path, False)[0]
+    Folder(tmp_path).delete(5)
+    resumed, notes, _ = processes.run(2, _saved, other, tmp_path, True)[0]
+    assert "saved as tp2" in notes[0]
+    for found, expected in zip(resumed, curve[3:], strict=True):
+        assert found == pytest.approx(expected, rel=TOLERANCE)
+
+
+def _saved(plan: Plan, folder: Path, resume: bool) -> tuple[list[tuple[float, float]], list[str], int | None]:
+    return train_and_save(plan, folder, resume=resume)
+
+
+@pytest.mark.parametrize(
+    "freeze",
+    [(), ("tower",), ("tower", "projector", "embedding"), ("tower", "language"), ("embedding", "first=1")],
+)
+def test_flops_are_torchs(freeze: tuple[str, ...]) -> None:
+    """Those of a step with and without frozen parts, exactly: where nothing before is trained is no backward pass."""
+    spec = TransformerSpec.model_validate(LLAVA)
+    job = TrainingSpec(global_batch=2, sequence_length=16, precision="fp32", images=2, freeze=freeze)
+    model = Transformer(spec, vocabulary=int(padded_vocabulary(spec, 1)))
+    initialise(model, 0, tied=False)
+    freeze_parts(model, spec, job, torch.float32)
+    tokens = torch.arange(2 * 16).reshape(2, 16)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as torchs:
+        answer = model(torch.randn(2, 2, 3, 8, 8), tokens_BS=tokens)
+        loss(answer, tokens).backward()  # type: ignore[no-untyped-call]
+    assert torchs.get_total_flops() == model_flops(spec, job)
+
+
+@pytest.mark.parametrize(("layout", "freeze"), [("tp2 mbs2", ()), ("pp2 mbs2 zero0", ("tower",))])
+def test_bytes_are_those_of_the_plan(
+    processes: Processes, tmp_path: Path, layout: str, freeze: tuple[str, ...]
+) -> None:
+    plan = plan_for(layout, LLAVA, **TWO_IMAGES, freeze=freeze)
+    report = processes.run(2, _reported, plan, tmp_path)[0]
+    for rank in report.ranks:
+        for part in ("weights", "gradients", "optimizer"):
+            assert rank.memory[part] == pytest.approx(rank.predicted_memory[part], rel=0.03, abs=512), part
+
+
+def _reported(plan: Plan, folder: Path) -> RunReport:
+    return reported(plan, folder, steps=1, warm_up=1, waiting_steps=0)
