@@ -39,7 +39,8 @@ def product_operators(
     A mixture, latent attention and matrices with adapters stay apart, as do inputs that two norms make.
     """
     products = tuple(one for one in job_operators(model, tuning) if one.gemm is not None)
-    apart = model.moe_share or model.latent_attention is not None or tuning is not None
+    adapted = tuning is not None and tuning.left is None
+    apart = model.moe_share or model.latent_attention is not None or adapted or model.tower is not None
     if not (joined and model.parallel_block) or apart:
         return products
     into, out_of, up, down = products

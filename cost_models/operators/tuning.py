@@ -193,6 +193,8 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
     if part in ENDS:
         share = _share_of_end(question, columns, part)
         return Tuned(share=share, frozen=element * (1.0 - share))
+    if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
+        return WHOLE
     degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
     trained, frozen = _held(question.model, tuning, element)
     there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,29 @@ def test_stages_hand_on_what_is_more(width: int, numbers: int) -> None:
     cluster = resolve_cluster("dgx-a100-80gb", 2)
     question = complete_question(model({"hidden_size": width}), cluster, job())
     assert handed_on(question.by_kind[-1], LayoutColumns.of([Layout(pp=2, mbs=1)])) == numbers
+
+
+def test_parallel_blocks_join_their_products_but_for_the_projector() -> None:
+    """On a stack that runs products of a parallel block as one; a frozen embedding changes no block."""
+    cluster, columns = resolve_cluster("dgx-h100", 8), LayoutColumns.of([Layout(dp=8, mbs=1)])
+    parallel = model(parallel_block=True)
+    alone = model(parallel_block=True).model_copy(update={"tower": None})
+    stack = complete_question(parallel, cluster, job()).stack.model_copy(
+        update={"joins_parallel_products": True}
+    )
+    assert (
+        stage_costs(replace(complete_question(parallel, cluster, job()), stack=stack), columns).layer_forward[
+            0
+        ]
+        > 0
+    )
+    jobs = (job(images=None), job(images=None, freeze=("embedding",)))
+    both = [
+        stage_costs(replace(complete_question(alone, cluster, one), stack=stack), columns) for one in jobs
+    ]
+    assert both[0].layer_backward.tolist() == both[1].layer_backward.tolist()
+    assert both[0].layer_static.tolist() == both[1].layer_static.tolist()
+    assert both[0].embedding_static[0] > 2 * both[1].embedding_static[0]
 
 
 @pytest.mark.parametrize("optimizer", ["adafactor", "muon", "adamw-8bit", "sgd"])
