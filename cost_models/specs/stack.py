@@ -205,7 +205,7 @@ class StackSpec(StackKernels):
     loss_chunk: LargeInt | None = None
     """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
     chunk by chunk in the forward pass (`operators.chunked_loss` says in which layouts); None: all logits at once."""
-    skips_ignored_tokens: bool = False
+    skips_ignored_tokens: bool = Field(default=False, exclude_if=lambda skips: not skips)
     """Whether logits are of those tokens alone that the loss counts."""
     loss_parallel: bool = True
     """Whether the vocabulary stays split over tp in the loss."""
