@@ -121,8 +121,10 @@ def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, l
     inside = norm * model.ends_in_norm + transform_weights(model)
     yield {"whole": inside, "columns": float(model.head_bias * model.vocab_size)}, 1, last
     both = [one | two for one, two in zip(embeds, last, strict=True)]
-    for ends in [both] if model.tied_embeddings else [embeds, last]:
-        yield {"columns": float(model.vocab_size * h)}, 1, ends
+    matrix = {"columns": float(model.vocab_size * h)}
+    head = matrix if model.outputs is None else {"whole": float(model.outputs * h)}
+    for parts, ends in [(matrix, both)] if model.tied_embeddings else [(matrix, embeds), (head, last)]:
+        yield parts, 1, ends
     if further := model.further_tokens:
         yield by_kind[kinds[-1]], further, last
         yield {"whole": further_weights(model) + 3 * norm}, further, last

@@ -14,7 +14,7 @@ from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import embedding_operators, has_measured_operators, head_operators
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import tokens_on_rank
-from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.parameters import head_rows
 from cost_models.question import Question
 
 _COMPILED_PASSES = 4.0
@@ -47,7 +47,7 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     if compiles_chunks(question):
         tokens = columns.tokens(question.training.sequence_length)
         passes = sum(_loss_bytes(question, device)) - _COMPILED_PASSES * device.element_bytes
-        saved = tokens * float(padded_vocabulary(question.model, 1)) * passes / device.memory_rate
+        saved = tokens * float(head_rows(question.model, 1)) * passes / device.memory_rate
         early = early - np.where(early > 0, saved, 0.0)
     left = np.where(early > 0, 0.0, ends.head_backward)
     return replace(ends, head_forward=ends.head_forward + early, head_backward=left)
@@ -77,7 +77,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     if question.model.tower is not None and question.model.tower.part == "tower":
         return _of_patches(question, columns, device)
     tokens = columns.tokens(question.training.sequence_length)
-    vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
+    vocabulary = head_rows(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
     training = question.training

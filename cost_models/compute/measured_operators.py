@@ -18,7 +18,7 @@ from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.operators.accumulation import added_share
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import Amount, added, on_rank
-from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.parameters import head_rows, padded_vocabulary
 from cost_models.operators.record import Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
@@ -182,7 +182,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     """Final norm and cross-entropy over this rank's share of the vocabulary."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
-    logits = tokens * question.scored_share * padded_vocabulary(model, columns.tp) / columns.tp
+    logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both = [
         _Calls(operator=model.norm, elements=outside),

@@ -32,7 +32,7 @@ from cost_models.memory.ends import (
 from cost_models.memory.scan import read_once, scanned
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
-from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.parameters import head_rows
 from cost_models.operators.record import Kind, Operator
 from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
@@ -71,7 +71,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     stream = tokens_on_rank(question, columns, "stream") * model.hidden_size
     entered = tokens_on_rank(question, columns, "entrance") * model.hidden_size
     block = _block(question, columns, element * stream)
-    vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
+    vocabulary = head_rows(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
     logits = tokens * question.scored_share * vocabulary
     compiled = stack.fused_loss and stack.compiles_loss
     stored = _FP32 if stack.fp32_logits and not compiled else element

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, runs_behind
 from cost_models.operators.on_rank import added, handed_on, on_rank, tokens_on_rank
-from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.parameters import head_rows
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.schedules.registry import always_split
@@ -87,7 +87,7 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
     outputs = [(one, one.returns) for one in waiting if one.returns is not None]
     cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
     tokens = tokens_on_rank(question, columns, "whole")
-    head = tokens * question.scored_share * (padded_vocabulary(model, columns.tp) / columns.tp)
+    head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
     return PendingBytes(
         block=on_rank(

@@ -20,7 +20,7 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     nor of an encoder or behind a vision tower, where the loss is of some tokens.
     """
     chunk = question.stack.loss_chunk
-    of_some = question.model.encoder or question.model.tower
+    of_some = question.model.encoder or question.model.tower or question.model.outputs
     if chunk is None or question.model.head_bias or of_some:
         return np.zeros(len(columns), dtype=np.bool_)
     several = columns.tokens(question.training.sequence_length) > chunk

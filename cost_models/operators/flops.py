@@ -72,7 +72,11 @@ def forward_flops(
     attended = model.attended(sequence_length)
     widths = model.attention_share * (model.query_size + model.attended_size)
     transform = 2.0 * model.hidden_size**2 if model.encoder and model.encoder.head_transform else 0.0
-    logits = 2.0 * model.hidden_size * float(padded_vocabulary(model, tp))
+    logits = (
+        2.0
+        * model.hidden_size
+        * float(padded_vocabulary(model, tp) if model.outputs is None else model.outputs)
+    )
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,

@@ -48,6 +48,11 @@ def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
     return -(-model.vocab_size // unit) * unit
 
 
+def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
+    """Rows of the output matrix over all ranks: the padded vocabulary, or outputs in its place, which all have."""
+    return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
+
+
 def parameters(
     model: TransformerSpec,
     tp: Ints,
@@ -62,14 +67,14 @@ def parameters(
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = held_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
     patches = model.tower is not None and model.tower.part == "tower"
-    vocabulary = padded_vocabulary(model, tp) * h / tp * (not patches)
+    vocabulary, head = (rows(model, tp) * h / tp * (not patches) for rows in (padded_vocabulary, head_rows))
     return Parameters(
         block=block,
         experts=experts,
         embedding=vocabulary + embedding_weights(model),
         head_vectors=(norm * model.ends_in_norm + transform_weights(model)) * np.ones(tp.shape)
-        + model.head_bias * vocabulary / h,
-        head_matrix=vocabulary,
+        + model.head_bias * head / h,
+        head_matrix=head,
     )
 
 

@@ -79,6 +79,8 @@ class TrainingSpec(Spec):
     model that training began with: it runs forward in every step (`resident`; beside adapters it is the model without
     them), with blocks whose weights come from host memory one after another (`host`), or did once, before training
     (`computed`). None: no preferences."""
+    reward: bool = Field(default=False, exclude_if=lambda reward: not reward)
+    """Whether a reward is trained on pairs of sequences: the model has one output in place of the vocabulary."""
     lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
     """Lengths of the documents that sequences are made of; None: each is one document."""
     answers: float | None = Field(
@@ -136,9 +138,9 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_per_sample(self) -> float:
-        """Tokens of a sample: a document, or a sequence; two of these where preferences are trained."""
+        """Tokens of a sample: a document, or a sequence; two of these where preferences or rewards are trained."""
         one = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
-        return one if self.reference is None else 2 * one
+        return one if self.reference is None and not self.reward else 2 * one
 
     def drawn(self, lengths: LengthsSpec) -> Sequences:
         """Sequences of documents of some lengths."""

@@ -134,7 +134,7 @@ def tokens_of(
         raise InputError(f"--samples, --epochs: {error}") from None
     each = f"{epochs:g} epochs of " if epochs != 1 else ""
     what = "a sequence of" if training.lengths is None else "a document of on average"
-    what = what if training.reference is None else "a pair of sequences of together"
+    what = what if not (training.reference or training.reward) else "a pair of sequences of together"
     sample = training.tokens_per_sample
     words = f"{each}{format_count(samples)} samples, each {what} {grouped(round(sample))} tokens"
     return samples * epochs * sample, (words,)

@@ -86,7 +86,7 @@ class Job:
     state_dtype: str | None = flag(
         "TYPE", "Of updated weights and moments: fp32 (default) or bf16.", panel="job"
     )
-    task: str | None = flag("TASK", "full (default), lora, qlora or dpo.", panel="job")
+    task: str | None = flag("TASK", "full (default), lora, qlora, dpo or reward.", panel="job")
     rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, least=1, panel="job")
     targets: str | Sequence[str] | None = flag(
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"

@@ -27,6 +27,7 @@ def with_parts(
     odd = {
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
+        "rewards (--task reward)": training.reward or None,
         "answers alone (--answers)": training.answers,
         "several kinds of GPUs": True if mixed and not model.stacks else None,
     }
@@ -51,7 +52,7 @@ def _absent(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[st
 def _freezing(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
     if not training.freeze:
         return
-    if training.tuning is not None or training.reference is not None:
+    if training.tuning is not None or training.reference is not None or training.reward:
         yield "--freeze", "is for --task full"
     if model.stacks is not None or model.further_tokens:
         yield "--freeze", "has no price for two stacks, nor for blocks that predict further tokens"

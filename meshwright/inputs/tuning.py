@@ -13,7 +13,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import USUAL_RANK, USUAL_TARGETS, Base, Group, Matrix, TuningSpec
 from meshwright.inputs.options import Job
 
-_TASKS = ("full", "lora", "qlora", "dpo")
+_TASKS = ("full", "lora", "qlora", "dpo", "reward")
 _REFERENCES = get_args(Reference)
 _BASES = ("bf16", *get_args(Base))
 _TARGETS = (*get_args(Group), *get_args(Matrix))
@@ -46,8 +46,13 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     given = [flag for flag, value in said.items() if value is not None]
     task = options.task or (training.tuning.task if training.tuning else None)
     reference = training.reference if options.task is None else None
-    if options.task == "dpo":
-        reference, task = cast(Reference, options.reference or "resident"), "lora" if given else "full"
+    reward = options.task == "reward" or (options.task is None and training.reward)
+    if options.task in ("dpo", "reward"):
+        task = "lora" if given else "full"
+    if reward and (training.answers is not None or options.reference is not None):
+        problems.append(Problem("--task reward", "has neither answers of its own nor a reference model"))
+    elif options.task == "dpo":
+        reference = cast(Reference, options.reference or "resident")
         if reference == "host" and (given or training.tuning):
             what = "beside adapters the reference is the model without them, so nothing need lie on the host"
             problems.append(Problem("--reference", f"{what}; leave it out"))
@@ -66,14 +71,15 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
         there = f"it has {_matrices(model)}" if missing and model else ""
         raise InputError("what is trained cannot be read", problems=problems, hint=there)
     if task in (None, "full"):
-        return training.model_copy(update={"tuning": None, "reference": reference}) if task else training
+        job = {"tuning": None, "reference": reference, "reward": reward}
+        return training.model_copy(update=job) if task else training
     fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
     fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
     if options.base_precision is not None:
         fields["base"] = None if options.base_precision == "bf16" else options.base_precision
     elif options.task is not None:
         fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
-    return training.model_copy(update={"tuning": _spec(fields), "reference": reference})
+    return training.model_copy(update={"tuning": _spec(fields), "reference": reference, "reward": reward})
 
 
 def _matrices(model: TransformerSpec) -> str:
@@ -102,12 +108,15 @@ def fine_tuned(
         InputError: an encoder is asked for preferences or answers.
     """
     tuning = training.tuning
-    if model.encoder is not None and (training.reference is not None or training.answers is not None):
-        what = "preferences (--task dpo)" if training.reference else "answers (--answers)"
+    if model.encoder is not None and (training.reference or training.reward or training.answers is not None):
+        what = "answers (--answers)" if training.answers else "preferences (--task dpo)"
+        what = "rewards (--task reward)" if training.reward else what
         raise InputError(
             f"`{model.name}` is an encoder, trained to guess masked tokens: there are no {what}",
             hint="--task full or lora trains it",
         )
+    if training.reward:
+        model = model.model_copy(update={"outputs": 1, "tied_embeddings": False, "further_tokens": 0})
     if tuning is None:
         return model, None, ()
     told = []

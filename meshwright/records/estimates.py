@@ -161,6 +161,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "optimizer": question.training.optimizer,
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
         **({} if training.reference is None else {"reference": training.reference}),
+        **({"reward": True} if training.reward else {}),
         **({"lengths": documents} if documents else {}),
         **({} if training.answers is None else {"answers": training.answers}),
         "changed": list(changes_of(question.model, question.training)),

@@ -174,8 +174,11 @@ def tuning_sentence(question: Question) -> str:
         trained = format_count(float(unfrozen_parameters(question.model, training)))
         whole = format_count(float(total_parameters(question.model)))
         return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {whole} parameters")
+    beside += ", with one output in place of the vocabulary" * training.reward
     if tuning is None:
-        return wrapped(f"dpo: pairs of sequences{beside}") if beside else ""
+        return (
+            wrapped(f"{'reward' if training.reward else 'dpo'}: pairs of sequences{beside}") if beside else ""
+        )
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
     kept = tuning.base or training.precision

@@ -127,6 +127,8 @@ EVERYWHERE: dict[str, Translate] = {
         else otherwise("its own data says which tokens the loss counts")
     ),
     "training.reference": only("training.reference", "its reference model is not written", None),
+    "training.reward": only("training.reward", "rewards are not written", False),
+    "model.outputs": nothing,  # a part of rewards
     "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,
     "model.source": nothing,

@@ -15,7 +15,7 @@ from planner.formats.trainers import refusals
 from planner.plan import Plan
 
 _MOST_NAMED = 4
-_TASK = ("training.tuning", "training.reference")
+_TASK = ("training.tuning", "training.reference", "training.reward")
 """Fields that say what is trained: a file without them would train something else, so no part of it will do."""
 _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every trainer has"
 

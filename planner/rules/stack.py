@@ -205,8 +205,8 @@ RUNNABLE: tuple[Rule, ...] = (
     ),
     refuses(
         "one model is trained",
-        lambda q, x: (x.tp > 0) & (q.training.reference is not None),
-        "the executor trains to predict the next token, and the plan preferences between pairs (dpo)",
+        lambda q, x: (x.tp > 0) & (q.training.reference is not None or q.training.reward),
+        "the executor trains to predict the next token, and the plan on pairs (dpo, reward)",
     ),
     refuses(
         "frozen parts have whole backward passes",

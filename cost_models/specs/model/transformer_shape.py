@@ -103,8 +103,7 @@ class TransformerShape(Spec):
     recurrence: Recurrence | None = None
     """The mixer of blocks that `mixers` names; None: all have attention."""
     mixers: Annotated[tuple[Mixer, ...], LISTED] = ()
-    """What mixes tokens in which blocks, from the first on and repeated, as [recurrence, attention]; both: side by
-    side on one input (Falcon-H1). Default: the recurrence where there is one, else attention."""
+    """What mixes tokens in which blocks, repeated; both: side by side (Falcon-H1). Default: a recurrence, if any."""
     separate_halves: bool = False
     """Whether a block is one half alone: its mixer, or where that is none its MLP or mixture (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
@@ -144,8 +143,9 @@ class TransformerShape(Spec):
     tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
     """A vision tower before a decoder, of which all other fields tell; `num_layers` counts both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
-    """Tokens predicted beyond the next one, each by a block more behind the last, not in `num_layers`, with a
-    projection and the head once more (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+    """Tokens predicted beyond the next, each by one more block behind the last, projection and head (DeepSeek-V3)."""
+    outputs: PositiveInt | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
+    """Numbers that the head returns of a token, as a reward model's one; None: a logit of each vocabulary entry."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
@@ -169,13 +169,11 @@ class TransformerShape(Spec):
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
         found: dict[str, Any] = {"attention sinks": self.attention_sinks}
-        found |= {
-            "prediction of further tokens": self.further_tokens,
-            "indexers": self.window_kind == "picked",
-        }
+        found |= {"prediction of further tokens": self.further_tokens, "heads of rewards": self.outputs}
+        found["indexers"] = self.window_kind == "picked"
         if self.tower is not None:
-            found |= {"rotary positions of patches": self.tower.positions == "rotary"}
-            found |= {"patches of several frames": self.tower.frames > 1}
+            found["rotary positions of patches"] = self.tower.positions == "rotary"
+            found["patches of several frames"] = self.tower.frames > 1
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
         return tuple(name for name, there in (found | {states: states}).items() if there)

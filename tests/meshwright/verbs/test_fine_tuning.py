@@ -10,6 +10,7 @@ import pytest
 import yaml
 from calling import told
 
+from cost_models.operators.parameters import total_parameters
 from planner.plan_files import load_any_plan
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
@@ -102,9 +103,37 @@ def test_a_reference_on_the_host_comes_block_by_block(capsys: pytest.CaptureFixt
     assert "takes 13.0 GiB of the memory of each host" in " ".join(answer.err.split())
 
 
+def test_a_reward_model_has_one_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its output matrix is a row: 128,255 rows less to keep, to update and to multiply with."""
+    plan = tmp_path / "plan.yaml"
+
+    def found(*words: str) -> dict[str, Any]:
+        asked = (*ASKED, "--stack", "fsdp", "--layout", "dp8 mbs1 zero3", *words)
+        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, "--json").out)["estimate"]
+        return priced
+
+    full, reward = found(), found("--task", "reward", "-o", str(plan))
+    rows = 128_255 * 4096
+    memory = full["memory"][0]["optimizer"] - reward["memory"][0]["optimizer"]
+    assert memory == pytest.approx(8 * rows / 8, rel=1e-6)
+    flops = [one["mfu"] * one["step_seconds"] for one in (full, reward)]
+    logits = 6 * rows * 64 * 2048 / (8 * 989.4e12)
+    assert flops[0] - flops[1] == pytest.approx(logits, rel=1e-2)
+    assert full["step_seconds"] > reward["step_seconds"]
+    text = told(capsys, "explain", str(plan))
+    assert text.code == 0
+    assert "pairs of sequences, with one output in place of the vocabulary" in " ".join(text.out.split())
+    assert "the plan on pairs (dpo, reward)" in " ".join(
+        told(capsys, "run", str(plan), "--dry-run").err.split()
+    )
+    assert told(capsys, "export", str(plan), "--to", "torchtitan").code == 2
+    assert total_parameters(load_any_plan(plan).model) == 8_030_261_248 - rows
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--task", "reward", "--answers", "0.5"), "has neither answers of its own nor a reference model"),
         (
             ("--task", "dpo", "--reference", "host", "--rank", "8"),
             "nothing need lie on the host; leave it out",
@@ -113,7 +142,7 @@ def test_a_reference_on_the_host_comes_block_by_block(capsys: pytest.CaptureFixt
         (("--task", "lora", "--targets", "atention"), "did you mean `attention`?"),
         (("--rank", "8"), "is of adapters, and there are none; add --task lora"),
         (("--task", "qlora", "--base-precision", "bf16"), "keeps frozen matrices in nf4 or int8"),
-        (("--task", "dop"), "`dop` is not one of full, lora, qlora, dpo"),
+        (("--task", "dop"), "`dop` is not one of full, lora, qlora, dpo, reward"),
         (("--reference", "computed"), "is of preferences, and there are none; add --task dpo"),
         ((*LORA, "--allow", "offload"), "what offloading takes is not priced where adapters or"),
         (("--optimizer", "adamw-8bit", "--samples", "5K", "--tokens", "1B"), "both say how much"),
