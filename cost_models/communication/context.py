@@ -137,7 +137,7 @@ def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) 
         return np.zeros(len(columns))
     keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
     whole = columns.cp * _rank_bytes(question, columns)
-    traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys)
+    traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
     there = all_to_all_seconds(whole * traded, group, question.hardware)
     there = there + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
     back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)

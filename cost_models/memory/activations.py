@@ -41,7 +41,6 @@ from cost_models.specs.stack import STORES_SCORES
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
 _FP32 = 4.0
-_INDEX_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,13 +289,12 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _inside_core(question: Question) -> Amount:
-    """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row, and which
-    tokens an indexer picked."""
+    """Softmax output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp row, and picks."""
     heads, training = question.model.num_heads, question.training
     crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
         picked = min(question.model.attention_window or 0, training.sequence_length) * question.model.picks
-        return {"split": _FP32 * heads * (1 + crosses), "whole": _INDEX_BYTES * picked}
+        return {"split": _FP32 * heads * (1 + crosses), "whole": _FP32 * picked}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
     return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}

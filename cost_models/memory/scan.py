@@ -7,10 +7,14 @@ from cost_models.operators.record import Operator
 from cost_models.question import Question
 
 _FP32 = 4.0
-_PLAIN_SCANS = {"mamba2": (7.1, 4.4, 1.6, 3.0, 0.4), "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8)}
+_PLAIN_SCANS = {
+    "mamba2": (7.1, 4.4, 1.6, 3.0, 0.4, 0.0),
+    "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
+    "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
+}
 """Numbers of a token in fp32 that the backward pass of a plain scan holds at most, for each number mixed, of values, of
-keys by head, of a row of a chunk by head, and of states: least squares over what torch allocated for nine shapes of
-executor/models/recurrence.py each, within 5 %."""
+keys by head, of a row of a chunk by head, of states, and of such a row for each number of a key: least squares over
+what torch allocated for nine shapes of executor/models/recurrence.py each, within 5 %."""
 
 
 def read_once(question: Question, operator: Operator) -> Amount:
@@ -25,7 +29,7 @@ def plain_scan_bytes(question: Question) -> float:
         return 0.0
     keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
     states = mixer.value_size * mixer.state_dim / mixer.chunk
-    widths = (mixer.mixed_size, mixer.value_size, keys, rows, states)
+    widths = (mixer.mixed_size, mixer.value_size, keys, rows, states, rows * mixer.state_dim)
     each = _PLAIN_SCANS.get(mixer.kind, (0.0,) * len(widths))
     return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
 
@@ -44,13 +48,12 @@ def scanned(question: Question, scan: Operator) -> Amount:
     mixer, element = question.model.recurrence, question.training.element_bytes
     assert mixer is not None
     if question.stack.plain_scans:
-        return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers)}
+        return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers + mixer.decay_size)}
     if mixer.kind == "mamba1":
         states = 2 * _FP32 * mixer.value_size * mixer.state_dim / mixer.chunk
         return {"split": element * mixer.value_size + states, "whole": 4 * element * mixer.key_size}
     numbers = element * mixer.value_size + _FP32 * mixer.heads * mixer.head_numbers
     if mixer.delta:
         numbers += element * mixer.heads * mixer.chunk
-    if mixer.kind == "kimi-delta":  # a decay for each number of a key
-        numbers += element * mixer.heads * mixer.state_dim
+    numbers += element * mixer.decay_size
     return {"split": numbers + (0.0 if mixer.kind == "mamba2" else element * scan.reads.width)}

@@ -126,7 +126,7 @@ def _gate_latents(model: TransformerSpec, mixer: Recurrence, rank: int) -> Itera
     """Down to a latent each for decays and gates, which every rank makes whole, and up from them to the heads."""
     down = Gemm(inputs=model.hidden_size, outputs=(rank, rank), split="whole")
     yield multiply("gate latents", down, reads="entrance", shares_input=True, **_COMMON)
-    widths = (mixer.heads * mixer.state_dim, mixer.value_size)
+    widths = (mixer.decay_size, mixer.value_size)
     up = Gemm(inputs=rank, outputs=widths, split="columns", from_latent=True)
     yield multiply("gates", up, reads="stream", **_COMMON)
 

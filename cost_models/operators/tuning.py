@@ -121,7 +121,7 @@ def _matrices(base: Operator) -> tuple[str, ...]:
         return ("experts",) * len(gemm.outputs)
     if base.name == "queries" and not gemm.from_latent:
         return ("q",)
-    return () if part_of(base) == "projector" else _NAMES[base.name][-len(gemm.outputs) :]
+    return () if part_of(base) == "projector" else _NAMES.get(base.name, ())[-len(gemm.outputs) :]
 
 
 def _frozen(base: Operator, tuning: TuningSpec) -> Operator:

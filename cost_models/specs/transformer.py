@@ -212,6 +212,11 @@ class TransformerSpec(TransformerShape):
     """The shape of one model, free of contradictions. Raises ValueError: fields that contradict one another."""
 
     @property
+    def forked(self) -> bool:
+        """Whether both halves of a parallel block read what one norm returns."""
+        return self.parallel_block and self.parallel_norms == 1
+
+    @property
     def picks(self) -> bool:
         """Whether an indexer picks the tokens of a window."""
         return self.window_kind == "picked"

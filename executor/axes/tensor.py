@@ -38,6 +38,7 @@ from executor.models.adapters import adapter_plan
 from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
+from executor.models.recurrence import Latent
 from executor.models.tower import Projector
 from executor.models.transformer import Block, Transformer
 
@@ -170,7 +171,8 @@ def _block_plan(
         }
     if block.recurrence is not None:
         inputs = block.recurrence.inputs()
-        plan |= {f"recurrence.{name}": column() for name in inputs}
+        of_latents = {name for name, one in inputs.items() if isinstance(one, Latent)}
+        plan |= {f"recurrence.{name}": OfHeads() if name in of_latents else column() for name in inputs}
         plan |= {"recurrence": enter, "recurrence.out": _leaving(between, joined, as_rows)}
         plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
     mlp: FeedForward | None

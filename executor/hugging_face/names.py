@@ -69,6 +69,8 @@ class Family:
     """Ours whose rows turn with those half of a head further, and theirs with their neighbours: which rows."""
     less_one: bool = False
     """Whether gains of norms are kept as what is added to one."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """Part of a name, as `transformers` writes it back → as it is in published files."""
     when: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """A condition of `_WHEN` → further entries of `block`."""
 
@@ -115,6 +117,8 @@ class Source:
     """To what they keep."""
     reach: int = 1
     """Rows this far apart are read together."""
+    slab: int | None = None
+    """Which matrix of theirs, where they keep those of all experts in one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,13 @@ class Names:
         """One, or of stacked experts one for each."""
         shape, (theirs, kind, beside) = self._ours[name], self._theirs(name)
         if len(shape) == 3:
-            rows, reach = np.arange(shape[1]), self.spec.head_dim
+            reach = self.spec.head_dim
+            rows, total = self._rows(name, theirs, {one: self._ours[one][1] for one in beside})
+            if _EXPERT not in theirs:
+                self.shapes[theirs] = (shape[0], total, shape[2])
+                return [
+                    Source(name=theirs, rows=rows, reach=reach, slab=expert) for expert in range(shape[0])
+                ]
             found = [f"{theirs.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])]
             self.shapes |= dict.fromkeys(found, shape[1:])
             return [Source(name=one, rows=rows, reach=reach) for one in found]
@@ -193,6 +203,8 @@ class Names:
             self.shapes[full] = (total, tower.channels, tower.patch, tower.patch)
         if name.endswith("_taps"):
             self.shapes[full] = (total, 1, shape[1])
+        elif transposed and name.endswith("decay_log"):
+            self.shapes[full] = (1, 1, total, 1)
         less = (
             self.family.less_one and name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
         )
@@ -223,7 +235,7 @@ class Names:
 
     def _rows(self, name: str, theirs: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
         """Their row for each of ours, and how many they have."""
-        rows = np.arange(self._ours[name][0])
+        rows = np.arange(self._ours[name][-2 if len(self._ours[name]) == 3 else 0])
         if which := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
             rows = self._neighbours(which, len(rows))
         if not counts:

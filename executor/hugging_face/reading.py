@@ -58,9 +58,13 @@ class FromTensors:
         filled = 0
         for part in self.names.parts(name, box):
             source, tensor = part.source, self.tensors[part.source.name]
-            if source.transposed:
-                found = tensor[part.columns, part.rows].T
-            elif (dims := len(self.names.shapes[source.name])) == 1:
+            dims = len(self.names.shapes[source.name])
+            if source.slab is not None:
+                found = tensor[source.slab : source.slab + 1, part.rows, part.columns].squeeze(0)
+            elif source.transposed:
+                theirs = tensor[part.columns, :, part.rows] if dims == 4 else tensor[part.columns, part.rows]
+                found = theirs.flatten(1).T
+            elif dims == 1:
                 found = tensor[part.rows].unsqueeze(1)
             elif dims == 4:
                 found = tensor[part.rows].flatten(1)[:, part.columns]
@@ -165,6 +169,8 @@ class Folder(Mapping[str, Any]):
         """Its name in the family: files of a model without its head leave out what is in front, old ones have more."""
         shapes, prefix = self.names.shapes, self.names.prefix
         there = there.replace(_OLD_TOWER, "vision_tower.")
+        for other, usual in self.names.family.spelled.items():
+            there = there if there in shapes else there.replace(other, usual)
         return prefix + there if there not in shapes and prefix + there in shapes else there
 
     def _of_tensor(self, name: str, where: str, tensor: Any) -> Iterator[Problem]:

@@ -205,20 +205,23 @@ class _Writing:
             if source.transposed:
                 self._write_block(source.name, block.T, part.columns, theirs)
             else:
-                self._write_block(source.name, block, theirs, part.columns)
+                self._write_block(source.name, block, theirs, part.columns, source.slab)
 
-    def _write_block(self, name: str, block: Tensor, rows: slice, columns: slice) -> None:
-        """Some rows and columns of a matrix; row by row, unless the rows are whole."""
+    def _write_block(
+        self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
+    ) -> None:
+        """Some rows and columns of a matrix, of several in one tensor of that; row by row, unless rows are whole."""
         file, start = self.starts[name]
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
         dtype = TYPES[self.types[name]]
-        width = prod(self.names.shapes[name][1:])
+        width = prod(self.names.shapes[name][1 if slab is None else 2 :])
+        above = 0 if slab is None else slab * self.names.shapes[name][1]
         stored = block.to(dtype).contiguous().view(torch.uint8).numpy()
         if columns.stop - columns.start == width:
             stored = stored.reshape(1, -1)
         for index, row in enumerate(stored):
-            place = start + ((rows.start + index) * width + columns.start) * dtype.itemsize
+            place = start + ((above + rows.start + index) * width + columns.start) * dtype.itemsize
             content = memoryview(row)
             while content:
                 written = os.pwrite(self._open[file], content[:_MOST_AT_ONCE], place)

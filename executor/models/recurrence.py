@@ -1,8 +1,9 @@
 """A mixer of tokens whose heads carry states: Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) or a gated delta net (Yang et
-al. 2024, arXiv 2412.06464).
+al. 2024, arXiv 2412.06464), with a decay for each number of a key in Kimi delta attention (2025, arXiv 2510.26692).
 
     mamba2       S_t = a_t S_{t-1} + k_t (s_t v_t)ᵀ                            o_t = S_tᵀ q_t + d v_t
     gated-delta  S_t = a_t S_{t-1} + k_t b_t (v_t − (a_t S_{t-1})ᵀ k_t)ᵀ        o_t = S_tᵀ q_t / √N
+    kimi-delta   the same with a_t a diagonal matrix, each made like the gate from a latent
 
 Step sizes s = softplus(x + bias), decays a = exp(−s exp(A)), strengths b = sigmoid(x). Queries, keys and values go
 through a short causal convolution and SiLU; under the delta rule queries and keys then have length 1. What heads return
@@ -17,18 +18,17 @@ convolution, C chunks of L tokens (H and G of this rank).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Partial
 
 from cost_models.specs.model.blocks import Recurrence
 from cost_models.specs.transformer import TransformerSpec
+from executor.again import made_again
 
 _LENGTH_EPSILON = 1e-6
 """Added to the squared length of a query or key."""
@@ -45,8 +45,10 @@ class StateMixer(nn.Module):
         self.query = nn.Linear(width, mixer.key_size, bias=bias)
         self.key = nn.Linear(width, mixer.key_size, bias=bias)
         self.value = nn.Linear(width, mixer.value_size, bias=bias)
-        self.gate = nn.Linear(width, mixer.value_size, bias=bias)
-        self.step = nn.Linear(width, mixer.heads, bias=bias)
+        self.gate: nn.Linear | Latent = nn.Linear(width, mixer.value_size, bias=bias)
+        self.step: nn.Linear | Latent = nn.Linear(width, mixer.heads, bias=bias)
+        if rank := mixer.gate_rank:
+            self.gate, self.step = (Latent(width, rank, to) for to in (mixer.value_size, mixer.decay_size))
         self.strength = nn.Linear(width, mixer.heads, bias=bias) if mixer.delta else None
         self.scan = StateScan(mixer)
         self.gated_norm = GatedNorm(mixer, spec.norm_epsilon)
@@ -59,7 +61,7 @@ class StateMixer(nn.Module):
         out: Tensor = self.out(self.gated_norm(self.scan(**given), gate_BSV))
         return out
 
-    def inputs(self) -> dict[str, nn.Linear]:
+    def inputs(self) -> dict[str, nn.Linear | Latent]:
         """The projections of the residual stream by name."""
         names = (
             "gate",
@@ -70,6 +72,22 @@ class StateMixer(nn.Module):
             *(("strength",) if self.strength is not None else ()),
         )
         return {name: getattr(self, name) for name in names}
+
+
+class Latent(nn.Module):
+    """Two matrices, through a latent that every rank makes whole."""
+
+    shared = ("down",)
+    """Parameters that all heads have in common."""
+
+    def __init__(self, width: int, rank: int, out: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.empty(rank, width)), nn.Parameter(torch.empty(out, rank))
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D), or rows (S, D) of one sequence → (B, S, out)."""
+        found = F.linear(F.linear(part_here(x_BSD), part_here(self.down)), part_here(self.up))
+        return found if found.dim() > 2 else torch.unflatten(found, 0, (1, -1))
 
 
 class HeadsTraded(Protocol):
@@ -101,7 +119,7 @@ class StateScan(nn.Module):
         self.mixer = mixer
         self.traded: HeadsTraded | None = None
         self.decay_log = nn.Parameter(torch.empty(mixer.heads))
-        self.step_bias = nn.Parameter(torch.empty(mixer.heads))
+        self.step_bias = nn.Parameter(torch.empty(mixer.decay_size or mixer.heads))
         self.skip = None if mixer.delta else nn.Parameter(torch.empty(mixer.heads))
         for name, width in (("query", mixer.key_size), ("key", mixer.key_size), ("value", mixer.value_size)):
             taps = nn.Parameter(torch.empty(width, mixer.conv_width)) if mixer.conv_width else None
@@ -111,8 +129,9 @@ class StateScan(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
     def forward(self, **given: Tensor) -> Tensor:
-        """query and key (B, S, G·N), value (B, S, H·P), step and strength (B, S, H) → (B, S, H·P)."""
-        heads, groups = given["step"].shape[-1], given["key"].shape[-1] // self.mixer.state_dim
+        """query and key (B, S, G·N), value (B, S, H·P), step (B, S, H or H·N), strength (B, S, H) → (B, S, H·P)."""
+        heads = given["value"].shape[-1] // self.mixer.head_dim
+        groups = given["key"].shape[-1] // self.mixer.state_dim
         parts = 1 if self.traded is None else self.traded.parts
         more = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
 
@@ -172,19 +191,19 @@ def convolved_and_scanned(
         _convolved(given[name], given.get(f"{name}_taps"), given.get(f"{name}_taps_bias")).float()
         for name in ("query", "key", "value")
     )
-    step_BSH = F.softplus(step.float() + step_bias.float()).squeeze(-1)
+    step_BSHW = F.softplus(step.float() + step_bias.float())
     if mixer.least_step:
-        step_BSH = step_BSH.clamp(min=mixer.least_step)
-    decays_BSH = -step_BSH * decay_log.float().exp().squeeze(-1)
+        step_BSHW = step_BSHW.clamp(min=mixer.least_step)
+    decays_BSHW = -step_BSHW * decay_log.float().exp()
     if mixer.delta:
         query, key = (
             one * (one.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt() for one in (query, key)
         )
         query = query * mixer.state_dim**-0.5
         strength_BSH = given["strength"].float().sigmoid().squeeze(-1)
-        found = scanned(query, key, value, decays_BSH, strength_BSH, mixer.chunk)
+        found = scanned(query, key, value, decays_BSHW, strength_BSH, mixer.chunk)
     else:
-        found = scanned(query, key, value * step_BSH[..., None], decays_BSH, None, mixer.chunk)
+        found = scanned(query, key, value * step_BSHW, decays_BSHW, None, mixer.chunk)
         found = found + value * given["skip"].float()
     return found.to(given["value"].dtype)
 
@@ -204,17 +223,18 @@ def scanned(
     query_BSGN: Tensor,
     key_BSGN: Tensor,
     value_BSHP: Tensor,
-    decays_BSH: Tensor,
+    decays_BSHW: Tensor,
     strength_BSH: Tensor | None,
     chunk: int,
 ) -> Tensor:
-    """Chunk by chunk, (B, S, H, P); logarithms of decays, and strengths under the delta rule.
+    """Chunk by chunk, (B, S, H, P); logarithms of decays, W of them: one, or N; and strengths under the delta rule.
 
     With c the sums of a chunk's logarithms up to each token, D_ij = exp(c_i − c_j) for j ≤ i, and what tokens write, W:
 
         O = (Q Kᵀ ∘ D) W + exp(c) Q S        S' = exp(c_L) S + (exp(c_L − c) K)ᵀ W
 
     W is V, or under the delta rule the solution of (I + b ∘ (K Kᵀ ∘ D without its diagonal)) W = b (V − exp(c) K S).
+    Where each number of a key decays by itself, D is inside the sums of both products.
     """
     tokens, groups = query_BSGN.shape[1], query_BSGN.shape[2]
     chunk = min(chunk, tokens)
@@ -227,14 +247,15 @@ def scanned(
 
     query, key = in_chunks(query_BSGN, per_head=False), in_chunks(key_BSGN, per_head=False)
     written = in_chunks(value_BSHP, per_head=True)
-    sums = in_chunks(decays_BSH[..., None], per_head=True).cumsum(-2)
-    apart = (sums - sums.transpose(-1, -2)).masked_fill(_above(chunk, 1, sums), -torch.inf).exp()
-    within = (query @ key.transpose(-1, -2)).unsqueeze(3) * apart
+    sums = in_chunks(decays_BSHW, per_head=True).cumsum(-2)
+    above = torch.ones(chunk, chunk, dtype=torch.bool, device=sums.device).triu(1).unsqueeze(-1)
+    apart = (sums.unsqueeze(-2) - sums.unsqueeze(-3)).masked_fill(above, -torch.inf).exp()
+    within = _met(query, key, apart)
     since, left = sums.exp(), (sums[..., -1:, :] - sums).exp()
     read: Tensor | None = None
     if strength_BSH is not None:
         strength = in_chunks(strength_BSH[..., None], per_head=True)
-        met = (key @ key.transpose(-1, -2)).unsqueeze(3) * apart * strength
+        met = _met(key, key, apart) * strength
         both = torch.cat([strength * written, strength * since * key.unsqueeze(3)], -1)
         # unitriangular: what is on the diagonal and above is not looked at
         both = torch.linalg.solve_triangular(met, both, upper=False, unitriangular=True)
@@ -246,20 +267,24 @@ def scanned(
         asked = query[:, at].unsqueeze(2) * since[:, at]
         found.append(within[:, at] @ new + asked @ state)
         kept = (key[:, at].unsqueeze(2) * left[:, at]).transpose(-1, -2)
-        state = state * since[:, at, ..., -1:, :] + kept @ new
+        state = state * since[:, at, ..., -1, :].unsqueeze(-1) + kept @ new
     out_BCGRLP = torch.stack(found, 1)
     return out_BCGRLP.flatten(2, 3).movedim(-2, 2).flatten(1, 2)[:, :tokens]
 
 
-def _above(size: int, diagonal: int, like: Tensor) -> Tensor:
-    return torch.ones(size, size, dtype=torch.bool, device=like.device).triu(diagonal)
+def _met(one_BCGLN: Tensor, other_BCGLN: Tensor, apart: Tensor) -> Tensor:
+    """(B, C, G, R, L, L) products of each token with those before it, decayed, (…, L, L, W) for all N or for each."""
+    if apart.shape[-1] == 1:
+        return (one_BCGLN @ other_BCGLN.transpose(-1, -2)).unsqueeze(3) * apart.squeeze(-1)
+    one, other = one_BCGLN[:, :, :, None, :, None], other_BCGLN[:, :, :, None, None]
+    return (one * other * apart).sum(-1)
 
 
 def normed_and_gated(
     mixer: Recurrence, epsilon: float, *, found: Tensor, gate: Tensor, gains: Tensor | None = None
 ) -> Tensor:
     """(B, S, H·P) twice → (B, S, H·P)."""
-    own, opened = found.float(), F.silu(gate.float())
+    own, opened = found.float(), (F.sigmoid if mixer.gate_rank else F.silu)(gate.float())
     if gains is None:
         return (own * opened).to(found.dtype)
     width = mixer.head_dim if mixer.delta else mixer.value_size // mixer.groups
@@ -267,30 +292,3 @@ def normed_and_gated(
     own = F.rms_norm(torch.unflatten(own, -1, (-1, width)), (width,), eps=epsilon)
     own = own * gains.float() if mixer.delta else own.flatten(-2) * gains.float()
     return (own.flatten(-2) * opened if mixer.delta else own).to(found.dtype)
-
-
-def made_again(run: Callable[..., Tensor], **given: Tensor) -> Tensor:
-    """What `run` makes of tensors; for its backward pass these are kept, and it runs again."""
-    made: Tensor = _MadeAgain.apply(run, tuple(given), *given.values())  # type: ignore[no-untyped-call]
-    return made
-
-
-class _MadeAgain(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *given: Tensor) -> Tensor:
-        ctx.run, ctx.names = run, names
-        ctx.save_for_backward(*given)
-        return run(**dict(zip(names, given, strict=True)))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[2:]
-        given = [
-            one.detach().requires_grad_(need) for one, need in zip(ctx.saved_tensors, needed, strict=True)
-        ]
-        with torch.enable_grad():
-            out = ctx.run(**dict(zip(ctx.names, given, strict=True)))
-        wanted = [one for one, need in zip(given, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(out, wanted, gradient))
-        return None, None, *(next(found) if need else None for need in needed)

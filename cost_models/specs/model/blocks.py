@@ -108,6 +108,8 @@ class Recurrence(Spec):
             raise ValueError(f"heads of {self.kind} are channels: leave out head_dim and groups")
         if (self.kind == "mamba1") != (self.step_rank is not None):
             raise ValueError("step_rank is for mamba1, which needs it")
+        if self.kind == "kimi-delta" and self.gate_rank is None:
+            raise ValueError("kimi-delta needs gate_rank")
         return self
 
     def __str__(self) -> str:
@@ -132,7 +134,7 @@ class Recurrence(Spec):
     @property
     def runs(self) -> bool:
         """Whether the executor has a module for it."""
-        return self.kind in ("mamba2", "gated-delta")
+        return self.kind in ("mamba2", "gated-delta", "kimi-delta")
 
     @property
     def delta(self) -> bool:
@@ -163,6 +165,11 @@ class Recurrence(Spec):
     def mixed_size(self) -> int:
         """Width of queries, keys and values together; of mamba1 of values, as the others are made from them."""
         return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
+
+    @property
+    def decay_size(self) -> int:
+        """Width of decays that are made from a latent, one for each number of a key."""
+        return self.heads * self.state_dim if self.gate_rank else 0
 
     @property
     def selected_size(self) -> int:

@@ -199,11 +199,6 @@ class TransformerShape(Spec):
         return self.num_kv_heads * self.head_dim
 
     @property
-    def forked(self) -> bool:
-        """Whether both halves of a parallel block read what one norm returns."""
-        return self.parallel_block and self.parallel_norms == 1
-
-    @property
     def turned_share(self) -> float:
         """Share of all heads' numbers that have rotary positions, the mean over the blocks."""
         if self.positions != "rotary":

@@ -67,6 +67,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ssm_state_size": 16,
         "moe_shared_expert_intermediate_size": 24,
     },
+    "granitemoehybrid": _LLAMA
+    | {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 24,
+        "shared_intermediate_size": 48,
+        "layer_types": ["mamba", "attention"],
+        "mamba_n_heads": 8,
+        "mamba_d_state": 16,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.5,
+    },
+    "kimi_linear": _LLAMA
+    | _EXPERTS
+    | _LATENTS
+    | {
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "num_local_experts": 4,
+        "n_shared_experts": 1,
+        "pad_token_id": 0,
+        "linear_num_heads": 4,
+        "linear_head_dim": 8,
+        "first_k_dense_replace": 1,
+        "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    },
     "qwen3_next": _LLAMA
     | _DELTA
     | {

@@ -69,6 +69,7 @@ _SCANS: dict[str, Any] = {"heads": 8, "head_dim": 12, "groups": 4, "state_dim": 
 STATES: dict[str, dict[str, Any]] = {
     "states": _GATED | {"recurrence": _SCANS | {"kind": "mamba2", "conv_bias": True, "bias": True}},
     "delta net": _GATED | {"recurrence": _SCANS | {"kind": "gated-delta"}},
+    "kimi": _GATED | {"recurrence": _SCANS | {"kind": "kimi-delta", "groups": 8, "gate_rank": 12}},
     "states alone": _GATED | {"recurrence": _SCANS | {"kind": "mamba2"}, "separate_halves": True},
 }
 """With scans, whose passes run again."""
