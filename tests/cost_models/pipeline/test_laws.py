@@ -17,6 +17,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
+from cost_models.specs.model.parts import decoder_of
 from cost_models.specs.training import TrainingSpec
 
 GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads
@@ -153,7 +154,7 @@ def test_zero_shards_what_it_says(zero: int) -> None:
 @pytest.mark.parametrize("name", catalog.names("models"))
 def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     """Summed over tensor ranks, matrices are the model's; only norms, positions and row-parallel biases are copies."""
-    model = catalog.load_model(name).model_copy(update={"vocab_multiple": 1})
+    model = decoder_of(catalog.load_model(name)).model_copy(update={"vocab_multiple": 1})
     one, split = parameters(model, np.array([1])), parameters(model, np.array([2]))
     copies = 2 * split.block - one.block
     norm = model.hidden_size * (2 if model.norm == "layernorm" else 1)
