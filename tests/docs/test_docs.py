@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,3 +172,25 @@ def test_the_first_screen_of_the_readme_is_an_answer() -> None:
     assert len(first.splitlines()) < 25
     assert "\ntrain with " in first
     assert "\nproof " in first
+
+
+def test_the_table_of_model_types_is_what_was_counted() -> None:
+    """Every `model_type` of the raw figures stands on the page, with as many of each verdict."""
+    benchmarks = ROOT / "benchmarks"
+    with (benchmarks / "hugging_face" / "model_types.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    section = (
+        (benchmarks / "hugging_face_cpu2_202611.md").read_text("utf-8").split("## Every `model_type`")[1]
+    )
+    text = " ".join(section.split())
+    of = Counter(row["verdict"] for row in rows)
+    assert f"all {len(rows)} `model_type`s" in text
+    assert f"**{of['same']} have the same parameters here" in text
+    assert f"{of['differs']} differ" in text
+    assert f"{of['refused']} are refused, {of['not built']} cannot be built" in text
+    same = re.search(r"Same: (.*?)\. ", text)
+    assert same is not None
+    assert set(same[1].split(", ")) == {row["model_type"] for row in rows if row["verdict"] == "same"}
+    words = set(re.findall(r"[\w-]+", text))
+    assert {row["model_type"] for row in rows if row["verdict"] == "refused"} <= words
+    assert all(row["parameters"] == row["parameters_here"] for row in rows if row["verdict"] == "same")
