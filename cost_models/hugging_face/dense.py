@@ -140,16 +140,19 @@ def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derive
     return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
 
 
-def _stacks(config: Config) -> Derived:
-    """T5: blocks of both stacks one after the other; logits of a tied head scaled by the root of their width."""
+def _stacks(config: Config, *, scales: bool = True) -> Derived:
+    """T5: blocks of both stacks one after the other; logits of a tied head scaled by the root of their width, where the
+    family `scales` them."""
     first = whole_number(config, "num_layers", 0)
     decoder = whole_number(config, "num_decoder_layers", first)
     buckets = whole_number(config, "relative_attention_num_buckets", 32)
+    farthest = whole_number(config, "relative_attention_max_distance", 128)
     tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
-    scaled = width**-0.5 if tied and width else 1.0
+    scaled = width**-0.5 if scales and width and config.get("scale_decoder_outputs", tied) else 1.0
+    blocks = {"encoder_layers": first, "position_buckets": buckets, "farthest": farthest}
     return {
         "num_layers": ("num_layers", first + decoder if first else config.get("num_layers")),
-        "stacks": ("num_decoder_layers", {"encoder_layers": first, "position_buckets": buckets}),
+        "stacks": ("num_decoder_layers", blocks),
         "gated_mlp": ("feed_forward_proj", str(config.get("feed_forward_proj", "relu")).startswith("gated")),
         "logit_scale": ("tie_word_embeddings", scaled),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,9 +41,10 @@ class AdapterNames:
                 shape = names.shapes[source.name]
                 inputs, outputs = shape if source.transposed else shape[::-1]
                 module = source.name.removesuffix(".weight")
-                self.modules[module.split(f".{block}.", 1)[1]] = None
+                inside = re.split(r"\.\d+\.", module, maxsplit=1)[1]
+                self.modules[inside] = None
                 if len(source.rows) != outputs:
-                    problems[module.split(f".{block}.", 1)[1]] = None
+                    problems[inside] = None
                 self.shapes[f"base_model.model.{module}.lora_A.weight"] = (tuning.rank, inputs)
                 self.shapes[f"base_model.model.{module}.lora_B.weight"] = (outputs, tuning.rank)
         if problems:
@@ -64,9 +66,10 @@ class AdapterNames:
 
     def config(self, base: str) -> dict[str, Any]:
         """Of these adapters beside the model in a folder."""
+        usual = "SEQ_2_SEQ_LM" if self.names.spec.stacks else "CAUSAL_LM"
         return {
             "peft_type": "LORA",
-            "task_type": None if self.names.spec.encoder else "CAUSAL_LM",  # peft has none for masked tokens
+            "task_type": None if self.names.spec.encoder else usual,  # peft has none for masked tokens
             "base_model_name_or_path": base,
             "r": self.tuning.rank,
             "lora_alpha": self.tuning.scale * self.tuning.rank,

@@ -30,6 +30,7 @@ _COPIES = ("decoder.weight", "decoder.bias")
 _EXPERT = "#"
 """Stands for an expert's number in names of theirs."""
 _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
+    "gated": lambda spec: spec.gated_mlp,
     "two norms side by side": lambda spec: spec.parallel_norms == 2,
     "queries from no latent": lambda spec: not (spec.latent_attention and spec.latent_attention.query_rank),
 }
@@ -50,6 +51,9 @@ class Family:
     """In front of all names but the head's; files of a model without its head leave it out."""
     blocks: str
     """In front of a block's number."""
+    decoder: str = ""
+    """The same of blocks of a decoder behind an encoder, whose own names in `block` and `when` have `decoder ` in
+    front."""
     head: str
     outside: Mapping[str, str] = field(default_factory=dict)
     """Module of ours outside of blocks → theirs."""
@@ -148,7 +152,9 @@ class Names:
         self._block = dict(self.family.block)
         for condition, more in self.family.when.items():
             self._block |= more if _WHEN[condition](spec) else {}
-        self.prefix = f"{self.family.model}."
+        of_decoder = {name[8:]: one for name, one in self._block.items() if name.startswith("decoder ")}
+        self._decoder = self._block | of_decoder
+        self.prefix = f"{self.family.model}." if self.family.model else ""
         for name in self._ours:
             self.sources(name)
 
@@ -223,11 +229,14 @@ class Names:
         stem = ""
         if module.startswith("blocks."):
             _, number, ours = module.split(".", 2)
-            stem, first = f"blocks.{number}.", self.spec.tower.layers if self.spec.tower else 0
-            if (place := int(number) - first) < 0:
+            stem, tower, stacks = f"blocks.{number}.", self.spec.tower, self.spec.stacks
+            place = int(number) - (tower.layers if tower else stacks.encoder_layers if stacks else 0)
+            if tower and place < 0:
                 front, known = f"{self.family.tower_blocks}.{number}.", self.family.tower
+            elif stacks and place >= 0:
+                front, known = f"{front}{self.family.decoder}.{place}.", self._decoder
             else:
-                front, known = f"{front}{self.family.blocks}.{place}.", self._block
+                front, known = f"{front}{self.family.blocks}.{number if stacks else place}.", self._block
         theirs = known[ours]
         beside = [f"{stem}{one}.{kind}".rstrip(".") for one, other in known.items() if other == theirs]
         found = theirs.removeprefix("/") if ours == "head" or theirs.startswith("/") else front + theirs

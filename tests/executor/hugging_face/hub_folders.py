@@ -26,6 +26,8 @@ _BERT = {
     name: _LLAMA[name]
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 } | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 96, "num_layers": 2, "num_decoder_layers": 3, "dropout_rate": 0.0}
+_T5 |= {"num_heads": 4, "vocab_size": 256}
 _STATES = {"n_groups": 2, "conv_kernel": 3, "chunk_size": 8, "mamba_num_heads": 8, "mamba_head_dim": 8}
 _EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _LATENTS = {
@@ -54,6 +56,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "bert": _BERT | {"max_position_embeddings": 64},
     "roberta": _BERT | {"max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
+    "t5": _T5 | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
+    "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
     "deepseek_v3": _LLAMA
     | _EXPERTS
     | _LATENTS
@@ -107,7 +111,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert; encoders, a
 router's bias, recurrences."""
-ENCODERS = ("bert", "roberta")
+ENCODERS, STACKS = ("bert", "roberta"), ("t5", "mt5")
 
 
 def make_folder(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hub_folders import CONFIGS, ENCODERS, make_folder, plan_of, same_bits, train_from, written
+from hub_folders import CONFIGS, ENCODERS, STACKS, make_folder, plan_of, same_bits, train_from, written
 from processes import Processes
 
 from cost_models.files.models import resolve_model
@@ -42,14 +42,17 @@ def test_logits_are_those_of_transformers(processes: Processes, tmp_path: Path, 
     tokens = torch.randint(2, spec.vocab_size, (2, 24))  # below are those of padding, which have no positions
     for folder, model in ((tmp_path / "in", theirs), (tmp_path / "out", trained)):
         with torch.no_grad():
-            expected = model(tokens).logits
-            off = (_ours(folder)(tokens) - expected).abs().max() / expected.abs().max()
+            both = {"decoder_input_ids": tokens[:, 3:]} if model_type in STACKS else {}
+            expected = model(tokens, **both).logits
+            off = (_ours(folder)(tokens, *both.values()) - expected).abs().max() / expected.abs().max()
         assert float(off) < TOLERANCE
     assert not same_bits(written(tmp_path / "in"), written(tmp_path / "out"))
 
 
 def _kind(model_type: str) -> Any:
     encodes = model_type in ENCODERS
+    if model_type in STACKS:
+        return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForMaskedLM if encodes else transformers.AutoModelForCausalLM
 
 
@@ -74,6 +77,7 @@ STEPS = 5
         ("cohere", "tp2 pp2 mbs2"),
         ("qwen3", "tp2 dp2 mbs4 zero1"),
         ("bert", "tp2 pp2 mbs2"),
+        ("t5", "tp2 dp2 mbs2 zero1"),
     ],
 )
 def test_steps_are_those_of_peft(
@@ -96,8 +100,10 @@ def test_steps_are_those_of_peft(
     batches = Batches(plan.training, vocabulary=spec.vocab_size, seed=0, encoder=spec.encoder)
     losses = []
     for step in range(STEPS):
-        inputs, targets = batches.between(step, 0, plan.training.global_batch)
-        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+        *inputs, targets = batches.between(step, 0, plan.training.global_batch)
+        given = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+        logits = model(**given).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         adam.zero_grad()
         loss.backward()
         adam.step()
