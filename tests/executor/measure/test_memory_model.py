@@ -13,7 +13,7 @@ from covering import cases_of, in_every_run
 from effort import some_of
 from processes import Processes
 from test_memory import STEP_COUNTER, peak
-from training import GPT, LLAMA, MOE, plan_for
+from training import GPT, LLAMA, MOE, T5, plan_for
 
 from executor.measure.report import predicted_parts
 from executor.mesh import pipeline_rank
@@ -28,6 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two norms": GPT | _SIZE | {"parallel_block": True, "parallel_norms": 2},
     "around": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "around"},
     "after": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "after"},
+    "stacks": T5 | _SIZE | {"activation": "gelu"},
     "states": LLAMA
     | _SIZE
     | {

@@ -8,13 +8,15 @@ from flop_counter import FlopCounter
 from initialising import initialise
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training import GPT, LLAMA
+from training import GPT, LLAMA, T5
 
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
+from executor.models import distances
+from executor.models.kernels import WrittenOut
 from executor.models.transformer import Transformer
 
 
@@ -30,3 +32,17 @@ def test_flops_of_a_step_are_torchs_and_the_models(fields: dict[str, object]) ->
     job = TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
     assert torchs.get_total_flops() == model_flops(spec, job)
     assert ours.products + ours.attention == torchs.get_total_flops()
+
+
+def test_two_stacks_run_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And scores inside a stack once more: the backward pass makes them again, as flash kernels do."""
+    monkeypatch.setattr(distances, "kernel_for", lambda met: WrittenOut())
+    spec = TransformerSpec.model_validate(T5)
+    model = Transformer(spec, vocabulary=spec.vocab_size)
+    initialise(model, 0, tied=spec.tied_embeddings)
+    source, target = (torch.arange(2 * length).reshape(2, length) for length in (16, 12))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as torchs:
+        loss(model(source, target), target).backward()  # type: ignore[no-untyped-call]
+    job = TrainingSpec(global_batch=2, sequence_length=16, target_length=12, precision="fp32")
+    again = 2 * 2 * spec.query_size * (2 * 16 * 16 + 2 * 12 * 12)
+    assert torchs.get_total_flops() == model_flops(spec, job) + again
