@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute import EVERY_POLICY, everything
+from effort import first_of
 from small import every_axis, small_question
 
 from cost_models.question import Question
@@ -64,7 +65,11 @@ def asked(name: str, gpus: int, memory: str, **settings: Any) -> Question:
     return replace(question, model=TransformerSpec(**shape), training=job)
 
 
-@pytest.mark.parametrize("memory", ["150 MiB", "1 GiB"])
+SIZES = ["150 MiB", "1 GiB", *(f"{size} MiB" for size in range(200, 700, 50))]
+MEMORIES = [memory for _, memory in first_of(2, [("", size) for size in SIZES])]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_search_is_brute_force(name: str, memory: str) -> None:
     question = asked(name, 4, memory)
