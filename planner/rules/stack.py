@@ -180,11 +180,8 @@ RUNNABLE: tuple[Rule, ...] = (
         lambda q, x: (
             (x.tp > 0)
             & (q.training.tuning is not None)
-            & bool(
-                q.model.has_experts
-                or q.model.latent_attention
-                or q.model.tower
-                or q.training.precision == "fp8"
+            & any(
+                (q.training.precision == "fp8", q.model.has_experts, q.model.latent_attention, q.model.tower)
             )
         ),
         "the executor has adapters for dense blocks in fp32 and bf16, without experts, latent attention or a tower",

@@ -98,6 +98,14 @@ class Tower(Spec):
         return f"{self.layers} blocks of width {self.hidden_size}"
 
     @property
+    def priced_alone(self) -> dict[str, bool]:
+        """What the executor has no module for, in words, and whether this tower has it."""
+        return {
+            "rotary positions of patches": self.positions == "rotary",
+            "patches of several frames": self.frames > 1,
+        }
+
+    @property
     def patches(self) -> int:
         """Of an image."""
         return int((self.image // self.patch) ** 2)

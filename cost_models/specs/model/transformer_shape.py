@@ -170,10 +170,7 @@ class TransformerShape(Spec):
         """The part of that which prices count."""
         found: dict[str, Any] = {"attention sinks": self.attention_sinks}
         found |= {"prediction of further tokens": self.further_tokens, "heads of rewards": self.outputs}
-        found["indexers"] = self.window_kind == "picked"
-        if self.tower is not None:
-            found["rotary positions of patches"] = self.tower.positions == "rotary"
-            found["patches of several frames"] = self.tower.frames > 1
+        found |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
         states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
         return tuple(name for name, there in (found | {states: states}).items() if there)

@@ -111,6 +111,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Rows as they are, tied, with norms of heads, joined, of neighbours, turned over, grouped, by expert; encoders, a
 router's bias, recurrences."""
+LLAVA: dict[str, Any] = {
+    "text_config": _LLAMA | {"model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 24,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+        "projection_dim": 16,
+    },
+    "image_token_index": 255,
+    "image_seq_length": 4,
+}
+"""Features are the tower's last block's but one."""
 ENCODERS, STACKS = ("bert", "roberta"), ("t5", "mt5")
 
 
@@ -123,7 +139,7 @@ def make_folder(
     from executor.hugging_face.names import Names
 
     folder.mkdir(exist_ok=True)
-    config = CONFIGS[model_type] | {"model_type": model_type}
+    config = (CONFIGS | {"llava": LLAVA})[model_type] | {"model_type": model_type}
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     spec = resolve_model(str(folder)).spec
     generator = torch.Generator().manual_seed(1)
@@ -184,7 +200,8 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     values = FromTensors(folder.names, counted, InitialValues.of(plan, engine.options))
     engine.fill_frozen(values)
     engine.fill(values)
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, encoder=plan.model.encoder)
+    how = {"encoder": plan.model.encoder, "tower": plan.model.tower}
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, **how)
     curve = []
     for step in range(steps):
         value, norm = engine.step(*batches.between(step, engine.share.first, engine.share.last))

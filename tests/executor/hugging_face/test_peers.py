@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hub_folders import CONFIGS, ENCODERS, STACKS, make_folder, plan_of, same_bits, train_from, written
+from hub_folders import CONFIGS, ENCODERS, LLAVA, STACKS, make_folder, plan_of, same_bits, train_from, written
 from processes import Processes
 
 from cost_models.files.models import resolve_model
@@ -116,3 +116,21 @@ def test_steps_are_those_of_peft(
         if name.endswith("key.bias"):  # it has no gradient but rounding
             continue
         assert float((one - theirs[name]).norm()) <= 1e-3 * float(theirs[name].norm()), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_logits_behind_a_tower_are_those_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.LlavaConfig(**LLAVA)
+    theirs = transformers.LlavaForConditionalGeneration._from_config(
+        config, attn_implementation="eager"
+    ).eval()
+    for one in theirs.parameters():
+        one.data.normal_(std=0.1)
+    theirs.save_pretrained(tmp_path)
+    tokens, images = torch.randint(2, 255, (2, 24)), torch.randn(2, 2, 3, 8, 8)
+    tokens[:, :8] = config.image_token_index
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens, pixel_values=images.flatten(0, 1)).logits
+        found = _ours(tmp_path)(images, tokens_BS=tokens)
+    assert float((found - expected).abs().max() / expected.abs().max()) < TOLERANCE

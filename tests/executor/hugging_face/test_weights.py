@@ -255,3 +255,17 @@ def test_a_model_that_no_family_has_is_not_written(tmp_path: Path) -> None:
 def _save(plan: Any, folder: Path) -> None:
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     save_weights(engine, folder, None)
+
+
+def test_a_frozen_tower_is_written_as_it_was_read(processes: Processes, tmp_path: Path) -> None:
+    """In more bits than products have, with the block and the norm that nothing reads; the rest is trained."""
+    spec, tensors = make_folder(tmp_path / "in", "llava", torch.float16)
+    plan = plan_of(spec, "pp2 mbs2", precision="bf16", images=2, freeze=("tower",))
+    unused = {f"vision_tower.vision_model.encoder.layers.2.{name}": torch.randn(3, 5) for name in ("a", "b")}
+    save_file(tensors | unused, tmp_path / "in" / "model.safetensors")
+    processes.run(2, train_from, plan, tmp_path / "in", tmp_path / "out", 2)
+    found = written(tmp_path / "out")
+    kept = {name for name in found if name.startswith("vision_tower.")}
+    before = {name.replace("vision_model.", ""): one for name, one in (tensors | unused).items()}
+    assert found.keys() == before.keys()
+    assert kept == {name for name, one in found.items() if torch.equal(one, before[name])}
