@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.pipeline.placed import price_ranks
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan
 
 
@@ -51,3 +53,11 @@ def share_of(plan: Plan, replica: int) -> Share:
         last=first + layout.mbs * each[replica],
         mean_microbatches=sum(each) / layout.dp,
     )
+
+
+def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
+    """Of a sequence's tokens, those that the loss is of: all, those that are masked, or text behind images."""
+    length = training.sequence_length
+    if model.tower is not None:
+        return 1 - (training.images or 1) * model.tower.features / length
+    return model.encoder.masked_of(length) / length if model.encoder else 1.0

@@ -26,7 +26,6 @@ from cost_models.errors import InputError
 from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.model.tower import Tower
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
 from executor.data.tokens import open_tokens, require_a_sequence
 from executor.run_config import NO_TARGET, RANDOM, TEXT
 
@@ -178,14 +177,6 @@ class Batches:
                 f"the text has token {largest}; the model's vocabulary ends at {self.vocabulary - 1}"
             )
         require_a_sequence(len(self._tokens), self._length, TEXT)
-
-
-def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
-    """Of a sequence's tokens, those that the loss is of: all, those that are masked, or text behind images."""
-    length = training.sequence_length
-    if model.tower is not None:
-        return 1 - (training.images or 1) * model.tower.features / length
-    return model.encoder.masked_of(length) / length if model.encoder else 1.0
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from executor.axes.axis import Axis, Rank
 from executor.axes.data import synchronise_only_when
 from executor.axes.expert import expert_place
 from executor.axes.pipeline import PipelineStep, make_pipeline
-from executor.data.batches import share_of_targets
+from executor.axes.replicas import share_of_targets
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
