@@ -25,6 +25,8 @@ def priced(run: dict[str, str]) -> dict[str, float]:
     options: dict[str, Any] = dict(word.split("=", 1) for word in run["options"].split())
     if "rank" in options:
         options["rank"] = int(options["rank"])
+    if "optimizer_in_backward" in options:
+        options["optimizer_in_backward"] = True
     if run["tokens"]:
         options["tokens"] = float(run["tokens"])
     answer = mw.estimate(

@@ -25,8 +25,9 @@ from planner.plan import make_plan
 
 HERE = Path(__file__).parent
 MIB = 2**20
-MODELS = {"llama3.2-1b": 1024, "gpt2-xl": 512}
-"""Model → tokens of a sequence."""
+LAYOUTS = ("mbs2", "mbs2 recompute=full", "tp2 mbs2 sp", "dp2 mbs2 zero3")
+MODELS = {"llama3.2-1b": (1024, LAYOUTS), "gpt2-xl": (512, LAYOUTS[:2])}
+"""Model → tokens of a sequence, layouts."""
 JOBS: dict[str, TuningSpec | None] = {
     "full": None,
     "LoRA, all": TuningSpec(rank=16),
@@ -34,14 +35,13 @@ JOBS: dict[str, TuningSpec | None] = {
     "QLoRA, nf4": TuningSpec(rank=16, base="nf4"),
     "QLoRA, int8": TuningSpec(rank=16, base="int8"),
 }
-LAYOUTS = ("mbs2", "mbs2 recompute=full", "tp2 mbs2 sp", "dp2 mbs2 zero3")
 PARTS = ("weights", "gradients", "optimizer", "rest")
 
 
 def rows(model: str, job: str, layout: str) -> dict[str, Any]:
     """Parts of the first rank's peak, MiB, priced and held."""
     parsed, tuning = parse_layout(layout), JOBS[job]
-    training = TrainingSpec(global_batch=4, sequence_length=MODELS[model], precision="bf16", tuning=tuning)
+    training = TrainingSpec(global_batch=4, sequence_length=MODELS[model][0], precision="bf16", tuning=tuning)
     spec = resolve_model(model).spec
     cluster = resolve_cluster("dgx-h100", parsed.num_gpus)
     question = complete_question(spec, cluster, training, stack=OWN_STACK)
@@ -88,7 +88,7 @@ def main() -> None:
     found = []
     for model in MODELS:
         for job in JOBS:
-            for layout in LAYOUTS:
+            for layout in MODELS[model][1]:
                 found.append(rows(model, job, layout))
                 print(line(found[-1]), flush=True)
     with (HERE / "results.csv").open("w", encoding="utf-8", newline="") as file:

@@ -30,6 +30,18 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
     return Words(f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}", neighbours)
 
 
+@rule_when(
+    "updates in the backward pass have one microbatch",
+    lambda q, x: (
+        q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
+    ),
+)
+def _updates_at_once(question: Question, layout: Layout) -> Words:
+    count = layout.microbatches(question.training.global_batch)
+    what = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
+    return Words(f"{what} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
+
+
 @rule_when("the stack has this ZeRO stage", lambda q, x: ~np.isin(x.zero, q.stack.zero_stages))
 def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
     stages = [f"zero{stage}" for stage in question.stack.zero_stages]
@@ -65,7 +77,7 @@ MBS = Axis(
     text="Sequences of a microbatch.",
     always_written=True,
     common=True,
-    rules=(_batch_divides,),
+    rules=(_batch_divides, _updates_at_once),
     touches=frozenset({"blocks"}),
 )
 ZERO = Axis(

@@ -78,6 +78,12 @@ def _cut_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, in
     return found
 
 
+def _reaches_over(question: Question) -> bool:
+    """Whether blocks of nf4 would reach from one row of a matrix into the next."""
+    cut = [width for _, width, _ in _cut_rows(question, 1, 1)]
+    return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
+
+
 def _splits_blocks(question: Question, tp: Ints, etp: Ints) -> Bools:
     """(N,): whether some block lies on two ranks."""
     split = np.zeros(len(tp), dtype=np.bool_)
@@ -121,6 +127,15 @@ TP = Axis(
         _blocks_are_whole,
     ),
     touches=frozenset({"states", "blocks"}),
+    executor_rules=(
+        refuses(
+            "rows of whole blocks of nf4",
+            lambda q, x: (x.tp > 0) & _reaches_over(q),
+            "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
+            " `{question.model.name}` has rows of other lengths",
+            "plan with --base-precision int8",
+        ),
+    ),
 )
 SP = Axis(
     word=Switch(),

@@ -156,7 +156,8 @@ def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held:
     mixed = training.precision != "fp32"
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = moment_bytes(question, part)
+    moments = 0.0 if training.optimizer == "paged-adamw-8bit" else moment_bytes(question, part)
+    waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = _is_sharded(question, columns, ranks, experts)
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
@@ -170,16 +171,19 @@ def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held:
     return StateBytes(
         weights=held.weights * weights,
         gradients=held.gradients
+        * waits
         * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard + bucketed),
         optimizer=held.optimizer * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         worked_on=np.where(master > 0, 0.0, written) / shard[1],
-        update=held.optimizer * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
+        update=held.optimizer * waits * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
         stored=stored,
-        late_gradients=held.gradients * np.where(late, gradient / ranks, 0.0),
-        reduced=held.reduced * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
+        late_gradients=held.gradients * waits * np.where(late, gradient / ranks, 0.0),
+        reduced=held.reduced
+        * waits
+        * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
     )
 
 

@@ -51,8 +51,12 @@ class TrainingSpec(Spec):
     optimizer: OptimizerName = "adamw"
     """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020).
     `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022); paged ones move to host memory where the device is
-    full, which is not priced. `adafactor` keeps sums of rows and columns (Shazeer & Stern 2018), `muon` one moment of a
-    block's parameters and Adam's of embedding and head (Jordan et al. 2024)."""
+    full: they count as there, and the time of moving is not priced. `adafactor` keeps sums of rows and columns
+    (Shazeer & Stern 2018), `muon` one moment of a block's parameters and Adam's of embedding and head (Jordan et al.
+    2024)."""
+    optimizer_in_backward: bool = Field(default=False, exclude_if=lambda on: not on)
+    """Each parameter is updated as soon as it has its gradient, which is freed at once: there is one at a time, so none
+    is clipped by the norm of all, and a step is one microbatch (Lv et al. 2023, LOMO, arXiv 2306.09782)."""
     gradient_dtype: StateDtype | None = None
     """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"

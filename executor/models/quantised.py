@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from cost_models.specs.tuning import NF4_BLOCK, NF4_GROUP, Base
 from executor.mesh import local, with_values
 from executor.models.adapters import is_adapter
+from executor.models.initial import has_values
 from executor.models.shards import product_of_shards
 from executor.models.transformer import Transformer
 
@@ -105,7 +106,7 @@ class Part:
         """(rows, columns) of this type: some rows at a time, so that little else is there."""
         found = torch.empty(codes.shape[0], self.columns, dtype=dtype, device=codes.device)
         pairs = torch.cartesian_prod(*[torch.tensor(nf4_numbers(), device=codes.device)] * 2)
-        for some in _some(found):
+        for some in _some(found, codes):
             if self.base == "int8":
                 torch.mul(codes[some], scales[some].view(torch.float32) / _MOST, out=found[some])
                 continue
@@ -150,9 +151,10 @@ class Part:
         return packed, mine, _as_bytes(torch.cat([divisors, mean.view(1, 1)]))
 
 
-def _some(matrix: Tensor) -> Iterator[slice]:
-    each = max(1, _AT_ONCE.get(matrix.device.type, _AT_ONCE["cuda"]) // max(1, matrix.shape[1]))
-    yield from (slice(first, first + each) for first in range(0, len(matrix), each))
+def _some(wide: Tensor, codes: Tensor) -> Iterator[slice]:
+    where = codes.device.type if has_values(codes) else "cuda"
+    each = max(1, _AT_ONCE.get(where, _AT_ONCE["cuda"]) // max(1, wide.shape[1]))
+    yield from (slice(first, first + each) for first in range(0, len(wide), each))
 
 
 def _bytes(rows: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:

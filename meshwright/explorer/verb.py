@@ -46,6 +46,7 @@ class ExploreOptions(Limits, Failures, Request):
 _HIDDEN = (
     "dropout",
     "optimizer",
+    "optimizer_in_backward",
     "state_dtype",
     *TUNING,
     "together",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cost_models.flags import Panel, argument, flag
+from cost_models.flags import Panel, argument, flag, switch
 
 if TYPE_CHECKING:
     from datetime import date
@@ -83,6 +83,7 @@ class Job:
     optimizer: str | None = flag(
         "NAME", "adamw (default), adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
     )
+    optimizer_in_backward: bool = switch("Update each parameter as soon as it has its gradient.", panel="job")
     state_dtype: str | None = flag(
         "TYPE", "Of updated weights and moments: fp32 (default) or bf16.", panel="job"
     )

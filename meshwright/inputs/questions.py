@@ -240,6 +240,7 @@ def _training(request: Request) -> TrainingSpec:
         "precision": in_words(request.precision),
         "dropout": request.dropout,
         "optimizer": request.optimizer,
+        "optimizer_in_backward": request.optimizer_in_backward or None,
         "state_dtype": request.state_dtype,
         "answers": request.answers,
     }

@@ -159,6 +159,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "precision": question.training.precision,
         "dropout": question.dropout,
         "optimizer": question.training.optimizer,
+        **({"optimizer_in_backward": True} if training.optimizer_in_backward else {}),
         **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
         **({} if training.reference is None else {"reference": training.reference}),
         **({"reward": True} if training.reward else {}),

@@ -158,6 +158,7 @@ _HIDDEN = (
     "cluster",
     "dropout",
     "optimizer",
+    "optimizer_in_backward",
     "state_dtype",
     *TUNING,
     "confidence",

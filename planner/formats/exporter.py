@@ -129,6 +129,9 @@ EVERYWHERE: dict[str, Translate] = {
     "training.reference": only("training.reference", "its reference model is not written", None),
     "training.reward": only("training.reward", "rewards are not written", False),
     "model.outputs": nothing,  # a part of rewards
+    "training.optimizer_in_backward": only(
+        "training.optimizer_in_backward", "it updates after the backward pass", False
+    ),
     "training.tuning": only("training.tuning", "its adapters are not written", None),
     "model.kind": nothing,
     "model.source": nothing,

@@ -19,11 +19,9 @@ from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem, either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
-from cost_models.operators.tuning import job_operators
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.tuning import NF4_BLOCK
 from planner.rules.searched import searched
 
 IN_16_BITS = "plan with --precision bf16"
@@ -110,13 +108,6 @@ def _positions(question: Question, layout: Layout) -> Words:
     return Words(what, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
 
 
-def _cuts_rows(question: Question) -> bool:
-    """Whether blocks of a frozen matrix would reach from one of its rows into the next."""
-    tuning = question.training.tuning
-    gemms = [one.gemm for one in job_operators(question.model, tuning) if one.gemm and one.gemm.stored_bytes]
-    return tuning is not None and tuning.base == "nf4" and any(gemm.inputs % NF4_BLOCK for gemm in gemms)
-
-
 def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
     if not isinstance(question, MixedQuestion):
@@ -169,13 +160,6 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     refuses(
-        "rows of whole blocks of nf4",
-        lambda q, x: (x.tp > 0) & _cuts_rows(q),
-        "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
-        " `{question.model.name}` has rows of other lengths",
-        "plan with --base-precision int8",
-    ),
-    refuses(
         "adapters of dense blocks",
         lambda q, x: (
             (x.tp > 0)
@@ -199,6 +183,12 @@ RUNNABLE: tuple[Rule, ...] = (
         lambda q, x: (x.tp > 1) & (q.training.tuning is not None and q.training.tuning.dropout > 0),
         "the executor drops no inputs of adapters that are split over tp{layout.tp}",
         "leave out `tuning.dropout`, or use tp1",
+    ),
+    refuses(
+        "updates follow the backward pass",
+        lambda q, x: (x.tp > 0) & q.training.optimizer_in_backward,
+        "the executor updates when all gradients are there, and the plan in the backward pass",
+        "plan without --optimizer-in-backward",
     ),
     refuses(
         "one model is trained",

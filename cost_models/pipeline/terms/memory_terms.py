@@ -14,6 +14,7 @@ from cost_models.axes.layout import prices
 from cost_models.memory.activations import ActivationBytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
+from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.tuning import tuned
 from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes_of, working_bytes
 from cost_models.pipeline.time_terms import further_bytes
@@ -78,6 +79,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     kept, head = sizes.kept, sizes.head
     pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
     head_live, head_moment = _head(columns, kept)
+    if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
+        gradient = question.training.element_bytes * counts.head_matrix
+        head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
     terms: Terms = {
         "static": {"buffers": boundaries.every_rank + workspace_bytes(question)},
         "layer_static": sizes.held_block(states, sizes.experts),

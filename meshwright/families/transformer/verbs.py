@@ -12,7 +12,7 @@ from planner.plan import Plan
 _HERE = "meshwright.families.transformer"
 _JOB = frozenset(
     {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"}
-    | {"optimizer", "state_dtype"}
+    | {"optimizer", "optimizer_in_backward", "state_dtype"}
 ) | frozenset(TUNING)
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
@@ -30,7 +30,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": (_JOB - {"dropout", "optimizer", "state_dtype", *TUNING})
+    "explore": (_JOB - {"dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING})
     | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "profiler", "dry_run"})
     | {"weights", "save_weights"},

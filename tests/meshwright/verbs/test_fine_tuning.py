@@ -248,3 +248,18 @@ def test_qlora_is_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     ran = told(capsys, "run", str(plan), "--dry-run")
     assert ran.code == 0
     assert "built without devices" in ran.out
+
+
+def test_updates_in_the_backward_pass_need_no_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    """torchtune's full fine-tune of 8B on 24 GB: weights in bf16, one gradient, states paged to the host."""
+    asked = ("llama3.1-8b", "pcie-4090", "--gpus", "1", "--sequence", "2048", "--stack", "torchtune")
+    narrow = ("--optimizer", "paged-adamw-8bit", "--optimizer-in-backward", "--state-dtype", "bf16")
+    layout = ("--layout", "dp1 mbs2 zero0 recompute=full")
+    found = json.loads(
+        told(capsys, "estimate", *asked, *narrow, "--global-batch", "2", *layout, "--json").out
+    )
+    assert found["question"]["optimizer_in_backward"]
+    assert found["estimate"]["peak_bytes"] < 20 * 2**30  # 47 GiB with all gradients, and states on the device
+    several = told(capsys, "estimate", *asked, *narrow, "--global-batch", "4", *layout)
+    assert several.code == 2
+    assert "leave no gradients to add up" in " ".join(several.err.split())
