@@ -26,7 +26,7 @@ from planner.plan import make_plan
 HERE = Path(__file__).parent
 MIB = 2**20
 LAYOUTS = ("mbs2", "mbs2 recompute=full", "tp2 mbs2 sp", "dp2 mbs2 zero3")
-MODELS = {"llama3.2-1b": (1024, LAYOUTS), "gpt2-xl": (512, LAYOUTS[:2])}
+MODELS = {"llama3.2-1b": (1024, LAYOUTS)}
 """Model → tokens of a sequence, layouts."""
 JOBS: dict[str, TuningSpec | None] = {
     "full": None,
@@ -95,7 +95,11 @@ def main() -> None:
         writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
         writer.writeheader()
         for one in found:
-            numbers = {name: round(value, 4) for name, value in one.items() if isinstance(value, float)}
+            numbers = {
+                name: round(value, 3 if name == "error" else 0)
+                for name, value in one.items()
+                if isinstance(value, float)
+            }
             writer.writerow(one | numbers)
     priced, held = states_of_8_bits()
     print(
