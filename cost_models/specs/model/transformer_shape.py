@@ -22,8 +22,7 @@ Mixer = Literal["attention", "recurrence", "both", "none"]
 class TransformerShape(Spec):
     """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
 
-    Defaults that depend on other fields are filled in on construction, so a built spec is complete. In a mixture
-    `num_moe_layers` blocks have experts and the others a dense MLP, each priced as what it is (`kinds`).
+    Defaults that depend on other fields are filled in on construction; each block is priced as what it is (`kinds`).
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -50,8 +49,7 @@ class TransformerShape(Spec):
     norm: Norm = "layernorm"
     """Normalisation of a block's two halves and at the end."""
     norm_placement: NormPlacement = "before"
-    """Where norms lie: before attention and MLP, after each (OLMo 2), both (Gemma 2), or over each sum with the
-    residual stream (BERT), which then has no norm at the end."""
+    """Where norms lie: before each half, after it (OLMo 2), both (Gemma 2), or over sums (BERT), none at the end."""
     norm_bias: bool = True
     """Whether a layer norm has a bias beside its gains."""
     norm_epsilon: Scale = 1e-5
