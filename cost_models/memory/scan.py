@@ -14,7 +14,7 @@ _PLAIN_SCANS = {
 }
 """Numbers of a token in fp32 that the backward pass of a plain scan holds at most, for each number mixed, of values, of
 keys by head, of a row of a chunk by head, of states, and of such a row for each number of a key: least squares over
-what torch allocated for nine shapes of executor/models/recurrence.py each, within 5 %."""
+what torch allocated for nine shapes of executor/models/mixing/recurrence.py each, within 5 %."""
 
 
 def read_once(question: Question, operator: Operator) -> Amount:

@@ -34,13 +34,13 @@ from executor.axes.styles import (
     ScatterSum,
     SplitColumns,
 )
-from executor.models.adapters import adapter_plan
-from executor.models.attention import LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
-from executor.models.recurrence import Latent
+from executor.models.mixing.attention import LatentAttention
+from executor.models.mixing.recurrence import Latent
 from executor.models.tower import Projector
 from executor.models.transformer import Block, Transformer
+from executor.models.tuning.adapters import adapter_plan
 
 
 class TensorAxis(Axis):

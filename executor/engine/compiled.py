@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
-from executor.models.attention import Attention, LatentAttention
 from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
-from executor.models.sequence import WholeSequence
+from executor.models.mixing.attention import Attention, LatentAttention
+from executor.models.mixing.sequence import WholeSequence
 from executor.models.transformer import Block, Transformer
 
 

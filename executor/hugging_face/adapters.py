@@ -13,7 +13,7 @@ from cost_models.operators.tuning import target_names
 from cost_models.specs.tuning import TuningSpec
 from executor.boxes import Box
 from executor.hugging_face.names import Names, Part, Source, parts_of
-from executor.models.adapters import ENDING, MATRICES
+from executor.models.tuning.adapters import ENDING, MATRICES
 
 ADAPTERS = "adapter_model.safetensors"
 _SIDES = {f"{ENDING}.down.": "lora_A", f"{ENDING}.up.": "lora_B"}

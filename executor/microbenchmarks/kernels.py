@@ -19,7 +19,7 @@ from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import ElementwiseOperator
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing, copies, in_turn
-from executor.models.positions import Turning, Turns
+from executor.models.mixing.positions import Turning, Turns
 from executor.transformer.diagnosis import AttentionKernels
 
 Tensors = tuple[torch.Tensor, ...]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.feed_forward import ACTIVATIONS
-from executor.models.sequence import Sequence, WholeSequence
+from executor.models.mixing.sequence import Sequence, WholeSequence
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:

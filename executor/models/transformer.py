@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.attention import Attention, LatentAttention
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from executor.models.copies import COPY, EMBEDDING
-from executor.models.distances import Distances
 from executor.models.ends import Embedding, HeadTransform, make_norm, through
 from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
-from executor.models.recurrence import StateMixer
+from executor.models.mixing.attention import Attention, LatentAttention
+from executor.models.mixing.distances import Distances
+from executor.models.mixing.recurrence import StateMixer
 from executor.models.tower import Patches, Placing, Projector, tower_norm
 
 

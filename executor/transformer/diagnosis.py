@@ -30,7 +30,7 @@ from executor.measure.step_spans import StepSpans, WorkSpan, gather_typical, rec
 from executor.measure.trace import chrome_trace, save_trace
 from executor.mesh import made_of_others
 from executor.messages import gather_json
-from executor.models.sequence import fits_flex
+from executor.models.mixing.sequence import fits_flex
 from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"

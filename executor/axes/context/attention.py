@@ -41,8 +41,8 @@ from executor.axes.context.tiles import (
     to_tokens,
     zigzag_places,
 )
-from executor.models.positions import Places, Turns, Visibility
-from executor.models.sequence import Sequence, WholeSequence
+from executor.models.mixing.positions import Places, Turns, Visibility
+from executor.models.mixing.sequence import Sequence, WholeSequence
 from executor.models.transformer import Block, Transformer
 
 

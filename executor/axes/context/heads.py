@@ -16,7 +16,7 @@ from executor.axes.context.tiles import Exchanged, Way, to_heads, to_tokens, zig
 
 @dataclass(frozen=True, slots=True)
 class HeadsOfAll:
-    """Some heads of all tokens on each rank of a group, in the order of the sequence (`executor.models.recurrence`)."""
+    """Some heads of all tokens on each rank of a group, in the order of the sequence (`models.mixing.recurrence`)."""
 
     group: dist.ProcessGroup
     part: int

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from executor.models.kernels import Meeting, kernel_for
-from executor.models.positions import Places, Visibility
+from executor.models.mixing.kernels import Meeting, kernel_for
+from executor.models.mixing.positions import Places, Visibility
 
 Tensors = tuple[Tensor, ...]
 Way = Callable[[Tensors, dist.ProcessGroup], Tensors]

@@ -16,7 +16,7 @@ from executor.axes.context.attention import share_sequence
 from executor.axes.recompute import recompute_activations
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts
-from executor.models.sequence import WholeSequence
+from executor.models.mixing.sequence import WholeSequence
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 

@@ -15,8 +15,8 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
-from executor.models import distances
-from executor.models.kernels import WrittenOut
+from executor.models.mixing import distances
+from executor.models.mixing.kernels import WrittenOut
 from executor.models.transformer import Transformer
 
 

@@ -13,9 +13,9 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.kernels import Meeting, WrittenOut, kernel_for
-from executor.models.positions import Places, Visibility, positions
-from executor.models.sequence import FlexAttention, WholeSequence
+from executor.models.mixing.kernels import Meeting, WrittenOut, kernel_for
+from executor.models.mixing.positions import Places, Visibility, positions
+from executor.models.mixing.sequence import FlexAttention, WholeSequence
 
 SIGHTS = [
     Visibility(),

@@ -19,7 +19,7 @@ from cost_models.specs.model.blocks import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
 from executor.models.experts import MoE
-from executor.models.positions import slowed
+from executor.models.mixing.positions import slowed
 from executor.models.routing import choose_experts
 from executor.models.transformer import Transformer
 
@@ -165,7 +165,7 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.positions import Turning, Turns
+    from executor.models.mixing.positions import Turning, Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)

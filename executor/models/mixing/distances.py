@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from cost_models.specs.model.blocks import Stacks
 from cost_models.specs.transformer import TransformerSpec
 from executor.mesh import local
-from executor.models.kernels import Meeting, WrittenOut, kernel_for
+from executor.models.mixing.kernels import Meeting, WrittenOut, kernel_for
 
 
 class Distances(nn.Module):

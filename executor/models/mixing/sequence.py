@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from executor.models.positions import Places, Visibility
+from executor.models.mixing.positions import Places, Visibility
 
 
 class Sequence(Protocol):

@@ -12,7 +12,7 @@ from torch import nn
 from cost_models.specs.model.parts import Frozen, frozen_parts
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.adapters import is_adapter
+from executor.models.tuning.adapters import is_adapter
 
 
 def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:

@@ -19,9 +19,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.distances import Buckets, biased_attention
-from executor.models.positions import Turns, turning_of, visibility_of
-from executor.models.sequence import Sequence, WholeSequence
+from executor.models.mixing.distances import Buckets, biased_attention
+from executor.models.mixing.positions import Turns, turning_of, visibility_of
+from executor.models.mixing.sequence import Sequence, WholeSequence
 
 
 class Attention(nn.Module):
