@@ -137,7 +137,7 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
 
 def _padded(model: TransformerSpec, stack: StackSpec) -> TransformerSpec:
     """The model with its vocabulary padded as the stack does, unless the model sets a multiple."""
-    if not stack.pads_vocabulary or model.vocab_multiple > 1:
+    if not stack.pads_vocabulary or model.vocab_multiple > 1 or model.diffusion:
         return model
     return model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
 

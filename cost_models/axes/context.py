@@ -111,8 +111,8 @@ CP = Axis(
         _states_divide,
         refuses(
             "cp splits one sequence",
-            lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower),
-            "`cp{layout.cp}` splits one sequence, and `{question.model.name}` has an encoder's and a decoder's",
+            lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower or q.model.diffusion),
+            "`cp{layout.cp}` splits one sequence, and `{question.model.name}` is priced for whole ones alone",
             "use cp1",
         ),
     ),

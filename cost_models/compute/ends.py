@@ -87,9 +87,10 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     before, before_weight = _transform(question, columns, device)
     head_weight = head_weight + trains * before_weight
     both = 1.0 + question.model.source_share  # stacks
+    enters, back = _entrance(question, columns, device)
     return EndSeconds(
-        embedding_forward=both * others.embedding_forward,
-        embedding_backward=both * others.embedding_backward * training.trains("embedding"),
+        embedding_forward=both * others.embedding_forward + enters,
+        embedding_backward=(both * others.embedding_backward + back) * training.trains("embedding"),
         head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device) + before,
         head_backward=others.head_backward
         + gemm_seconds(tokens, width, vocabulary, device)
@@ -98,10 +99,35 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     )
 
 
+def _entrance(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """(N,) seconds, forward and backward, of the products that make tokens of patches and a vector of a time step."""
+    drawn, forward = question.model.diffusion, np.zeros(len(columns))
+    if drawn is None:
+        return forward, forward
+    images, tokens = columns.mbs.astype(np.float64), columns.tokens(question.training.sequence_length)
+    width, backward = np.asarray(float(question.model.hidden_size)), forward
+    for rows, inputs in (
+        (tokens, drawn.pixels),
+        (images, drawn.frequencies),
+        (images, question.model.hidden_size),
+    ):
+        inner = np.asarray(float(inputs))
+        forward = forward + gemm_seconds(rows, width, inner, device)
+        backward = backward + gemm_seconds(inner, width, rows, device, over_rows=True)
+    return forward, backward + gemm_seconds(images, width, width, device)
+
+
 def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """(N,) seconds of the square matrix that an encoder may have before the output matrix, with activation and norm at
-    memory rate, and towards its weights; every tensor rank has it whole, for its part of the stream."""
+    memory rate, and towards its weights; every tensor rank has it whole, for its part of the stream. In diffusion of
+    what shifts and scales there."""
     model = question.model
+    if model.diffusion is not None:
+        width, images = np.asarray(float(model.hidden_size)), columns.mbs.astype(np.float64)
+        numbers = tokens_on_rank(question, columns, "stream") * width
+        moved = 4 * numbers * device.element_bytes / device.memory_rate
+        towards = gemm_seconds(width, 2 * width, images, device, over_rows=True)
+        return gemm_seconds(images, 2 * width, width, device) + moved, towards
     if model.encoder is None or not model.encoder.head_transform:
         return np.zeros(len(columns)), np.zeros(len(columns))
     width = np.asarray(float(model.hidden_size))

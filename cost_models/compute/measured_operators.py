@@ -67,7 +67,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
     for one in operators:
         if (curve := _curve(question, one)) is not None:
-            counted[curve, one.reads] += one.share
+            counted[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
     both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in counted.items()]
     inner = added(
         (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
@@ -96,6 +96,8 @@ def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None
     """The curve that times an operator as it is; the MLP's activations are taken together."""
     if operator.kind == "dropout":
         return "dropout" if question.dropout > 0 else None
+    if operator.kind == "modulation":
+        return "multiply"
     return "rotary" if operator.kind == "rotary" else operator.norm
 
 

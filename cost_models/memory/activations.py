@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import context_ways
 from cost_models.memory.ends import (
@@ -248,6 +248,7 @@ _KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
     "core": _attended,
     "activation": _activated,
     "gate": _gated,
+    "modulation": _gated,
     "routing": _came_back,
     "rotary": _turned,
     "dropout": _masked,
@@ -278,9 +279,8 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     """
     kernel = question.stack.attention
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
-    reordered: Bools = columns.mbs > 1
     traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
-    twice = (reordered & (flash and question.stack.sequence_first)) | (
+    twice = ((columns.mbs > 1) & (flash and question.stack.sequence_first)) | (
         traded & question.stack.keeps_traded_output
     )
     cores = question.model.attention_share + (question.model.stacks is not None)

@@ -15,7 +15,9 @@ def head_vectors(question: Question) -> float:
     """Bytes that norms before the output matrix keep for each number of the stream, and what is before these."""
     model, element = question.model, question.training.element_bytes
     transforms = model.encoder is not None and model.encoder.head_transform
-    return norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + 2 * element * transforms
+    return norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + element * (
+        2 * transforms + (model.diffusion is not None)
+    )
 
 
 def embedding_vectors(question: Question) -> float:
@@ -26,8 +28,11 @@ def embedding_vectors(question: Question) -> float:
 
 def patch_bytes(question: Question) -> float:
     """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
-    none where it is left as it is."""
-    tower, training = question.model.tower, question.training
+    none where it is left as it is. Of diffusion patches, and what makes a vector of a time step."""
+    tower, training, drawn = question.model.tower, question.training, question.model.diffusion
+    if drawn is not None:
+        kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
+        return training.element_bytes * kept * training.trains("embedding")
     if tower is None or tower.part != "tower" or not training.trains("embedding"):
         return 0.0
     normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0

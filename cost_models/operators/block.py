@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from cost_models.operators.attention import attention_operators, cross_operators
 from cost_models.operators.feed_forward import feed_forward_operators, projector_operators
-from cost_models.operators.record import Half, Operator, Tensor
+from cost_models.operators.record import Gemm, Half, Operator, Tensor, multiply
 from cost_models.operators.recurrence import recurrence_operators
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops
 from cost_models.specs.model.kinds import kinds_of
@@ -40,8 +40,9 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         )
     mixes = () if model.mixer_of(0) == "none" else tuple(_mixing(model))
     feeds = tuple(_feeding(model)) if model.feed_forward_share else ()
+    modulates = _modulation(model, 6, model.diffusion.tokens) if model.diffusion else ()
     joins = projector_operators(model.tower, model) if model.tower and model.tower.part == "joint" else ()
-    return (*joins, *mixes, *feeds)
+    return (*modulates, *joins, *mixes, *feeds)
 
 
 def _mixing(model: TransformerSpec) -> Iterator[Operator]:
@@ -49,12 +50,14 @@ def _mixing(model: TransformerSpec) -> Iterator[Operator]:
     mixer = model.mixer_of(0)
     if model.norm_placement in _BEFORE:
         yield _norm(model, "attention norm", "attention", apart=model.latent_attention is not None)
+    yield from _modulated(model, "attention", "shift and scale", 2)
     if mixer in ("attention", "both"):
         yield from attention_operators(model)
     if mixer in ("recurrence", "both"):
         yield from recurrence_operators(model, beside_attention=mixer == "both")
     if model.norm_placement in _AFTER:
         yield _norm(model, "attention post-norm", "attention")
+    yield from _modulated(model, "attention", "gate", 1)
     if not model.parallel_block:
         yield from _added(model, "attention", terms=3 if mixer == "both" else 2)
     if model.stacks is not None:
@@ -68,10 +71,34 @@ def _feeding(model: TransformerSpec) -> Iterator[Operator]:
     parallel = model.parallel_block
     if model.norm_placement in _BEFORE and not model.forked:
         yield _norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)
+    yield from _modulated(model, "mlp", "shift and scale", 2)
     yield from feed_forward_operators(model)
     if model.norm_placement in _AFTER:
         yield _norm(model, "mlp post-norm", "mlp")
+    yield from _modulated(model, "mlp", "gate", 1)
     yield from _added(model, "mlp", terms=3 if parallel else 2)
+
+
+def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
+    """Of an image with so many tokens: SiLU and the matrix that makes shifts, scales and gates of both halves, whole on
+    every tensor rank."""
+    h = model.hidden_size
+    yield Operator(
+        name="modulation activation",
+        kind="activation",
+        half="attention",
+        reads=Tensor(width=h / tokens, place="whole"),
+    )
+    made = Gemm(inputs=h, outputs=(vectors * h,), split="whole", rows=1 / tokens)
+    yield multiply("modulation", made, half="attention", reads="whole", bias=True)
+
+
+def _modulated(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
+    """The stream times a vector of its image, and of two the other added; both are read besides."""
+    if model.diffusion is not None:
+        width = model.hidden_size * (1 + vectors / model.diffusion.tokens)
+        over = Tensor(width=width, place="stream")
+        yield Operator(name=f"{half} {name}", kind="modulation", half=half, reads=over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
@@ -99,7 +126,9 @@ def _norm(
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Gains over the residual stream's width, and biases where the norm has them."""
+    """Gains over the residual stream's width, and biases where the norm has them; none where a block modulates."""
+    if model.diffusion is not None:
+        return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
 
 
@@ -108,6 +137,8 @@ def embedding_weights(model: TransformerSpec) -> int:
     of two stacks also the encoder's last norm and both tables of biases, though they lie with blocks."""
     if model.tower is not None and model.tower.part == "tower":
         return patch_weights(model.tower)
+    if model.diffusion is not None:
+        return model.diffusion.entrance_weights(model.hidden_size)
     rows = model.max_positions * (model.positions == "learned")
     rows += model.encoder.token_types if model.encoder else 0
     biases = 2 * model.stacks.position_buckets * model.num_heads if model.stacks else 0
@@ -122,7 +153,10 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Of the square matrix with its bias, and of the norm, that an encoder may have before the output matrix."""
+    """Of the square matrix with its bias, and of the norm, that an encoder may have before the output matrix; of a
+    diffusion transformer of what shifts and scales there."""
+    if model.diffusion is not None:
+        return 2 * model.hidden_size * (model.hidden_size + 1)
     there = model.encoder is not None and model.encoder.head_transform
     return there * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
 

@@ -72,6 +72,8 @@ def forward_flops(
     attended = model.attended(sequence_length)
     widths = model.attention_share * (model.query_size + model.attended_size)
     transform = 2.0 * model.hidden_size**2 if model.encoder and model.encoder.head_transform else 0.0
+    if model.diffusion is not None:  # two vectors of an image
+        transform = 4.0 * model.hidden_size**2 / model.diffusion.tokens
     logits = (
         2.0
         * model.hidden_size
@@ -142,6 +144,8 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
         one, job = part.one, part.training
         each = (1.0 if job.still else 3.0) * one.block + resident * (one.block - one.adapters)
         total += job.global_batch * part.blocks * (each - _spared(part))
+    if model.diffusion is not None and last.training.trains("embedding"):
+        total += training.global_batch * model.diffusion.entrance_flops(model.hidden_size)
     if model.tower is not None:
         tower, images = model.tower, training.global_batch * (training.images or 1)
         passes = 1.0 + parts[0].training.trains("embedding")

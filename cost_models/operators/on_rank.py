@@ -54,9 +54,11 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 def handed_on(question: Question, columns: LayoutColumns) -> Array:
     """(N,) numbers that go from stage to stage, before tensor ranks split them: of tokens; of two stacks those of both;
-    of a vision tower and its decoder those of which there are more."""
+    of a vision tower and its decoder those of which there are more; with what modulates an image, of diffusion."""
     model, training = question.model, question.training
     numbers = columns.tokens(training.sequence_length) * (1.0 + model.source_share) * model.hidden_size
+    if model.diffusion is not None:
+        numbers = numbers * (1.0 + 1.0 / model.diffusion.tokens)
     tower = None if question.whole is None else question.whole.tower
     if tower is None:
         return numbers

@@ -25,6 +25,7 @@ Kind = Literal[
     "residual",
     "dropout",
     "adapter",
+    "modulation",
     StateKind,
 ]
 """What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""

@@ -145,6 +145,15 @@ def _adapter(question: Question, adapter: Operator) -> _Moved:
     return _Moved(5 * element, 2 * element, 2) if adapter.inputs else _Moved(0.0, 3 * element, 0.5)
 
 
+def _modulation(question: Question, one: Operator) -> _Moved:
+    """A fused product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
+    and writes one. Written out in torch product and sum do so each, and gradients of vectors are summed from a copy."""
+    element, alone = question.training.element_bytes, one.inputs == 1
+    if question.stack.fused_elementwise:
+        return _Moved((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
+    return _Moved(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
+
+
 def _convolution(question: Question, convolution: Operator) -> _Moved:
     """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before states
     that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)."""
@@ -175,6 +184,7 @@ _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
     "residual": _residual,
     "dropout": _dropout,
     "adapter": _adapter,
+    "modulation": _modulation,
     "convolution": _convolution,
     "gating": _gating,
 }

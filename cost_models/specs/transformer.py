@@ -13,7 +13,19 @@ from cost_models.specs.model.transformer_shape import TransformerShape
 
 def contradiction(model: TransformerShape) -> str:
     """The first contradiction between a model's fields; empty where there is none."""
-    checks = (_heads, _rotary, _latents, _norms, _windows, _mixers, _mixture, _encoder, _stacks, _tower)
+    checks = (
+        _heads,
+        _rotary,
+        _latents,
+        _norms,
+        _windows,
+        _mixers,
+        _mixture,
+        _encoder,
+        _stacks,
+        _tower,
+        _diffusion,
+    )
     return next((what for check in checks for what in check(model)), "")
 
 
@@ -151,6 +163,20 @@ def _tower(model: TransformerShape) -> Iterator[str]:
     alone = {"tower": None, "num_layers": model.num_layers - model.tower.layers}
     if complaint := contradiction(model.model_copy(update=alone)):
         yield f"of the decoder: {complaint}"
+
+
+def _diffusion(model: TransformerShape) -> Iterator[str]:
+    drawn = model.diffusion
+    if drawn is None:
+        return
+    if model.encoder is None or model.encoder.head_transform or model.outputs is None:
+        yield "diffusion is of an encoder without head_transform, whose outputs are those of a patch"
+    if drawn.latent % drawn.patch:
+        yield f"latent {drawn.latent} of diffusion is not a multiple of patch {drawn.patch}"
+    others = ("stacks", "tower", "parallel_block", "tied_embeddings", "embedding_norm", "separate_halves")
+    yield from (f"{name} does not go with diffusion" for name in others if getattr(model, name))
+    if model.norm != "layernorm" or model.norm_placement != "before":
+        yield "blocks of diffusion have layer norms before both halves"
 
 
 def _mixture(model: TransformerShape) -> Iterator[str]:

@@ -11,7 +11,6 @@ from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
 from cost_models.question import Question
 from cost_models.risk import RISKS, Risk
-from cost_models.specs.training import TrainingSpec
 from cost_models.units import format_count, grouped
 from meshwright.inputs.options import Amount, Goal
 from planner.certificate import PROOFS, Proof
@@ -101,7 +100,7 @@ def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, t
     price, tokens, problems = _amounts(said)
     if problems:
         raise InputError("what is trained on cannot be read", problems=problems)
-    tokens, told = tokens_of(said, tokens, question.training)
+    tokens, told = tokens_of(said, tokens, question)
     if tokens is not None:
         question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
     if price is not None and question.training.tokens is None:
@@ -110,9 +109,7 @@ def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, t
     return question, Objective(price=price), told
 
 
-def tokens_of(
-    goal: Amount, tokens: float | None, training: TrainingSpec
-) -> tuple[float | None, tuple[str, ...]]:
+def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:
     """Tokens to train on, as said or as samples, each a document or a whole sequence, and that in words.
 
     Raises:
@@ -125,7 +122,7 @@ def tokens_of(
         return tokens, ()
     if tokens is not None:
         raise InputError("`--tokens` and `--samples` both say how much is trained on", hint="leave out one")
-    epochs = 1.0 if goal.epochs is None else goal.epochs
+    epochs, training = 1.0 if goal.epochs is None else goal.epochs, question.training
     try:
         samples = read_tokens(goal.samples)
         if not 0 < epochs <= MOST_EPOCHS:
@@ -134,6 +131,7 @@ def tokens_of(
         raise InputError(f"--samples, --epochs: {error}") from None
     each = f"{epochs:g} epochs of " if epochs != 1 else ""
     what = "a sequence of" if training.lengths is None else "a document of on average"
+    what = "an image of" if question.model.diffusion else what
     what = what if not (training.reference or training.reward) else "a pair of sequences of together"
     sample = training.tokens_per_sample
     words = f"{each}{format_count(samples)} samples, each {what} {grouped(round(sample))} tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from cost_models.errors import InputError, Problem
@@ -23,13 +24,14 @@ def with_parts(
     if problems := [Problem(*one) for one in (*_absent(model, training), *_freezing(model, training))]:
         raise InputError(f"`{model.name}` is not trained so", problems=problems)
     apart = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
+    apart = apart or ("a diffusion transformer" if model.diffusion else "")
     apart = apart or ("frozen in part" if training.freeze else "")
     odd = {
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
         "rewards (--task reward)": training.reward or None,
         "answers alone (--answers)": training.answers,
-        "several kinds of GPUs": True if mixed and not model.stacks else None,
+        "several kinds of GPUs": True if mixed and not (model.stacks or model.diffusion) else None,
     }
     unpriced = [what for what, said in odd.items() if said is not None]
     if apart and unpriced:
@@ -39,6 +41,22 @@ def with_parts(
         told = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
         return training.model_copy(update={"target_length": length}), (told,)
     return _with_images(model, training)
+
+
+def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
+    """A diffusion transformer with images of so many patches as a sequence of the job has tokens; others as they are.
+
+    Raises:
+        InputError: they are no square.
+    """
+    drawn, length = model.diffusion, training.sequence_length
+    if drawn is None or length == drawn.tokens:
+        return model
+    side = math.isqrt(length)
+    if side**2 != length:
+        what = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
+        raise InputError(what, hint=f"leave out --sequence, or --sequence {side**2}")
+    return model.model_copy(update={"diffusion": drawn.model_copy(update={"latent": side * drawn.patch})})
 
 
 def _absent(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:

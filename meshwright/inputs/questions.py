@@ -27,7 +27,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.lengths import documents_told, with_lengths
 from meshwright.inputs.options import Request
-from meshwright.inputs.parts import with_parts
+from meshwright.inputs.parts import images_of, with_parts
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.tuning import fine_tuned, with_tuning
 from planner.formats.trainers import require_own_stack, trainer_named
@@ -47,7 +47,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     model = problems.read(lambda: _model(request.model))
     cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
     host_memory = problems.read(lambda: read_host_memory(request.host_memory))
-    job = training = problems.read(lambda: _training(request))
+    job = training = problems.read(lambda: _training(request, model.spec if model else None))
     if job is not None:
         training = problems.read(lambda: with_tuning(job, request, model.spec if model else None))
         training = problems.read(lambda: with_lengths(training or job, request))
@@ -69,6 +69,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)
+    spec = images_of(spec, training)
     training, parted = with_parts(spec, training, mixed=isinstance(cluster, MixedCluster))
     spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
     stack = stack or usual
@@ -229,11 +230,12 @@ def _model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedM
     return resolve_model(model) if isinstance(model, (str, Document)) else LoadedModel(spec=model)
 
 
-def _training(request: Request) -> TrainingSpec:
-    """The job, with the amounts that were given beside it."""
+def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
+    """The job, with the amounts that were given beside it; a sequence of diffusion is an image."""
+    image = model.diffusion.tokens if model and model.diffusion and request.training is None else None
     amounts = {
         "global_batch": request.global_batch,
-        "sequence_length": request.sequence,
+        "sequence_length": image if request.sequence is None else request.sequence,
         "target_length": request.decoder_sequence,
         "images": request.images,
         "freeze": request.freeze.split(",") if isinstance(request.freeze, str) else request.freeze,

@@ -256,7 +256,7 @@ def count_sentence(question: Question, tp: int) -> str:
     counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
     text = f"MFU counts {counts['mfu']} a token, attention"
     if model.encoder is not None:
-        text += " to tokens on both sides, and logits of all of them"
+        text += " to tokens on both sides" + ", and logits of all of them" * (model.diffusion is None)
     elif (model.attention_window or length) >= length:
         text += f" without the causal mask ({counts['causal_mfu']} with it)"
     else:

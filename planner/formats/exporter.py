@@ -128,7 +128,8 @@ EVERYWHERE: dict[str, Translate] = {
     ),
     "training.reference": only("training.reference", "its reference model is not written", None),
     "training.reward": only("training.reward", "rewards are not written", False),
-    "model.outputs": nothing,  # a part of rewards
+    "model.outputs": nothing,  # a part of rewards and of diffusion
+    "model.diffusion": only("model.diffusion", "diffusion transformers are not written", None),
     "training.optimizer_in_backward": only(
         "training.optimizer_in_backward", "it updates after the backward pass", False
     ),

@@ -88,7 +88,10 @@ def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
     rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
-    return Words(f"{what} `{model.name}`", "" if model.recurrence or model.stacks or model.tower else rest)
+    return Words(
+        f"{what} `{model.name}`",
+        "" if model.recurrence or model.stacks or model.tower or model.diffusion else rest,
+    )
 
 
 @rule_when(

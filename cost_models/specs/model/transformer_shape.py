@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from cost_models.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.model import blocks
 from cost_models.specs.model.blocks import LISTED, Recurrence, Rotary, Scale
+from cost_models.specs.model.diffusion import Diffusion
 from cost_models.specs.model.filling import filled_in
 from cost_models.specs.model.tower import Tower
 
@@ -138,6 +139,8 @@ class TransformerShape(Spec):
     """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
     stacks: blocks.Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
     """Makes the model an encoder-decoder; None: it is one stack."""
+    diffusion: Diffusion | None = Field(default=None, exclude_if=lambda diffusion: diffusion is None)
+    """Makes an encoder a diffusion transformer, over patches of noisy images; other fields may then be left out."""
     tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
     """A vision tower before a decoder, of which all other fields tell; `num_layers` counts both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
@@ -166,12 +169,13 @@ class TransformerShape(Spec):
     @property
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
-        found: dict[str, Any] = {"attention sinks": self.attention_sinks}
-        found |= {"prediction of further tokens": self.further_tokens, "heads of rewards": self.outputs}
+        head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
+        found: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
+        found |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
         found |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
         found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
-        states = self.recurrence.called if self.recurrence and not self.recurrence.runs else ""
-        return tuple(name for name, there in (found | {states: states}).items() if there)
+        found |= {self.recurrence.called: not self.recurrence.runs} if self.recurrence else {}
+        return tuple(name for name, there in found.items() if there)
 
     @property
     def ends_in_norm(self) -> bool:
@@ -286,10 +290,9 @@ class TransformerShape(Spec):
 
     def is_mixture(self, layer: int) -> bool:
         """Whether a block, counted from 0, is MoE."""
-        if self.moe_layers:
-            return layer in self.moe_layers
         halved = self.separate_halves and self.mixer_of(layer) != "none"
-        return not halved and self.has_experts and layer >= self.num_layers - self.num_moe_layers
+        last = not halved and self.has_experts and layer >= self.num_layers - self.num_moe_layers
+        return layer in self.moe_layers if self.moe_layers else last
 
     @property
     def has_experts(self) -> bool:

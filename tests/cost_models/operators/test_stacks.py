@@ -85,7 +85,7 @@ def test_stages_hand_on_the_tokens_of_both() -> None:
         ("t5-small dgx-a100-80gb --layout dp8 --task dpo", "preferences (--task dpo) have no price"),
         ("t5-small local --layout pp8_schedule=zero-bubble", "splits no backward pass"),
         ("t5-small dgx-a100-80gb --layout dp8 --lengths lognormal(99,0.5)", "--lengths) have no price"),
-        ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "has an encoder's and a decoder's"),
+        ("t5-small dgx-a100-80gb --layout cp2 --decoder-sequence 128", "is priced for whole ones alone"),
         ("t5-small dgx-a100-80gb --layout dp8 --decoder-sequence abc", "--decoder-sequence: `abc` is no"),
         ("bert-base dgx-a100-80gb --layout dp8 --decoder-sequence 128", "`bert-base` is one stack"),
     ],

@@ -98,7 +98,7 @@ def ask_clusters(options: PlanOptions) -> ClustersQuestion:
     assert prices is not None
     found = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
     questions, assumptions = found[0]
-    tokens, counted = tokens_of(options, aim[1], questions[0].training)
+    tokens, counted = tokens_of(options, aim[1], questions[0])
     aim = aim[0], tokens
     return ClustersQuestion(
         offers=make_offers([each[0] for each, _ in found], clusters, in_words(options.gpus), aim, prices),

@@ -181,7 +181,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     assert sizes is not None
     questions, assumptions = found
     question, (objective, said) = questions[0], aim
-    tokens, counted = tokens_of(options, said, question.training)
+    tokens, counted = tokens_of(options, said, question)
     if tokens is not None:
         training = question.training.model_copy(update={"tokens": tokens})
         question = replace(question, training=training)

@@ -1,0 +1,39 @@
+"""Diffusion transformers: the search finds what brute force over all layouts finds, of random small ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute import EVERY_POLICY, everything
+from effort import number
+from small import every_axis, small_question
+
+from cost_models.question import Question
+from cost_models.specs.transformer import TransformerSpec
+from planner.placement.leaf import TOLERANCE
+from planner.search.search import search
+
+
+def asked(seed: int) -> Question:
+    """Images of 64 or 256 patches, four GPUs, memory from tight to ample."""
+    draw = np.random.default_rng(seed)
+    latent, stack = int(draw.choice([16, 32])), ("megatron-core", "fsdp")[seed % 2]
+    shape = {"num_layers": int(draw.integers(3, 6)), "hidden_size": 512, "num_heads": 8}
+    model = TransformerSpec.model_validate(shape | {"diffusion": {"latent": latent}})
+    memory = f"{int(draw.choice([300, 600, 1000]))} MiB"
+    question = small_question(4, memory, stack=stack, sequence_length=(latent // 2) ** 2)
+    return (every_axis if stack == "megatron-core" else lambda one: one)(replace(question, model=model))
+
+
+@pytest.mark.parametrize("seed", range(number(2, 50)))
+def test_search_is_brute_force(seed: int) -> None:
+    question = asked(seed)
+    found = everything(question)
+    exact = found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
+    result = search(question, top=3)
+    seconds = [one.step_seconds for one in result.estimates]
+    assert seconds == pytest.approx(exact[:3], rel=10 * TOLERANCE)
+    assert (result.certificate.gap, result.certificate.undecided) == (0, 0)
