@@ -168,10 +168,18 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     copied += model.moe_share * model.hidden_size * model.shared_expert_gate
     if model.recurrence and model.recurrence.kind == "gated-delta":  # one gain for the heads' norms
         copied += (1 - model.attention_share) * model.recurrence.head_dim
+    if (recurrence := model.recurrence) and recurrence.latent_norms and recurrence.step_rank:
+        latents = recurrence.step_rank + 2 * recurrence.state_dim
+        copied += (1 - model.attention_share) * latents
     copied += model.moe_share * model.num_experts * (model.hidden_size + model.router_bias)
     if latent := model.latent_attention:  # what goes down to the latents, and their norms
         ranks = latent.kv_rank + (latent.query_rank or 0)
         copied += model.hidden_size * (ranks + latent.position_dim) + ranks
+        if indexer := latent.indexer:  # every rank scores all tokens, and norms keys with gains and biases
+            of_queries = (latent.query_rank or model.hidden_size) * indexer.heads * indexer.head_dim
+            copied += (
+                of_queries + model.hidden_size * (indexer.head_dim + indexer.heads) + 2 * indexer.head_dim
+            )
     assert copies[0] == pytest.approx(copied, rel=1e-6)
     last_biases = model.moe_share * model.num_experts * model.hidden_size * model.mlp_bias
     assert 2 * split.experts[0] == pytest.approx(one.experts[0] + last_biases)

@@ -54,4 +54,6 @@ def test_what_means_nothing_to_a_family_is_refused(plan_file: Path) -> None:
         require_verb(verbs, "chop")
     with pytest.raises(ValueError, match="--max-ids and --pick do not go with a transformer") as caught:
         require_options(verbs, "estimate", ("max_ids", "pick", "model"))
-    assert caught.value.hint.startswith("meshwright estimate takes --base-precision, --confidence,")
+    assert caught.value.hint.startswith(
+        "meshwright estimate takes --answers, --base-precision, --confidence,"
+    )
