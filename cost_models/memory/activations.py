@@ -58,6 +58,8 @@ class ActivationBytes:
     """Kept by the loss, in fp32; nothing of its size by one in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its widest moment; those of a loss in chunks."""
+    logits: Array
+    """As the output product returns them, none by a loss in chunks."""
     released_logits: Array
     """Blocks of logits that were freed before, which nothing of the loss fits."""
 
@@ -98,6 +100,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
             chunked_loss_bytes(question, element * stream),
             logits * (gradients + stack.extra_loss_copies * stored),
         ),
+        logits=np.where(chunked, 0.0, logits * element),
         released_logits=np.where(chunked, 0.0, logits * released),
     )
 

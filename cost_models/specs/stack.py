@@ -247,6 +247,9 @@ class StackSpec(StackKernels):
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
+    loss_frees_ends: bool = Field(default=False, exclude_if=lambda frees: not frees)
+    """Whether ZeRO-3 by `fully_shard` without a pipeline lets go of gathered embedding and head while a loss that
+    follows the whole model runs: `reshard_after_forward=True` for the model itself, whose default is False."""
     fp8_saves_inputs: bool = False
     """Whether fp8 training keeps the inputs of a block's GEMMs in fp8, one byte an element."""
     fp8_casts_apart: bool = False

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from executor.axes.expert import Exchange, ExchangeSizes
@@ -42,7 +43,7 @@ from executor.models.experts import Run, routers
 @contextmanager
 def without_values() -> Iterator[None]:
     """Make tensors with a shape and a type but no memory inside the block."""
-    with _meshes_outside(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
+    with _outside_modes(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -67,20 +68,24 @@ def _grouped(left: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
 
 
 @contextmanager
-def _meshes_outside() -> Iterator[None]:
-    """Have methods of meshes run outside every mode, as they compute with the numbers of ranks."""
-    own = {
-        name: member
+def _outside_modes() -> Iterator[None]:
+    """Have methods of meshes run outside every mode, as they compute with the numbers of ranks, and so DTensor's search
+    for global shapes, which runs every operator on fake tensors as large as those of all ranks together: no rank holds
+    such, and what follows storages must not see them."""
+    own: list[tuple[type, str, Any]] = [
+        (DeviceMesh, name, member)
         for name, member in vars(DeviceMesh).items()
         if isinstance(member, (FunctionType, staticmethod, property))
-    }
-    for name, member in own.items():
-        setattr(DeviceMesh, name, _outside(member))
+    ]
+    shapes = "_propagate_tensor_meta_non_cached"
+    own.append((ShardingPropagator, shapes, vars(ShardingPropagator)[shapes]))
+    for owner, name, member in own:
+        setattr(owner, name, _outside(member))
     try:
         yield
     finally:
-        for name, member in own.items():
-            setattr(DeviceMesh, name, member)
+        for owner, name, member in own:
+            setattr(owner, name, member)
 
 
 def _outside(member: Any) -> Any:

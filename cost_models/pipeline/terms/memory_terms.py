@@ -107,7 +107,20 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     }
     held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
     terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
-    return MemoryTerms(**_fragmented(terms, fragmentation(question), kept.released_logits))
+    terms = _fragmented(terms, fragmentation(question), kept.released_logits)
+    return MemoryTerms(**terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])})
+
+
+def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
+    """The `moment` of the loss where embedding and head are let go of until their backward pass: that gathers them,
+    through a buffer (counted once where it is a stream's own), beside the gradients of logits in the weights' type."""
+    question, columns = sizes.question, sizes.columns
+    frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
+    here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
+    freed = np.where(here, sizes.ends[0].gathered * (sizes.counts.embedding + sizes.head), 0.0)
+    copies = 1 if fragmentation(question) else 2
+    again = np.where(here, copies * freed + sizes.kept.logits, 0.0)
+    return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
 
 
 def _fragmented(terms: Terms, share: float, released: Array) -> Terms:

@@ -47,6 +47,17 @@ def real_peak(plan: Plan) -> int:
     return sum(measure_memory(engine, *tokens).values())
 
 
+@pytest.mark.parametrize("layout", ["tp2 mbs2 sp", "dp2 mbs2 zero3"])
+def test_a_wide_loss_holds_what_is_priced(layout: str) -> None:
+    """Of a vocabulary so large that the loss is the peak: without values no more than with them, and as priced."""
+    plan = plan_for(layout, MEDIUM | {"vocab_size": 16384}, sequence_length=2 * SEQUENCE)
+    report = emulate(plan, 0, fake=True)
+    assert report.memory_as_run is not None
+    assert sum(report.memory_as_run.values()) == pytest.approx(report.peak_bytes, rel=SAME)
+    assert report.memory_as_run["weights"] == pytest.approx(report.memory["weights"], rel=SAME)
+    assert report.peak_bytes == pytest.approx(emulate(plan, 0, steps=1).peak_bytes, rel=SAME)
+
+
 @pytest.mark.parametrize(
     "layout",
     first_of(
