@@ -58,10 +58,9 @@ class ActivationBytes:
     """Kept by the loss, in fp32; nothing of its size by one in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its widest moment; those of a loss in chunks."""
-    logits: Array
-    """As the output product returns them, none by a loss in chunks."""
+    logits: Array  # as the output product returns them, none by a loss in chunks
     released_logits: Array
-    """Blocks of logits that were freed before, which nothing of the loss fits."""
+    """Those that were freed before, whose blocks nothing of the loss fits."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
@@ -72,18 +71,15 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     stream = tokens_on_rank(question, columns, "stream") * model.hidden_size
     entered = tokens_on_rank(question, columns, "entrance") * model.hidden_size
     block = _block(question, columns, element * stream)
-    vocabulary = head_rows(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
-    logits = tokens * question.scored_share * vocabulary
+    logits = tokens * question.scored_share * head_rows(model, columns.tp)
+    logits = logits / columns.tp if stack.loss_parallel else logits
     compiled = stack.fused_loss and stack.compiles_loss
     stored = _FP32 if stack.fp32_logits and not compiled else element
-    # a compiled loss keeps the logits as they are: its backward pass makes the probabilities again
-    # a pipeline stage keeps its output until the step is done with it
-    piped = np.where(columns.pp > 1, element, 0.0)
+    # a compiled loss keeps logits and makes the probabilities again; a pipeline's stage keeps its output all step
     split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
-    gradients = 2 * stored + piped + split_copy
+    gradients = 2 * stored + np.where(columns.pp > 1, element, 0.0) + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
         gradients = np.where((stored > element) | compiled, element, 0.0)
-    released = element if stack.releases_logits and not stack.fused_loss else 0.0
     chunked = chunks_loss(question, columns)
     trains = training.trains("head matrix")  # only the output matrix's gradient wants what it read
     return ActivationBytes(
@@ -101,7 +97,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
             logits * (gradients + stack.extra_loss_copies * stored),
         ),
         logits=np.where(chunked, 0.0, logits * element),
-        released_logits=np.where(chunked, 0.0, logits * released),
+        released_logits=np.where(chunked, 0.0, logits * element)
+        * (stack.releases_logits and not stack.fused_loss),
     )
 
 

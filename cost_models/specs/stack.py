@@ -212,8 +212,7 @@ class StackSpec(StackKernels):
     extra_loss_copies: Factor = 0.0
     """Tensors as large as the stored logits that the loss holds at its widest moment beyond what it needs."""
     sequence_first: bool = False
-    """Whether tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders.
-    """
+    """Whether tensors are (s, b, h): with b > 1 flash kernels (of b, s, h) keep their output in both orders."""
     rotates_in_joint_tensor: bool = False
     """Whether, without grouped queries, attention keeps the joint tensor of queries, keys and values whole, as it reads
     views of it, beside new tensors for two of them: those turned, or the two that were not turned in place."""
@@ -240,16 +239,14 @@ class StackSpec(StackKernels):
     plain_scans: bool = False
     """Whether scans of recurrences are PyTorch's own products in fp32, which keep what they are given and run again."""
     split_loss_copies_logits: bool = False
-    """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor of the logits' size.
-    """
+    """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor like the logits."""
     microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
     """Month until which a pipeline's batch was cut into as many microbatches as it has stages, by default."""
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
     loss_frees_ends: bool = Field(default=False, exclude_if=lambda frees: not frees)
-    """Whether ZeRO-3 by `fully_shard` without a pipeline lets go of gathered embedding and head while a loss that
-    follows the whole model runs: `reshard_after_forward=True` for the model itself, whose default is False."""
+    """Whether without a pipeline `fully_shard` lets go of embedding and head while the loss runs, under ZeRO-3."""
     fp8_saves_inputs: bool = False
     """Whether fp8 training keeps the inputs of a block's GEMMs in fp8, one byte an element."""
     fp8_casts_apart: bool = False
