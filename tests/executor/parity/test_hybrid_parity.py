@@ -12,6 +12,8 @@ from processes import Processes
 from test_parity import STEPS, TOLERANCE, WAY_TOLERANCE
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train_weights
 
+from executor.run_config import Rate
+
 STATES: dict[str, Any] = {
     "kind": "mamba2",
     "heads": 8,
@@ -58,16 +60,21 @@ MODELS["kimi"] = KIMI
 
 LOUDER = dict.fromkeys(MODELS, 10.0) | {"delta nets": 1.0, "kimi": 1.0}
 """So that states matter: as drawn they are small beside what passes them by, but where keys have length 1."""
+RATES = {"kimi": Rate(peak=0.04)}
+"""Its gradient is so steep that a step at the usual rate of 0.1 climbs, and makes much of rounding."""
 CASES = first_of(11, cases_of("hybrids"))
+
+
+def training_of(name: str) -> partial[Trained]:
+    """How a model is trained in every layout."""
+    return partial(train_weights, louder=LOUDER[name], rate=RATES.get(name))
 
 
 @pytest.fixture(scope="module")
 def references(processes: Processes) -> dict[str, Trained]:
     """What each model does in one process, the whole batch in one microbatch."""
     return {
-        name: processes.run(
-            1, partial(train_weights, louder=LOUDER[name]), plan_for("mbs8", model), STEPS, True
-        )[0]
+        name: processes.run(1, training_of(name), plan_for("mbs8", model), STEPS, True)[0]
         for name, model in MODELS.items()
     }
 
@@ -79,8 +86,7 @@ def test_same_curve_as_one_process(
     """Loss and gradient norm of every step, on every rank, and the way that every parameter went."""
     plan = plan_for(layout, MODELS[name])
     expected, way = references[name]
-    job = partial(train_weights, louder=LOUDER[name])
-    for curve, own in processes.run(plan.layout.num_gpus, job, plan, STEPS, True):
+    for curve, own in processes.run(plan.layout.num_gpus, training_of(name), plan, STEPS, True):
         for got, wanted in zip(curve, expected, strict=True):
             assert got == pytest.approx(wanted, rel=TOLERANCE)
         assert stray(own, way) < (WAY_TOLERANCE, "")
@@ -89,7 +95,6 @@ def test_same_curve_as_one_process(
 def test_the_references_learn(references: dict[str, Trained]) -> None:
     """A curve that stands still would agree with anything, and so would what recurrences hold."""
     for name, (curve, way) in references.items():
-        fell = curve[0][0] - curve[-1][0]  # of kimi, so near to a first guess, one step gains nothing
-        assert fell > 0.03 or (name == "kimi" and abs(fell) > 0.003)
+        assert curve[0][0] - curve[-1][0] > 0.03, name
         still = [one for one, gone in way.items() if abs(gone).max() < NOTICEABLE]
         assert [one for one in still if ".recurrence." in one] == []
