@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from brute import EVERY_POLICY, everything
+from agreeing import require_brute_force
 from effort import number
 from small import every_axis, small_question
 
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
-from planner.placement.leaf import TOLERANCE
-from planner.search.search import search
 
 
 def asked(seed: int) -> Question:
@@ -30,10 +27,4 @@ def asked(seed: int) -> Question:
 
 @pytest.mark.parametrize("seed", range(number(2, 50)))
 def test_search_is_brute_force(seed: int) -> None:
-    question = asked(seed)
-    found = everything(question)
-    exact = found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
-    result = search(question, top=3)
-    seconds = [one.step_seconds for one in result.estimates]
-    assert seconds == pytest.approx(exact[:3], rel=10 * TOLERANCE)
-    assert (result.certificate.gap, result.certificate.undecided) == (0, 0)
+    require_brute_force(asked(seed))

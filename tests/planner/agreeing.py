@@ -1,0 +1,28 @@
+"""The search held against brute force over all layouts of a question."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute import EVERY_POLICY, everything
+
+from cost_models.errors import DoesNotFitError
+from cost_models.question import Question
+from planner.placement.leaf import TOLERANCE
+from planner.search.search import search
+
+
+def require_brute_force(question: Question) -> None:
+    """Check that the search finds the three fastest of all placements, proved, or that none fits."""
+    found = everything(question)
+    exact = found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
+    if not len(exact):
+        with pytest.raises(DoesNotFitError):
+            search(question, top=3)
+        return
+    result = search(question, top=3)
+    seconds = [one.step_seconds for one in result.estimates]
+    assert seconds == pytest.approx(exact[:3], rel=10 * TOLERANCE)
+    assert (result.certificate.gap, result.certificate.undecided) == (0, 0)
