@@ -19,6 +19,7 @@ from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem, either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
+from cost_models.operators.tuning import matrix_names, target_names
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
@@ -39,6 +40,13 @@ def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     why = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
     return Words(what + why, IN_16_BITS)
+
+
+def _adapts_recurrences(question: Question) -> bool:
+    tuning = question.training.tuning
+    return tuning is not None and bool(
+        {"in_proj", "out_proj"}.intersection(target_names(tuning), matrix_names(question.model))
+    )
 
 
 def _narrow_states(training: TrainingSpec) -> bool:
@@ -172,6 +180,12 @@ RUNNABLE: tuple[Rule, ...] = (
             )
         ),
         "the executor has adapters for dense blocks in fp32 and bf16, without experts, latent attention or a tower",
+    ),
+    refuses(
+        "adapters of attention and MLPs",
+        lambda q, x: (x.tp > 0) & _adapts_recurrences(q),
+        "the executor has no adapters beside a recurrence's matrices",
+        "plan with --targets q,k,v,o,gate,up,down",
     ),
     refuses(
         "adapters have whole backward passes",

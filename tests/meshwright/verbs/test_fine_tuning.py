@@ -263,3 +263,20 @@ def test_updates_in_the_backward_pass_need_no_gradients(capsys: pytest.CaptureFi
     several = told(capsys, "estimate", *asked, *narrow, "--global-batch", "4", *layout)
     assert several.code == 2
     assert "leave no gradients to add up" in " ".join(several.err.split())
+
+
+def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They are priced, and would be left out of what is trained."""
+    model, plan = tmp_path / "hybrid.yaml", str(tmp_path / "plan.yaml")
+    mixer = {"kind": "mamba2", "heads": 8, "head_dim": 8, "groups": 2, "state_dim": 8}
+    shape = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 256, "positions": "none"}
+    named = shape | {"kind": "transformer", "recurrence": mixer, "mixers": ["recurrence", "attention"]}
+    model.write_text(yaml.safe_dump(named), encoding="utf-8")
+    words = ("--gpus", "1", "--task", "lora", "--global-batch", "8", "--sequence", "64", "-o", plan)
+    refused = told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1")
+    assert "no adapters beside a recurrence's matrices" in refused.err
+    assert (
+        told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1", "--targets", "q,v").code
+        == 0
+    )
+    assert told(capsys, "run", plan, "--dry-run").code == 0
