@@ -42,11 +42,14 @@ def _precision(question: Question, layout: Layout) -> Words:
     return Words(what + why, IN_16_BITS)
 
 
-def _adapts_recurrences(question: Question) -> bool:
-    tuning = question.training.tuning
-    return tuning is not None and bool(
-        {"in_proj", "out_proj"}.intersection(target_names(tuning), matrix_names(question.model))
-    )
+def _adapts_others(question: Question) -> bool:
+    """Whether adapters lie beside other matrices than those of attention and dense MLPs, or in such a model."""
+    model, tuning = question.model, question.training.tuning
+    if tuning is None:
+        return False
+    of_states = {"in_proj", "out_proj"}.intersection(target_names(tuning), matrix_names(model))
+    fp8 = question.training.precision == "fp8"
+    return any((fp8, model.has_experts, model.latent_attention, model.tower, of_states))
 
 
 def _narrow_states(training: TrainingSpec) -> bool:
@@ -172,20 +175,9 @@ RUNNABLE: tuple[Rule, ...] = (
     ),
     refuses(
         "adapters of dense blocks",
-        lambda q, x: (
-            (x.tp > 0)
-            & (q.training.tuning is not None)
-            & any(
-                (q.training.precision == "fp8", q.model.has_experts, q.model.latent_attention, q.model.tower)
-            )
-        ),
-        "the executor has adapters for dense blocks in fp32 and bf16, without experts, latent attention or a tower",
-    ),
-    refuses(
-        "adapters of attention and MLPs",
-        lambda q, x: (x.tp > 0) & _adapts_recurrences(q),
-        "the executor has no adapters beside a recurrence's matrices",
-        "plan with --targets q,k,v,o,gate,up,down",
+        lambda q, x: (x.tp > 0) & _adapts_others(q),
+        "the executor has adapters for attention and dense MLPs in fp32 and bf16, without latent attention or a tower",
+        "name matrices with --targets q,k,v,o,gate,up,down",
     ),
     refuses(
         "adapters have whole backward passes",

@@ -274,7 +274,7 @@ def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[s
     model.write_text(yaml.safe_dump(named), encoding="utf-8")
     words = ("--gpus", "1", "--task", "lora", "--global-batch", "8", "--sequence", "64", "-o", plan)
     refused = told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1")
-    assert "no adapters beside a recurrence's matrices" in refused.err
+    assert "the executor has adapters for attention and dense MLPs" in refused.err
     assert (
         told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1", "--targets", "q,v").code
         == 0
