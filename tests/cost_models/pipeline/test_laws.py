@@ -164,6 +164,8 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     if model.stacks:  # a decoder's blocks have one more
         norms += 1 - model.stacks.encoder_layers / model.num_layers
     copied = norms * norm + biases
+    if model.diffusion:  # norms without parameters, and on every rank all that modulates
+        copied += 6 * model.hidden_size * (model.hidden_size + 1) - norms * norm
     copied += 2 * model.head_dim * model.attention_share * (model.qk_norm and model.qk_norm_over == "head")
     copied += model.moe_share * model.hidden_size * model.shared_expert_gate
     if model.recurrence and model.recurrence.kind == "gated-delta":  # one gain for the heads' norms
