@@ -85,13 +85,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
     taken = {key: value for key, value in family.absent.items() if key not in config}
-    later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
-    spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
-    gone = [family.older[key] for key in spelled]
-    kept = {key: value for key, value in config.items() if key not in gone}
-    before = as_before_five(config)
-    config = Noted({**later, **kept, **spelled, **taken, **before})
-    config.read |= {*before, *(_LATER[key] for key in later)}  # what says the same is read once
+    config = _as_named_today(config, family, taken)
     missing = [f"`{key}`" for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         raise InputError(
@@ -136,6 +130,18 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     }
     places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
+
+
+def _as_named_today(config: Config, family: Family, taken: Config) -> Noted:
+    """A config with what was `taken` for it, whose keys have the names that this family has today."""
+    later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
+    spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
+    gone = [family.older[key] for key in spelled]
+    kept = {key: value for key, value in config.items() if key not in gone}
+    before = as_before_five(config)
+    noted = Noted({**later, **kept, **spelled, **taken, **before})
+    noted.read |= {*before, *(_LATER[key] for key in later)}  # what says the same is read once
+    return noted
 
 
 def _text_part(config: Config) -> tuple[Config, str]:
