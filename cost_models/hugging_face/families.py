@@ -126,10 +126,16 @@ class Table:
 
 
 @cache
+def data_of(name: str) -> Any:
+    """A YAML file of `data/hugging_face`, read once."""
+    file = files("cost_models") / "data" / "hugging_face" / name
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+
+
+@cache
 def table() -> Table:
-    """The table, read once."""
-    file = files("cost_models") / "data" / "hugging_face" / "families.yaml"
-    value = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+    """The table of `families.yaml`."""
+    value = data_of("families.yaml")
     entries = value["bases"] | value["dense"] | value["mixtures"]
     return Table(
         dense={name: Family(**_fields(entries, name)) for name in value["dense"]},

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from cost_models.hugging_face.families import data_of
 from cost_models.hugging_face.windows import Config
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@cache
-def _table() -> Mapping[str, Mapping[str, Any]]:
-    file = files("cost_models") / "data" / "hugging_face" / "towers.yaml"
-    value: Mapping[str, Mapping[str, Any]] = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
-    return value
 
 
 def tower_fields(
@@ -28,11 +16,12 @@ def tower_fields(
 
     Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
     """
-    vision, joined = config.get("vision_config"), _table()["models"].get(str(config.get("model_type")))
+    table = data_of("towers.yaml")
+    vision, joined = config.get("vision_config"), table["models"].get(str(config.get("model_type")))
     if joined is None or not isinstance(vision, dict):
         return None
     kind = vision.get("model_type", joined["tower"])
-    known = _table()["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
+    known = table["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
     if known is None:
         return None
     tower = dict(known["facts"])

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import yaml
 
 from cost_models.errors import InputError, did_you_mean
+from cost_models.hugging_face.families import data_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
 from executor.models.copies import original
@@ -79,16 +77,9 @@ class Family:
     """A condition of `_WHEN` → further entries of `block`."""
 
 
-@cache
-def _table() -> Mapping[str, Any]:
-    file = files("cost_models") / "data" / "hugging_face" / "weights.yaml"
-    table: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return table
-
-
 def family_of(model_type: str) -> Family:
     """The names of a `model_type`. Raises InputError: there are none."""
-    families = _table()["families"]
+    families = data_of("weights.yaml")["families"]
     if model_type not in families:
         raise InputError(
             f"weights of model_type `{model_type}` have no names here{did_you_mean(model_type, families)}",
@@ -102,7 +93,7 @@ def family_of(model_type: str) -> Family:
 
 def _fields(name: str) -> dict[str, Any]:
     """The fields of an entry, over those of the entry that it is `like`."""
-    own = dict((_table()["bases"] | _table()["families"])[name])
+    own = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
     fields = _fields(own.pop("like")) if "like" in own else {}
     for key, value in own.items():
         fields[key] = fields.get(key, {}) | value if isinstance(value, dict) else value
@@ -166,7 +157,7 @@ class Names:
         """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
-        table = _table()
+        table = data_of("weights.yaml")
         none = name.endswith(tuple(table["no_weights"])) or name.startswith(tuple(table["no_modules"]))
         return not tied and not none
 
@@ -284,4 +275,4 @@ def parts_of(source: Source, box: Box, place: tuple[int, ...] = ()) -> Iterator[
 
 def has_names(model_type: str) -> bool:
     """Whether weights of a `model_type` have names here."""
-    return model_type in _table()["families"]
+    return model_type in data_of("weights.yaml")["families"]

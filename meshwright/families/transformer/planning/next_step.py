@@ -8,7 +8,6 @@ from pathlib import Path
 from cost_models.defaults import OWN_STACKS
 from cost_models.units import counted
 from planner.certificate import Certificate
-from planner.formats.registry import exporter_of
 from planner.formats.trainers import trainers_of
 from planner.plan import Plan
 
@@ -16,13 +15,14 @@ _ODD_FACTOR = 7
 """Prime factors of a number of GPUs from which on few degrees divide both it and a model."""
 
 
-def running_command(plan: Plan, path: Path) -> str:
-    """How to run a plan: here where one node is enough and the stack is our own, else as files of its trainer."""
+def running_command(plan: Plan, path: Path, writer: str) -> str:
+    """How to run a plan: here where one node is enough and the stack is our own, else as files of the trainer whose
+    exporter writes it; where none does (""), of its stack's."""
     cluster = plan.question.cluster
     if plan.stack.name in OWN_STACKS:
         here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
         return f"meshwright run {path}" if here else f"meshwright export {path} --to slurm"
-    trainer = exporter_of(plan)[0] or next(iter(trainers_of(plan.stack)), "")
+    trainer = writer or next(iter(trainers_of(plan.stack)), "")
     return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
 
 

@@ -120,9 +120,14 @@ class Planned(AnswerBase):
         )
 
     @cached_property
+    def _writer(self) -> tuple[str, str]:
+        """The exporter that writes the plan; else none (""), and why none does."""
+        return exporter_of(self.plan)
+
+    @property
     def exporter(self) -> tuple[str, str]:
-        """The exporter of the stack that writes a recommended layout; else none (""), and why none does."""
-        return ("", "") if self.recommendation is None else exporter_of(self.plan)
+        """The same of a recommended layout."""
+        return ("", "") if self.recommendation is None else self._writer
 
     def save(self, path: str | Path) -> None:
         """Write the plan that was picked; what was proved of its rivals is kept for the verbs that ask next."""
@@ -274,7 +279,7 @@ class Planned(AnswerBase):
         """What to do with the plan in this file."""
         if isinstance(self.question, MixedQuestion) and not self.best.replicas:
             return f"meshwright explain {path}"
-        return f"meshwright explain {path}, {running_command(self.plan, path)}"
+        return f"meshwright explain {path}, {running_command(self.plan, path, self._writer[0])}"
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
