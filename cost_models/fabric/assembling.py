@@ -154,10 +154,14 @@ class _Assembly:
 
     def _alone(self, each: Ints) -> FabricLevel:
         """The level of nodes of one GPU: its widest link, which it shares with nobody."""
-        rate = max(link.bandwidth for link in self.links if "gpu" in map(device_kind, link[:2]))
-        seconds, none = parse_seconds(USUAL_LATENCY["pcie"]), np.full(len(each), -1)
+        widest = max(
+            (link for link in self.links if "gpu" in map(device_kind, link[:2])),
+            key=lambda link: link.bandwidth,
+        )
+        kind = widest.kind if within_node(widest) else "pcie"
+        seconds, none = parse_seconds(USUAL_LATENCY[kind]), np.full(len(each), -1)
         return FabricLevel(
-            name="node", kind="pcie", network=False, opens=True, bandwidth=rate, latency=seconds, sharers=1,
+            name="node", kind=kind, network=False, opens=True, bandwidth=widest.bandwidth, latency=seconds, sharers=1,
             inner=each, own=each, top=each, end=each, bundle=none, capacity=np.zeros(0), cables=(),
             seconds=np.full(len(each), seconds),
         )  # fmt: skip

@@ -9,7 +9,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,23 @@ Row = tuple[str, Mapping[str, str] | Problem]
 
 def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
     """The links of a file. Raises InputError: it cannot be read; all problems at once, with their lines."""
-    name, beside, found = str(path), beside or Beside(), LinkFile()
+    name, beside = str(path), beside or Beside()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
-        return from_ibnetdiscover(text, name, beside)
-    if re.search(r"^\s*GPU0\s+X\s", plain := re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
-        return from_topo(plain, name, beside)
+        found, used = from_ibnetdiscover(text, name, beside), ("intra_node", "hosts", "gpus")
+    elif re.search(r"^\s*GPU0\s+X\s", plain := re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
+        found, used = from_topo(plain, name, beside), ("nodes",)
+    else:
+        found, used = _listed_links(text, name), ()
+    for part in fields(beside):
+        if part.name not in used and getattr(beside, part.name) is not None:
+            found.notes.append(f"what you say of `{part.name}` is not used: {name} says it, or cannot use it")
+    return found
+
+
+def _listed_links(text: str, name: str) -> LinkFile:
+    """The links of a table, or of a document. Raises InputError."""
+    found = LinkFile()
     rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
     problems: list[Problem] = []
     for where, row in rows(text, name, found):
@@ -170,13 +181,13 @@ class Linked:
 def linked(found: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """The cluster of a file of links. Raises InputError where its links are no cluster."""
     fabric = fabric_of_links(found.links, source)
-    fields: dict[str, Any] = {
+    told: dict[str, Any] = {
         "kind": "cluster",
         "name": name,
         "gpu": gpu,
         "gpus_per_node": fabric.gpus_per_node,
     }
-    fields |= {
+    told |= {
         "nodes": len(fabric.nodes),
         **_links(fabric),
         "source": f"links of {printable(source, limit=60)}",
@@ -184,7 +195,7 @@ def linked(found: LinkFile, source: str, gpu: str, name: str) -> Linked:
     return Linked(
         source=source,
         fabric=fabric,
-        fields=fields | {"graph": write_lines(found.links)},
+        fields=told | {"graph": write_lines(found.links)},
         assumed=tuple(found.assumed),
         notes=(*found.notes, *fabric.notes),
     )

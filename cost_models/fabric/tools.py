@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import combinations
 
-from cost_models.discovery.links import NEAR, Topology, parse_topology
+from cost_models.discovery.links import Topology, parse_topology
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import usual
-from cost_models.specs.graph import Link, natural, node_of, read_link
+from cost_models.specs.graph import Link, fold, natural, node_of, read_link
 from cost_models.units import counted, parse_seconds
 
 _RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
@@ -20,7 +21,8 @@ _RATE = re.compile(
 )
 _GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
-_FAR = ("PHB", "NODE", "SYS")
+_HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS": "host"}
+"""Cell of the matrix → what joins two devices at most so far apart, the nearest first (legend of `nvidia-smi topo`)."""
 _MOST_NVLINKS = 18
 """NVLinks of a GPU: more of them in one row of the matrix are those of a switch, each shown towards every GPU."""
 
@@ -40,10 +42,16 @@ class LinkFile:
 class Beside:
     """What a person says beside the file."""
 
-    nodes: int = 1
-    """Nodes alike, where the file shows one."""
+    nodes: int | None = None
+    """Nodes alike, where the file shows one; None: one."""
     intra_node: Mapping[str, str] | None = None
     """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
+    inter_node: Mapping[str, str] | None = None
+    """The same of the link between nodes, which every file has."""
+    hosts: str | None = None
+    """Pattern of the names of the GPU nodes (`gpu*`), where the file shows other hosts too."""
+    gpus: int | None = None
+    """GPUs of each node, where the file shows adapters; None: as many as these."""
 
 
 def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
@@ -57,9 +65,10 @@ def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
     """The matrix of `nvidia-smi topo -m` with a line of bandwidths: one node, of which there are as many as asked for.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
-    (PIX, PXB) are on a switch, these on the host at the rate of its farthest way (PHB, NODE, SYS). Every adapter has a
+    (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
     cable to one network that carries all at once, which no node shows.
     """
+    count = beside.nodes or 1
     topology = parse_topology(text)
     devices = sorted({name for pair in topology.ways for name in pair}, key=natural)
     gpus = [name for name in devices if name.startswith("GPU")]
@@ -67,16 +76,18 @@ def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
     beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
     nics = [name for name in nics if name in beside_gpus] or nics  # others serve storage
     rates, problems = _said_rates(text, source)
-    nodes = f"node[0-{beside.nodes - 1}]" if beside.nodes > 1 else "node0"
+    nodes = f"node[0-{count - 1}]" if count > 1 else "node0"
     found = LinkFile(said={"gpu": match[1]} if (match := _GPU.search(text)) else {})
     short = {
         name: f"{nodes}.{'gpu' if name in gpus else 'nic'}{at}"
         for some in (gpus, nics)
         for at, name in enumerate(some)
     }
+    unused = dict(rates)
     for one, other, cell in _wires(topology, gpus, nics):
-        if cell == "NIC" and beside.nodes == 1:
+        if cell == "NIC" and count == 1:
             continue
+        unused.pop(cell, None)
         if cell not in rates:
             problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
             continue
@@ -86,27 +97,32 @@ def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
         problems += wrong
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
-    if beside.nodes > 1:
+    found.notes += [
+        f"`{cell} {rate}` is not used: no link of {'one node' if count == 1 else 'these nodes'} is a {cell}"
+        for cell, rate in unused.items()
+    ]
+    if count > 1:
         found.assumed.append("one network carries all adapters at once (a node does not show its switches)")
     return found
 
 
 def _said_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
     """Cell of the matrix → bandwidth."""
-    match = _RATES.search(text)
-    if match is None:
-        return {}, [
-            Problem(
-                source, "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
-            )
-        ]
-    line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
-    rates, problems = {}, []
-    for part in match[1].split(","):
-        if said := _RATE.fullmatch(part):
-            rates[said[1].upper()] = said[2]
-        else:
-            problems.append(Problem(line, f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix"))
+    rates: dict[str, str] = {}
+    problems: list[Problem] = []
+    for match in _RATES.finditer(text):
+        line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
+        for part in match[1].split(","):
+            said = _RATE.fullmatch(part)
+            if said is None:
+                problems.append(
+                    Problem(line, f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix")
+                )
+            elif rates.setdefault(said[1].upper(), said[2]) != said[2]:
+                problems.append(Problem(line, f"`{said[1].upper()}` has two bandwidths"))
+    if not rates and not problems:
+        what = "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
+        problems.append(Problem(source, what))
     return rates, problems
 
 
@@ -124,24 +140,24 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
     if not nics and all(cell.startswith("NV") for cell in cells.values()):
         return  # NVLinks hide what else joins two GPUs
     devices = [*gpus, *nics]
-    bridges = topology.groups(
-        devices, {(a, b): topology.between(a, b) in NEAR for a in devices for b in devices}
-    )
-    for at, some in enumerate(bridges):
-        ways = [{topology.between(one, other) for other in devices} for one in some]
-        yield from (
-            (one, f"pcie{at}", _first(way, *NEAR, *_FAR)) for one, way in zip(some, ways, strict=True)
-        )
-        if len(bridges) > 1:
-            yield f"pcie{at}", "host", _first(set().union(*ways), *_FAR[::-1])
-
-
-def _first(ways: set[str], *cells: str) -> str:
-    """The first of some cells that is among the ways of a device; `SYS` where none is."""
-    return next((cell for cell in cells if cell in ways), "SYS")
+    hub = dict(zip(devices, devices, strict=True))
+    for at, (cell, name) in enumerate(_HUBS.items()):
+        joined = list(_HUBS)[: at + 1]
+        linked = {
+            (a, b): cell == "SYS" or topology.between(a, b) in joined for a, b in combinations(devices, 2)
+        }
+        for number, some in enumerate(topology.groups(devices, linked)):
+            below = dict.fromkeys(hub[device] for device in some)
+            if len(below) > 1:
+                yield from ((end, f"{name}{number}", cell) for end in below)
+                hub |= dict.fromkeys(some, f"{name}{number}")
 
 
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASCII)
+_GPU_NODE = re.compile(r"gpu|[dh]gx|[abhv][1-4]00|gb?[23]00|mi[23]\d\d")
+_SERVICE = re.compile(
+    r"^(login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor)"
+)
 _PORT = re.compile(r'^\[(\d+)\]\S*\s+"([^"]+)"\[(\d+)\].*?\s(\d+)x([A-Z]{3}\d*)\s*(?:,.*)?$', re.ASCII)
 _LANE_GBITS: Mapping[str, float] = {
     "SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200,
@@ -150,9 +166,10 @@ _LANE_GBITS: Mapping[str, float] = {
 
 
 def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
-    """Switches, adapters and the active width and speed of every cable; GPUs are assumed one to an adapter.
+    """Switches, adapters and the active width and speed of every cable; GPUs as a person says, else one to an adapter.
 
-    The links inside nodes are what a person says, or missing, since the network does not show them.
+    The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
+    are those of services, or unlike the names of GPU nodes where there are some, are left out.
     """
     kinds, names, cables, problems = _ports(text, source)
     hosts: dict[str, list[str]] = defaultdict(list)
@@ -168,15 +185,33 @@ def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
         raise unreadable(
             source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         )
+    if others := _other_hosts(hosts, beside.hosts):
+        if len(others) == len(hosts):
+            what = f"no host is called `{beside.hosts}`, they are {', '.join(sorted(hosts, key=natural)[:5])}"
+            raise unreadable(source, [Problem("--hosts", what)], "a pattern like 'gpu*'")
+        looks = (
+            "that look like no GPU nodes are" if beside.hosts is None else f"not called `{beside.hosts}` are"
+        )
+        alike = {re.sub(r"\d+", "#", host): 0 for host in others}
+        some = ", ".join(
+            fold([host for host in others if re.sub(r"\d+", "#", host) == one]) or one for one in alike
+        )
+        found.notes.append(
+            f"{counted(len(others), 'host')} {looks} left out: {some}"
+            + (" (--hosts says which are GPU nodes)" if beside.hosts is None else "")
+        )
+        hosts = {host: some for host, some in hosts.items() if host not in others}
     count = usual(len(some) for some in hosts.values())
     if small := [host for host, some in hosts.items() if 2 * len(some) <= count and count > 1]:
         found.notes.append(
             f"{counted(len(small), 'host')} with half the adapters or fewer left out: {', '.join(small[:5])}"
         )
     known = _known_names(kinds, names, {host: some for host, some in hosts.items() if host not in small})
-    found.assumed.append(
-        f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them)"
-    )
+    if beside.gpus is None:
+        found.assumed.append(
+            f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them; --gpus-per-node)"
+        )
+    count = beside.gpus or count
     for (one, other, rate), number in cables.items():
         if one in known and other in known:
             links, wrong = read_link(
@@ -196,6 +231,15 @@ def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
     if problems:
         raise unreadable(source, problems, "names of hosts and switches come from their descriptions")
     return found
+
+
+def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
+    """Hosts that are no GPU nodes, in natural order: by a person's pattern, else by what hosts are usually called."""
+    hosts = sorted(hosts, key=natural)
+    if pattern is not None:
+        return [host for host in hosts if not fnmatchcase(host, pattern)]
+    gpu_nodes = [host for host in hosts if _GPU_NODE.search(host.lower())]
+    return [host for host in hosts if (host not in gpu_nodes if gpu_nodes else _SERVICE.search(host.lower()))]
 
 
 def _ports(

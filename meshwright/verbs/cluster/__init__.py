@@ -61,6 +61,10 @@ class LinksOptions:
     """Of the cluster; None: the file's."""
     links: Mapping[str, str] | None = None
     """What the file lacks: `{"intra_node": "nvswitch,450GB/s,3us"}`."""
+    hosts: str | None = None
+    """Pattern of the GPU nodes' names among the hosts of `ibnetdiscover`; None: what they are usually called."""
+    gpus_per_node: int | None = None
+    """Of `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
 
 
 @as_keywords(LinksOptions)
@@ -85,6 +89,8 @@ class ClusterFlags(DiscoverOptions):
         "FILE", "Links one by one: CSV, JSON, `topo -m`, `ibnetdiscover`.", kind=Path, panel="subject"
     )
     gpu: str | None = flag("NAME", "GPU of the links, where their file has none.")
+    hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
+    gpus_per_node: int | None = flag("N", "GPUs a node; default: its adapters.", kind=int, least=1)
     link: tuple[str, ...] = flag(
         "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
@@ -115,7 +121,13 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     if options.from_links is not None:
         links = dict(part.split("=", 1) for part in options.link)
         linked = cluster_from_links(
-            options.from_links, gpu=options.gpu, nodes=options.nodes, name=options.name, links=links
+            options.from_links,
+            gpu=options.gpu,
+            nodes=options.nodes,
+            name=options.name,
+            links=links,
+            hosts=options.hosts,
+            gpus_per_node=options.gpus_per_node,
         )
         _tell(linked, linked.found, file, then, output)
         return

@@ -29,7 +29,7 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
     """Read a file of links. Raises InputError."""
     file = options.file
     nodes, said = nodes_and_links(options.nodes, options.links)
-    found = read_links(file, Beside(nodes=nodes or 1, intra_node=said.get("intra_node")))
+    found = read_links(file, Beside(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **said))
     gpu = options.gpu or found.said.get("gpu")
     if gpu is None:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,80 @@ def test_the_matrix_of_a_node_with_a_line_of_bandwidths(folder: Path) -> None:
     ]
     assert answer.cluster.links.inter_node.bandwidth == 6.25e9  # type: ignore[union-attr]
     assert any("one network carries all adapters" in one for one in answer.found.assumed)
+
+
+WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def matrix(shape: tuple[str, ...]) -> str:
+    """`topo -m` of 2 ** len(shape) GPUs, where `shape[k]` lies between those that differ first in bit k."""
+    gpus = range(2 ** len(shape))
+    rows = [
+        [f"GPU{one}", *(shape[(one ^ other).bit_length() - 1] if one != other else "X" for other in gpus)]
+        for one in gpus
+    ]
+    return "\n".join(" ".join(row) for row in [[f"GPU{one}" for one in gpus], *rows]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "shape", [some for size in (1, 2, 3) for some in combinations(WAYS, size)], ids="-".join
+)
+def test_every_rate_of_a_matrix_is_a_level_or_named_as_unused(folder: Path, shape: tuple[str, ...]) -> None:
+    """Each way that GPUs have is a level with its rate, shared out; rates of other ways and of adapters are notes."""
+    rates = dict(zip((*WAYS, "NIC", "NV4"), (50, 40, 30, 20, 10, 5, 60), strict=True))
+    said = ", ".join(f"{way} {rate} GB/s" for way, rate in rates.items())
+    (folder / "topo.txt").write_text(matrix(shape) + f"bandwidths: {said}\n")
+    answer = cluster_from_links("topo.txt", gpu="rtx-4090")
+    assert [row["bandwidth"] for row in answer.rows] == [
+        rates[way] * 1e9 / 2**at for at, way in enumerate(shape)
+    ]
+    assert [note.split(" ")[0] for note in answer.found.notes] == [
+        f"`{way}" for way in rates if way not in shape
+    ]
+
+
+def test_what_a_person_says_beside_a_file_is_used_or_named(folder: Path) -> None:
+    (folder / "topo.txt").write_text(
+        matrix(("PIX", "SYS")) + "bandwidths: PIX 9 GB/s\nbandwidths: SYS 5 GB/s\n"
+    )
+    said = {"intra_node": "pcie,9GB/s", "inter_node": "roce,100Gb/s"}
+    answer = cluster_from_links("topo.txt", gpu="rtx-4090", links=said, hosts="x*", gpus_per_node=2, nodes=1)
+    notes = " ".join(answer.found.notes)
+    assert all(f"`{name}` is not used" in notes for name in ("intra_node", "inter_node", "hosts", "gpus"))
+    assert "`nodes`" not in notes
+
+
+HOSTS = {
+    "gpu nodes beside others": (["gpu01", "gpu02", "node1", "node2", "node3"], None, {"gpu01", "gpu02"}),
+    "services": (["n1", "n2", "login1", "controller"], None, {"n1", "n2"}),
+    "a pattern": (["n1", "n2", "x1"], "n*", {"n1", "n2"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_hosts_that_are_no_gpu_nodes_are_left_out_and_named(folder: Path, name: str) -> None:
+    hosts, pattern, nodes = HOSTS[name]
+    (folder / "net.txt").write_text(ibnetdiscover([(f"{host} mlx5_0", "leaf0", "4xEDR") for host in hosts]))
+    link = {"intra_node": "nvswitch,300GB/s,3us"}
+    answer = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern, gpus_per_node=8)
+    assert set(answer.found.fabric.nodes) == nodes
+    assert answer.cluster.gpus_per_node == 8
+    assert answer.rows[0]["kind"] == "nvswitch"
+    (note,) = answer.found.notes
+    assert all(host.rstrip("0123456789") in note for host in set(hosts) - nodes)
+    alone = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern)
+    assert (alone.rows[0]["kind"], alone.rows[0]["gpus"]) == ("nvswitch", [1])
+
+
+def test_a_pattern_that_no_host_has_says_their_names(folder: Path) -> None:
+    (folder / "net.txt").write_text(
+        ibnetdiscover([("n1 mlx5_0", "leaf0", "4xEDR"), ("n2 mlx5_0", "leaf0", "4xEDR")])
+    )
+    with pytest.raises(InputError) as error:
+        cluster_from_links("net.txt", gpu="h100-sxm", links={"intra_node": "nvswitch,3GB/s"}, hosts="gpu*")
+    assert [str(one) for one in error.value.problems] == [
+        "--hosts: no host is called `gpu*`, they are n1, n2"
+    ]
 
 
 def test_cells_without_a_bandwidth_are_listed_once(folder: Path) -> None:
