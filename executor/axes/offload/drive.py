@@ -118,8 +118,8 @@ class Drive:
 
     @property
     def chunk(self) -> int:
-        """Numbers of each kind that are moved at a time."""
-        largest = max((one.numel() for one in self.tensors), default=0)
+        """Numbers of each kind that are moved at a time, also where an optimizer without states has none there."""
+        largest = max((one.numel() for one in self.tensors), default=0) or CHUNKS * CHUNK
         return min(CHUNK, -(-largest // (CHUNKS * _VECTOR)) * _VECTOR)
 
     def place(self, elements: int) -> FileRange:

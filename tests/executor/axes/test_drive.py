@@ -59,6 +59,15 @@ def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], proc
             assert all((weights[name] == plain[1][name]).all() for name in plain[1]), way
 
 
+@pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero3"])
+def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes: Processes) -> None:
+    """There may be nothing of it to lie anywhere."""
+    ways = ("", *(f"offload={way}" for way in ("states", "parked", "streamed", *WAYS)))
+    plans = [plan_for(f"{layout} {way}", optimizer="sgd") for way in ways]
+    for (curve, _), *others in processes.run(plans[0].layout.num_gpus, train_each, plans):
+        assert all(other == curve for other, _ in others)
+
+
 def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
     from executor.axes.offload.hook import OffloadAxis
