@@ -45,8 +45,9 @@ class OffloadAxis(Axis):
         super().__init__(rank)
         layout = self.layout = rank.layout
         self.lives = residency_of_blocks(layout, rank.stages)
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
-        self.link = HostLink(rank.device, threads_for_updates(rank.device, ranks))
+        self._ranks_here = min(layout.num_gpus, rank.plan.question.cluster.gpus_per_node)
+        started = int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks_here))
+        self.link = HostLink(rank.device, threads_for_updates(rank.device, started))
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, rank.dtype)
         self.drive = Drive(rank.options.drive, self.link) if layout.offload.drive else None
         self._pool = ActivationPool(self.link)
@@ -155,7 +156,7 @@ class OffloadAxis(Axis):
 
     def report(self, host_peak: int) -> dict[str, Any]:
         plan, columns = self.rank.plan, LayoutColumns.of([self.layout])
-        ranks = min(self.layout.num_gpus, plan.question.cluster.gpus_per_node)
+        ranks = self._ranks_here
         channels = channel_seconds(plan.question, columns)
         host = HostReport(
             peak_bytes=host_peak and host_peak + self._rounded_up(),

@@ -213,8 +213,10 @@ class HostLink:
 
 def threads_for_updates(device: torch.device, ranks: int) -> int:
     """Threads for updates on the host, of each of so many ranks: on a GPU's host a share of the cores, but for one that
-    drives the device; on a CPU, which trains, one."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks - 1) if device.type == "cuda" else 1
+    drives the device; on a CPU, which trains, one. A host runs no more ranks than it has GPUs."""
+    if device.type != "cuda":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // min(ranks, torch.cuda.device_count()) - 1)
 
 
 def _use_threads(threads: int) -> None:

@@ -8,8 +8,10 @@ last bit may differ, and with clipping that of a weight.
 from __future__ import annotations
 
 import mmap
+import os
 import resource
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -20,12 +22,15 @@ from training import GPT, LAST_PLACE, LLAMA, MOE, NO_GRADIENT, Trained, plan_for
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
+from executor.axes.axis import Rank
+from executor.axes.offload import hook
 from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
 from executor.measure.report import predicted_parts
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
+from executor.run_config import EngineOptions
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -315,3 +320,32 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     plan = plan_for(f"mbs2 offload={way}")
     fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
     assert fake.memory == real.memory
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "started", "threads"),
+    [(96, 8, "8", 11), (96, 8, None, 11), (12, 1, None, 11), (24, 8, "2", 11), (4, 8, None, 1)],
+)
+def test_an_update_on_the_host_has_its_share_of_the_cores(
+    cores: int, gpus: int, started: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 ranks those of one host share it, whether each was started or one is emulated; no more than it has GPUs."""
+    plan = plan_for("dp64 mbs1 zero1 offload=states", global_batch=64)
+    eight = plan.cluster.model_copy(update={"nodes": 8, "gpus_per_node": 8})
+    plan = plan.model_copy(update={"cluster": eight})
+    rank = SimpleNamespace(
+        plan=plan,
+        layout=plan.layout,
+        stages=(0,),
+        device=torch.device("cuda"),
+        dtype=torch.bfloat16,
+        options=EngineOptions(),
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if started is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
+    with mock.patch.object(hook, "HostLink") as link:
+        hook.OffloadAxis(cast(Rank, rank))
+    link.assert_called_once_with(rank.device, threads)
