@@ -7,9 +7,11 @@ TorchRec is imported when this is called: it is no dependency.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from cost_models.files.reading import parse_json, read_text
+from planner.formats.torchrec import MOST_BYTES
 
 
 def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | None = None) -> Any:
@@ -45,7 +47,7 @@ def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | 
             shard_offsets=one["shard_offsets"], shard_sizes=one["shard_sizes"], placement=placement
         )
 
-    modules = json.loads(Path(path).read_text(encoding="utf-8"))["plan"]
+    modules = parse_json(read_text(path, most_bytes=MOST_BYTES), source=str(path)).value["plan"]
     return ShardingPlan(
         plan={
             name if module is None else module: EmbeddingModuleShardingPlan(

@@ -18,7 +18,7 @@ from typing import Any
 
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.yaml_text import MAX_DEPTH, parse_yaml
 from cost_models.units import MB
 
 WRITER_SECONDS = 3.0
@@ -140,7 +140,8 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
 
 def parse_json(text: str, *, source: str) -> Document:
     """A JSON text as a `Document` without lines; Infinity, which configs of state spaces hold, stays a word. Raises
-    InputError on NaN, repeated keys and invalid JSON."""
+    InputError on NaN, repeated keys, deep nesting and invalid JSON."""
+    Nesting(source).take(text.encode("utf-8", "replace"))
 
     def number(written: str) -> float:
         value = float(written)
@@ -169,9 +170,38 @@ def parse_json(text: str, *, source: str) -> Document:
         raise InputError(
             f"cannot read `{source}`", problems=[Problem(f"{source}:{error.lineno}", what)]
         ) from None
-    except RecursionError:
-        raise InputError(f"`{source}` is nested too deeply") from None
     return Document(source=source, value=value)
+
+
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_BESIDE_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
+_OPENING = 27
+"""Of codes of brackets and braces modulo 32: 29 closes."""
+
+
+class Nesting:
+    """The depth of a JSON text that comes in parts, counted before it is parsed: parsers take memory or stack for each
+    level. Brackets in strings do not count."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._depth = self._quoted = 0
+        self._escaping = b""
+
+    def take(self, part: bytes) -> None:
+        """Count the next part. Raises InputError where it is nested too deeply."""
+        import numpy as np
+
+        plain = _ESCAPED.sub(b"", self._escaping + part)
+        self._escaping = b"\\" if plain.endswith(b"\\") else b""
+        strings = plain.translate(None, _BESIDE_MARKS).split(b'"')
+        marks = np.frombuffer(b"".join(strings[self._quoted :: 2]), np.uint8)
+        self._quoted = (self._quoted + len(strings) - 1) % 2
+        depths = self._depth + np.cumsum(np.where(marks % 32 == _OPENING, 1, -1))
+        if depths.size:
+            self._depth = int(depths[-1])
+            if depths.max() > MAX_DEPTH:
+                raise InputError(f"`{self._source}` is nested more than {MAX_DEPTH} levels deep")
 
 
 def is_file(path: str | Path) -> bool:

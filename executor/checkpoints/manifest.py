@@ -187,7 +187,7 @@ def read_manifest(folder: Path) -> Manifest:
         right = _digest(content) == digest
     except OSError as error:
         raise BrokenError(f"{MANIFEST}: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BrokenError(f"{MANIFEST}: it is cut off, or no manifest") from None
     if not right:
         raise BrokenError(f"{MANIFEST}: it is not what was written (its digest differs)")

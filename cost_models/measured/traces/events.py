@@ -14,6 +14,7 @@ import ijson
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.files.reading import Nesting
 from cost_models.measured.logs.lines import LONGEST_SECONDS, chunks_of
 from cost_models.units import grouped
 
@@ -54,7 +55,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         """Raises InputError: the file cannot be read, or is no JSON."""
         self.path = path
-        self._since = 0
+        self._since, self._nesting = 0, Nesting(self._name)
         self._chunks = chunks_of(path)
         first = next(self._chunks, b"")
         while first and len(first) < _HEAD and (more := next(self._chunks, b"")):
@@ -81,6 +82,7 @@ class TraceFile:
         if size == 0:
             return b""
         chunk = next(self._chunks, b"")
+        self._nesting.take(chunk)
         self._since += len(chunk)
         if self._since > _LARGEST_EVENT + _HEAD:
             raise InputError(f"`{self._name}` has an event of more than 64 MiB; it is no trace")

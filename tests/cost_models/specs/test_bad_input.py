@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
+from cost_models.files import reading
 from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import resolve_model
 from cost_models.files.parsing import load_spec, parse_spec
+from cost_models.files.reading import Nesting
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -191,7 +195,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         ('{"hidden_size": 1e999}', "must be finite"),
         ('{"hidden_size": ' + "9" * 5000 + "}", "must be finite"),
         ('{"a": 1, "a": 2}', "`a` twice"),
-        ("[" * 100_000, "nested too deeply"),
+        ("[" * 100_000, "nested more than 32 levels deep"),
         ("[1, 2]", "no `field: value` pairs"),
         ('{"kind": "training"}', "is a `training`; a `transformer` is needed here"),
     ],
@@ -202,6 +206,32 @@ def test_broken_json_is_refused(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(InputError) as caught:
         resolve_model(str(file))
     assert message in str(caught.value)
+
+
+_VALUES = st.recursive(
+    st.text(st.sampled_from('[]{}"\\\\a'), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("[}", max_size=2), inner, max_size=2),
+    max_leaves=12,
+)
+
+
+def _levels(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_levels, inner), default=0)
+
+
+@given(_VALUES, st.integers(1, 7))
+def test_levels_of_json_are_counted_before_it_is_parsed(value: object, size: int) -> None:
+    """As many as there are, wherever it is cut into parts, and not those within strings."""
+    text, levels = json.dumps(value).encode(), _levels(value)
+    for most in (levels, levels - 1):
+        nesting = Nesting("file")
+        with (
+            mock.patch.object(reading, "MAX_DEPTH", most),
+            nullcontext() if most == levels or not levels else pytest.raises(InputError, match="is nested"),
+        ):
+            for at in range(0, len(text), size):
+                nesting.take(text[at : at + size])
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -243,6 +243,19 @@ def test_products_of_a_long_trace_take_few_bytes() -> None:
     }
 
 
+@pytest.mark.parametrize("begin", ['{"traceEvents": [', "[", '[{"args": ', '{"other": '])
+@pytest.mark.parametrize("level", ["[", '{"a":'])
+def test_deep_nesting_is_refused_before_it_takes_memory(tmp_path: Path, begin: str, level: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(begin + level * 100_000)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="is nested more than 32 levels deep"):
+        read_traces([path], parse_layout("dp1"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 << 20
+
+
 def _nsight(path: Path, kernels: list[tuple[str, float, float]], extra: str = "") -> Path:
     """A small export as Nsight Systems writes it: kernels by name, begin and end in milliseconds."""
     with closing(sqlite3.connect(path)) as export, export:
