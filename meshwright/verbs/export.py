@@ -109,6 +109,14 @@ class ImportOptions(Searching, Request, _Source):
     )
     """Whose the source is, where neither name nor words tell."""
     also: str | None = flag("WORDS", "Arguments that the source leaves out.", panel="subject", kw_only=True)
+    ignore: tuple[str, ...] = flag(
+        "KEY",
+        "Price without a setting of the source.",
+        kind=list[str],
+        panel="subject",
+        kw_only=True,
+        default=(),
+    )
 
     def question(self) -> EstimateAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
@@ -127,7 +135,7 @@ def import_plan(options: ImportOptions) -> EstimateAnswer:
     every assumption; `also` are further arguments. With a transformer, it is DeepSpeed's JSON, and `gpus` and
     `sequence` are to be said, or a recipe whose model is not known here. With a recommender, it is TorchRec's sharding
     plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is
-    for.
+    for. A setting that could change layout or memory and is not priced stops it, unless `ignore` names it.
     `trainer` says whose it is where neither name nor words tell.
 
     Raises:

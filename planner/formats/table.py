@@ -2,8 +2,10 @@
 
 Columns: name; kind (how its value is written); default of the release that the folder's readers name; unit; field of
 a plan that the argument sets; when an export writes the field from the table alone (`always`, `changed` from the
-default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`; other spellings. Arguments of
-kind `ignored` are beginnings of names that do not change the time or memory of a step.
+default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`; other spellings; why, of
+arguments that no price is made of. These are of three kinds: `ignored` changes neither time nor memory of a step,
+`noted` changes them a little and is named where it is set, `unpriced` changes them and stops a reader unless its value
+is the default or switches it off. A name that ends with `*` stands for all that begin so.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.formats.exporter import NOTHING, Job, Translate, Word, says
 
@@ -64,13 +66,31 @@ class Argument:
         return {theirs: ours for ours, theirs in self.values.items()}[value] if self.values else value
 
 
+class Fate(NamedTuple):
+    """What becomes of an argument that no price is made of."""
+
+    kind: str
+    """`ignored`, `noted` or `unpriced`."""
+    why: str
+    default: str
+
+
+_FATES = ("ignored", "noted", "unpriced")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """All arguments of one trainer."""
 
     arguments: Mapping[str, Argument]
-    ignored: Mapping[str, tuple[str, ...]]
-    """Column → beginnings of names in it that do not change a step."""
+    fates: Mapping[str, Mapping[str, Fate]]
+    """Column → spelling in it, of arguments that no price is made of."""
+
+    def fate(self, spelling: str, column: str = "name") -> Fate | None:
+        """What becomes of an argument that no price is made of; None: the table does not have it."""
+        fates = self.fates.get(column, {})
+        starts = (one for name, one in fates.items() if name[-1] == "*" and spelling.startswith(name[:-1]))
+        return fates.get(spelling) or next(starts, None)
 
     def words(self) -> dict[str, Translate]:
         """Field → its setting, of fields that one argument expresses alone."""
@@ -103,13 +123,14 @@ def table_of(folder: str) -> Table:
     """The table of a trainer, by the name of its folder."""
     with (_FOLDER / folder / "arguments.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
-    ignored: dict[str, tuple[str, ...]] = {}
+    fates: dict[str, dict[str, Fate]] = {}
     for row in rows:
-        if row["kind"] == "ignored":
-            for column in row.keys() - {"kind"}:
-                ignored[column] = (*ignored.get(column, ()), row[column])
+        if row["kind"] in _FATES:
+            for column in row.keys() - {"kind", "why", "default"}:
+                fate = Fate(row["kind"], row.get("why", ""), row.get("default", ""))
+                fates.setdefault(column, {})[row[column]] = fate
     return Table(
-        arguments={row["name"]: _argument(row) for row in rows if row["kind"] != "ignored"}, ignored=ignored
+        arguments={row["name"]: _argument(row) for row in rows if row["kind"] not in _FATES}, fates=fates
     )
 
 

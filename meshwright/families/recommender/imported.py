@@ -108,8 +108,9 @@ class ImportQuestion:
 
 def ask_import(trainer: str, options: ImportOptions) -> ImportQuestion:
     """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
-    if options.also is not None:
-        raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
+    if options.also is not None or options.ignore:
+        flag = "--also" if options.also is not None else "--ignore"
+        raise InputError(f"{flag}: a sharding plan has no settings beside its tables", hint="leave it out")
     if options.sequence is not None:
         raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
     if not options.model:

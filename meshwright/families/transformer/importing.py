@@ -27,7 +27,7 @@ from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo
 from planner.formats.nemo.recipe import read_bridge
-from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Reading, without
 from planner.formats.registry import is_command
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
@@ -69,7 +69,10 @@ def _megatron_command(request: ImportOptions) -> EstimateQuestion:
     _require_unsaid(request, tuple(_SAID), "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
     reading = read_megatron(
-        launch_of(text, request.also or ""), gpus=questions.single_count(request.gpus), stack=request.stack
+        launch_of(text, request.also or ""),
+        gpus=questions.single_count(request.gpus),
+        stack=request.stack,
+        ignore=request.ignore,
     )
     return _asked(reading, request)
 
@@ -141,7 +144,7 @@ def _document(request: ImportOptions, trainer: str) -> dict[str, Any]:
     document = read_document(request.source).value
     if not isinstance(document, dict):
         raise InputError(f"`{request.source}` is no file of {trainer}")
-    return document
+    return without(document, request.ignore)
 
 
 def _sequence(request: ImportOptions) -> int:
@@ -173,6 +176,7 @@ def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
     said = tuple(name for name in _SAID if name != "model")
     _require_unsaid(request, said, "recipe")
     recipe = read_recipe(read_text(Path(request.source)), str(request.source), request.also or "")
+    recipe = replace(recipe, settings=without(recipe.settings, request.ignore))
     named = request.model
     assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
     model = resolve_model(named) if isinstance(named, str) and named else None
@@ -198,10 +202,11 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
             gpus=questions.single_count(request.gpus),
             stack=request.stack,
             also=request.also or "",
+            ignore=request.ignore,
         )
         return _asked(recipe, request)
-    document = read_document(request.source).value
-    if not isinstance(document, dict) or not {"trainer", "model"} <= set(document):
+    document = _document(request, "NeMo")
+    if not {"trainer", "model"} <= set(document):
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
     return _asked(
         read_nemo(document, gpus=gpus, stack=request.stack, also=also),
@@ -223,5 +228,6 @@ def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
     question: Question = complete_question(
         reading.model, cluster, reading.training, stack=reading.stack, profile=request.profile
     )
-    assumptions = (*reading.assumptions, *assumed_dropout(reading.training, question))
+    ignored = [f"no effect of `{key}`, which --ignore leaves out of the price" for key in request.ignore]
+    assumptions = (*ignored, *reading.assumptions, *assumed_dropout(reading.training, question))
     return EstimateQuestion(question=question, layout=str(reading.layout), assumptions=assumptions)

@@ -17,6 +17,7 @@ from typing import Any
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
 from planner.formats.exporter import Settings
+from planner.formats.reading.settings import Left, without
 from planner.formats.reading.shell_words import is_known, may_hold_arguments, plain
 from planner.formats.table import table_of
 
@@ -40,8 +41,8 @@ class Arguments:
     values: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
     """Name → the words of the command that set it."""
-    unread: dict[str, str] = field(default_factory=dict)
-    """Flag → its words, for arguments that the table does not have."""
+    left: list[Left] = field(default_factory=list)
+    """Arguments that no price is made of."""
     problems: list[Problem] = field(default_factory=list)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -60,15 +61,18 @@ class Arguments:
         self.flags[name] = words
 
 
-def read_arguments(words: Sequence[str]) -> Arguments:
-    """Read the words of a command as settings.
+def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Arguments:
+    """Read the words of a command as settings, without flags that are left out (`ignore`).
 
     Raises:
         InputError: values that cannot be read, arguments that contradict one another, what only the shell knows; all.
     """
     said = Arguments()
-    for flag, values in _by_flag(words, said):
-        _take(said, flag, values)
+    flags = _by_flag(words, said)
+    left = without({_dest(flag): None for flag, _ in flags}, [_dest(key) for key in ignore])
+    for flag, values in flags:
+        if _dest(flag) in left:
+            _take(said, flag, values)
     for one, other in _EXCLUDE:
         if said.get(one) and said.get(other):
             said.problems.append(Problem(f"`{said.flags[other]}`", f"contradicts `{said.flags[one]}`"))
@@ -100,6 +104,11 @@ def _by_flag(words: Sequence[str], said: Arguments) -> list[tuple[str, list[str]
             what = "is no argument" if is_known(word) else "only the shell knows what this is"
             said.problems.append(Problem(f"`{plain(word)}`", what))
     return found
+
+
+def _dest(flag: str) -> str:
+    """The name of a flag's value."""
+    return flag.lstrip("-").replace("-", "_")
 
 
 @cache
@@ -142,8 +151,11 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
 
 def _pass_over(said: Arguments, flag: str, values: list[str], words: str) -> None:
     """Keep an argument that the table does not have; values that may hold further arguments are a problem."""
-    if not flag[2:].removeprefix("no-").startswith(table_of(TABLE).ignored["flag"]):
-        said.unread[flag] = words
+    dest, table = _dest(flag), table_of(TABLE)
+    fate, off = table.fate(dest), dest.removeprefix("no_")
+    if fate is None and off != dest:
+        fate, values = table.fate(off), ["false"]
+    said.left.append(Left(flag[2:], " ".join(values) if values else True, words, fate))
     first = len(values) if "data-path" in flag else 1
     for one in values:
         if "[@]" in one or (one in values[first:] and may_hold_arguments(one)):

@@ -7,6 +7,7 @@ arguments back with that parser.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cost_models.files.catalog import load_stack
@@ -19,7 +20,7 @@ from planner.formats.megatron.layout import LAYOUT, layout_of
 from planner.formats.megatron.model import MODEL, model_of
 from planner.formats.megatron.stack import FACTS, STACK, stack_of
 from planner.formats.megatron.training import TRAINING, training_of
-from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Reading, unpriced
 from planner.formats.target import Target
 
 CORE: dict[str, Translate] = {**LAYOUT, **TRAINING, **MODEL, **FACTS}
@@ -74,19 +75,18 @@ TARGET = Target(
 )
 
 
-def read_megatron(launch: Launch, *, gpus: int | None = None, stack: str | None = None) -> Reading:
+def read_megatron(
+    launch: Launch, *, gpus: int | None = None, stack: str | None = None, ignore: Sequence[str] = ()
+) -> Reading:
     """The run of a command line. What it leaves out is as `pretrain_gpt.py` has it now (core 0.20); with a software
-    stack named, facts that it leaves out are that stack's.
+    stack named, facts that it leaves out are that stack's; flags to `ignore` are left out.
 
     Raises:
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
-    said = read_arguments(launch.arguments)
-    assumed = list(launch.assumptions)
+    said = read_arguments(launch.arguments, ignore)
+    assumed = [*launch.assumptions, *unpriced(said.left)]
     world = world_size(launch, gpus)
-    if said.unread:
-        shown = ", ".join(f"`{words}`" for words in said.unread.values())
-        assumed.append(f"nothing of a step from arguments that are not known here: {shown}")
     base = load_stack(stack or STACK)
     reading = reading_of(said, world, launch.tokenizer, base, stack is not None, assumed)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":

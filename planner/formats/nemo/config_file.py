@@ -20,7 +20,7 @@ from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.reading.python_values import Unknown
 from planner.formats.reading.settings import Reading, Settings, also_words, by_path
-from planner.formats.table import table_of
+from planner.formats.table import Fate, table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "switch": (bool,),
@@ -137,9 +137,7 @@ def read_nemo(
     _take_shape(taken, assumed)
     _take_job(taken)
     taken.require_readable("file")
-    off = [path for path, value in taken.settings.values.items() if value in (None, False)]
-    taken.settings.read.update(off)
-    assumed[:0] = taken.settings.unread("nemo")
+    assumed[:0] = taken.settings.unread(_fate)
     tokenizer = taken.get("model.tokenizer.type")
     if not taken.said.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
         raise InputError(
@@ -148,6 +146,11 @@ def read_nemo(
         )
     base, world = load_stack(stack or STACK), _world(taken, gpus)
     return reading_of(taken.said, world, str(tokenizer), base, True, assumed)
+
+
+def _fate(path: str) -> Fate | None:
+    table = table_of(TABLE)
+    return table.fate(path, "nemo") or table.fate(path.removeprefix("model."))
 
 
 def _world(taken: Taken, gpus: int | None) -> int:

@@ -9,7 +9,7 @@ models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cost_models.documents import printable
@@ -22,9 +22,9 @@ from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.script import CORE, reading_of
 from planner.formats.nemo.config_file import Taken, overrides
 from planner.formats.reading.python_values import Built, Unknown, built_by, module_of
-from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Reading, without
 from planner.formats.reading.settings import Settings as Paths
-from planner.formats.table import table_of
+from planner.formats.table import Fate, table_of
 from planner.formats.target import Target
 
 STACK = "nemo"
@@ -161,8 +161,11 @@ TARGET = Target(
 )
 
 
-def read_bridge(text: str, *, gpus: int | None, stack: str | None = None, also: str = "") -> Reading:
-    """The run of a recipe on so many GPUs; `also` are overrides like `train.global_batch_size=512`.
+def read_bridge(
+    text: str, *, gpus: int | None, stack: str | None = None, also: str = "", ignore: Sequence[str] = ()
+) -> Reading:
+    """The run of a recipe on so many GPUs; `also` are overrides like `train.global_batch_size=512`, `ignore` paths of
+    settings that are left out.
 
     Raises:
         InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
@@ -171,7 +174,7 @@ def read_bridge(text: str, *, gpus: int | None, stack: str | None = None, also: 
         raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
     config = _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
-    taken = Taken(Paths({**values, **overrides(also)}, table_of(TABLE)))
+    taken = Taken(Paths(without({**values, **overrides(also)}, ignore), table_of(TABLE)))
     _take_all(taken)
     said = taken.said
     for name in mix:
@@ -186,7 +189,13 @@ def read_bridge(text: str, *, gpus: int | None, stack: str | None = None, also: 
     name = "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16"
     said.say(name, True, "grad_reduce_in_fp32")
     taken.require_readable("recipe")
-    return reading_of(said, gpus, None, load_stack(stack or STACK), True, taken.settings.unread("bridge"))
+    return reading_of(said, gpus, None, load_stack(stack or STACK), True, taken.settings.unread(_fate))
+
+
+def _fate(path: str) -> Fate | None:
+    part, _, name = path.partition(".")
+    table = table_of(TABLE)
+    return table.fate(path, "bridge") or (table.fate(name) if part in _PARTS else None)
 
 
 def _recipe(text: str) -> Built:
@@ -233,7 +242,7 @@ def _values(config: Built) -> dict[str, Any]:
     for part, of in config.fields.items():
         if isinstance(of, Built) and part in (*_PARTS, "mixed_precision"):
             found |= {f"{part}.{name}": _plain(value) for name, value in of.fields.items()}
-        elif part not in table_of(TABLE).ignored["bridge"]:
+        elif table_of(TABLE).fate(part, "bridge") is None:
             found[part] = _plain(of)
     if isinstance(model, Built) and _MODELS[model.name]:
         found["model.multi_latent_attention"] = True
@@ -259,7 +268,7 @@ def _take_all(taken: Taken) -> None:
     for path in values:
         part, _, name = path.partition(".")
         ours = renamed.get(name, name)
-        if part not in _PARTS or path.startswith(table.ignored["bridge"]) or ours in said.values:
+        if part not in _PARTS or table.fate(path, "bridge") is not None or ours in said.values:
             continue
         if ours in _TO_ONE and not isinstance(values[path], list | Unknown | None):
             said.say(ours, (str(taken.get(path)),), f"{path}: {values[path]}")

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
 from cost_models.documents import printable
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import LARGEST
-from planner.formats.table import Table
+from planner.formats.table import Fate, Table
 
 _OF_TABLE: Any = object()
+_OFF = ("", "none", "null", "false", "no", "off", "0", "0.0")
+"""Values that switch a setting off, in lower case."""
+_DECIDES = re.compile(
+    r"parallel|shard|fsdp|zero|ddp|offload|recompute|activation|gradient_?checkpoint|checkpointing|dtype|precision"
+    r"|fp\d|bf16|int\d|quant|\dbit|optim|memory|batch|sequence|seq_?len|layer|hidden|expert|moe|heads|vocab|pipeline"
+    r"|tensor|context|stage|mesh|replica|degree|cpu|nvme|cache|buffer|bucket|lora|adapter|peft|fr[eo]ez|gradient"
+    r"|grad_|state|master|world|gpus|nodes|(?:^|[^a-z])(?:[tpdce]p|ac|mbs|gbs|mtp|mlp|ffn)(?:[^a-z]|$)",
+    re.IGNORECASE,
+)
+"""Words in names of settings that could change layout or memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +77,77 @@ class Settings:
             raise InputError(f"`{path}: {printable(str(value))}` is no list")
         return value
 
-    def unread(self, column: str = "name") -> list[str]:
-        """What is assumed of settings that nothing read and the table does not ignore."""
-        ignored = self.table.ignored[column]
-        unread = [
-            f"`{path}: {printable(str(value))}`"
-            for path, value in self.values.items()
-            if path not in self.read and not path.startswith(ignored)
-        ]
-        names = ", ".join(unread)
-        return [f"nothing of a step from settings that are not known here: {names}"] if unread else []
+    def unread(self, fate: Callable[[str], Fate | None] | None = None) -> list[str]:
+        """What is assumed of settings that nothing read. Raises InputError as `unpriced` does."""
+        fate = fate or self.table.fate
+        left = {path: value for path, value in self.values.items() if path not in self.read}
+        return unpriced(Left(path, value, f"{path}: {value}", fate(path)) for path, value in left.items())
+
+
+class Left(NamedTuple):
+    """A setting that no price is made of."""
+
+    key: str
+    value: Any
+    words: str
+    """As the source has it."""
+    fate: Fate | None
+
+
+def unpriced(left: Iterable[Left]) -> list[str]:
+    """What is assumed of settings that no price is made of.
+
+    Raises:
+        InputError: some could change layout or memory, by the trainer's table or, where that does not have them, by
+            their names; all of them.
+    """
+    stops: dict[str, Problem] = {}
+    noted, unknown = [], []
+    for one in left:
+        shown, is_off = f"`{printable(one.words)}`", _is_off(one.value, one.fate)
+        if one.fate is None and not is_off and _DECIDES.search(one.key):
+            stops[one.key] = Problem(
+                shown, "is not known here, and by its name could change layout or memory"
+            )
+        elif one.fate is None:
+            unknown.append(shown)
+        elif one.fate.kind == "unpriced" and not is_off:
+            stops[one.key] = Problem(shown, one.fate.why)
+        elif one.fate.kind == "noted" and not is_off:
+            noted.append(f"no effect of {shown}: {one.fate.why}")
+    if stops:
+        hint = f"to price the run without: {' '.join(f'--ignore {key}' for key in stops)}"
+        raise InputError(
+            "settings that layout or memory depend on are not priced", problems=[*stops.values()], hint=hint
+        )
+    if unknown:
+        noted.append(
+            f"no effect of {', '.join(unknown)}: not known here, so its true effect on step and memory is unknown"
+        )
+    return noted
+
+
+def _is_off(value: Any, fate: Fate | None) -> bool:
+    """Whether a value switches its setting off, or is the trainer's default."""
+    text = "" if value in ([], {}) else str(value).lower()
+    return text in _OFF or (fate is not None and text == (fate.default.lower() or None))
+
+
+def without(values: Mapping[str, Any], keys: Sequence[str], before: str = "") -> dict[str, Any]:
+    """Settings without those that --ignore names by their paths, or by the path of their table.
+
+    Raises:
+        InputError: --ignore names what is not there; all.
+    """
+    paths = [] if before else [f"{path}." for path, _ in by_path(values)]
+    if absent := [key for key in keys if not before and not any(one.startswith(f"{key}.") for one in paths)]:
+        problems = [Problem(f"`{printable(key)}`", "is not there") for key in absent]
+        raise InputError("--ignore names settings that the source does not have", problems=problems)
+    return {
+        name: without(value, keys, f"{before}{name}.") if isinstance(value, Mapping) and value else value
+        for name, value in values.items()
+        if f"{before}{name}" not in keys
+    }
 
 
 def also_words(text: str) -> list[str]:

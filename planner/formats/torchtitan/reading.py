@@ -56,7 +56,7 @@ def _settings(recipe: Recipe) -> Settings:
     hidden = [
         Problem(f"`{path}`", f"only Python knows what `{value}` is")
         for path, value in recipe.settings.items()
-        if isinstance(value, Unknown) and not path.startswith(table.ignored["name"])
+        if isinstance(value, Unknown) and table.fate(path) is None
     ]
     if hidden:
         path = hidden[0].where.strip("`")

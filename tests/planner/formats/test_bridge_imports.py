@@ -58,7 +58,7 @@ def test_overrides_and_what_is_left_out() -> None:
     assert (reading.layout.brief, reading.training.global_batch) == ("tp1 pp1 dp16 mbs1 zero0", 128)
     assert (reading.training.precision, reading.training.dropout) == ("bf16", 0.1)
     assert not reading.stack.overlap_gradient_reduce
-    assert reading.assumptions[0].endswith("not known here: `model.warp: 2`")
+    assert reading.assumptions[0].startswith("no effect of `model.warp: 2`: not known here")
 
 
 @pytest.mark.parametrize(
