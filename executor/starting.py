@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from cost_models.base import Spec
+from executor.clock import date
 
 STARTED = "MESHWRIGHT_STARTED"
-"""Environment variable: when the launcher was called, in seconds since 1970."""
+"""Environment variable: the date when the launcher was called."""
 _spent: ContextVar[list[float] | None] = ContextVar("seconds of groups", default=None)
 
 
@@ -46,7 +47,7 @@ class StartClock:
 
     def end(self, part: str, inside: float = 0.0) -> None:
         """End a part; `inside` of its seconds were spent on groups."""
-        now = time.time()
+        now = date()
         if part not in self._seconds:
             self._seconds[part] = now - self._last - inside
             if inside:

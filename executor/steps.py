@@ -17,6 +17,7 @@ from cost_models.errors import Problem, RunError
 from cost_models.files.local import processor_name
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.checkpoints.contents import Saved
+from executor.clock import date
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
@@ -47,7 +48,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
-        self.clock = StartClock(time.time())
+        self.clock = StartClock(date())
         """Of the start, until the first step is done."""
         self.groups: list[float] = []
         """Seconds of each group that was made since all ranks joined."""
@@ -250,7 +251,7 @@ def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
         gradient_norm=curve.norms[-1],
         seconds=curve.clock.wall_seconds[-1],
         measured=measured,
-        at=time.time(),
+        at=date(),
     )
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import threading
-import time
 from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from cost_models.errors import HostError, InputError, MeshwrightError, Problem, RunError
 from cost_models.units import format_bytes
+from executor.clock import date
 from executor.faults.full_disk import ON, ON_WITHOUT, last_checkpoint, no_room
 from executor.faults.heartbeat import LAUNCH, PHASES, Sign, read_signs, write_into_sign
 
@@ -40,7 +40,7 @@ Failure = dict[str, Any]
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
     """Write why this rank failed; on a full disk into its sign, and where that fails too, nowhere."""
     partial = folder / f".failure-{rank}"
-    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
+    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": date(), **more}
     word["launch"] = os.environ.get(LAUNCH, "")
     word["local"] = int(os.environ.get("LOCAL_RANK", rank))
     with _writing, suppress(OSError):

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from executor.clock import date
+
 PHASES = ("start", "data", "forward and backward", "update", "save", "end")
 """What a rank may be doing, in the order of a step."""
 _OF_ANY_LENGTH = ("start", "end")
@@ -56,7 +58,7 @@ class Heartbeat:
         self.step, self.phase = step, phase
         self._at = math.inf if phase in _OF_ANY_LENGTH else time.monotonic()
         if self._file is not None:
-            sign = {"rank": self._rank, "pid": os.getpid(), "step": step, "phase": phase, "at": time.time()}
+            sign = {"rank": self._rank, "pid": os.getpid(), "step": step, "phase": phase, "at": date()}
             with naming(self._path):
                 os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from executor.clock import booted, date
 from executor.faults.heartbeat import last_sign, naming
 from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.measure.operations import operations_of_record
@@ -47,17 +48,17 @@ class FileWatcher(Watcher):
 
     def saved(self, step: int, seconds: float) -> None:
         """Append how long training waited for a save."""
-        self._append({"save": step, "blocked_seconds": seconds, "at": time.time()})
+        self._append({"save": step, "blocked_seconds": seconds, "at": date()})
 
     def written(self, step: int, seconds: float, size: int) -> None:
         """Append how long a checkpoint took to write."""
-        self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": time.time()})
+        self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": date()})
 
     def resumed(self, step: int, loading_seconds: float) -> None:
         """Append the time that a loss of ranks took; nothing where a person restarted the run."""
         if not self._again:
             return
-        now, began = time.time(), process_began()
+        now, began = date(), process_began()
         known = [line for line in self._earlier if "at" in line]
         seen = max(
             [line["at"] for line in known] + ([self._last_sign] if self._last_sign else []), default=began
@@ -118,7 +119,7 @@ def process_began() -> float:
     created = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return created
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - (created - psutil.boot_time()))
+    return booted() + created - psutil.boot_time()
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
+from executor.clock import date
 from executor.faults import failures
 from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
@@ -143,7 +143,7 @@ def _start(
     command = [sys.executable, "-m", "executor.launch.agent", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
     logs.mkdir(parents=True)
-    environment = worker_environment() | {LAUNCH: launch.token, STARTED: str(time.time())}
+    environment = worker_environment() | {LAUNCH: launch.token, STARTED: str(date())}
     if nodes.count == 1:
         rendezvous_file(logs).touch()
     if nodes.here:

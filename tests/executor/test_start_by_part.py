@@ -8,7 +8,7 @@ from executor.starting import StartClock, StartReport, making_group, timing_grou
 
 
 def test_parts_follow_one_another_and_groups_are_taken_out() -> None:
-    with mock.patch("time.time", side_effect=[103.0, 104.0, 109.0, 110.0, 111.0]):
+    with mock.patch("executor.starting.date", side_effect=[103.0, 104.0, 109.0, 110.0, 111.0]):
         clock = StartClock(100.0)
         clock.end("processes")
         clock.end("groups")
