@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import executor
+from executor import clock
 from executor.clock import BOOTED, booted, date
 from executor.launch.environment import worker_environment
 
@@ -24,5 +24,5 @@ def test_dates_of_a_run_are_as_far_apart_as_they_should_be() -> None:
 
 
 def test_only_the_clock_of_a_run_asks_the_wall_clock() -> None:
-    sources = Path(str(executor.__file__)).parent.rglob("*.py")
+    sources = Path(str(clock.__file__)).parent.rglob("*.py")
     assert [one.name for one in sources if WALL.search(one.read_text("utf-8"))] == ["clock.py"]
