@@ -34,6 +34,8 @@ class Rule:
     sentence: Callable[[Question, Layout], Words]
     unknown: Callable[[Question], bool] | None = None
     """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
+    sized: bool = False
+    """Whether it reads the microbatch size, whatever the schedule: then it is asked of every size."""
 
 
 Broken = Callable[[Question, "LayoutColumns"], Bools]
@@ -41,10 +43,14 @@ Sentence = Callable[[Question, "Layout"], Words]
 
 
 def rule_when(
-    name: str, broken: Broken, *, unknown: Callable[[Question], bool] | None = None
+    name: str,
+    broken: Broken,
+    *,
+    unknown: Callable[[Question], bool] | None = None,
+    sized: bool = False,
 ) -> Callable[[Sentence], Rule]:
     """Makes a rule of the function below it, which words what is wrong."""
-    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
+    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown, sized=sized)
 
 
 def refuses(name: str, broken: Broken, what: str, hint: str = "") -> Rule:

@@ -96,13 +96,16 @@ def within_error(
 ) -> WithinError | None:
     """Count them from where the search ended; None where they are not worth counting, or time has run out."""
     share = pair_error_of(question)
-    below, total = found.best.compared_seconds * (1 + share), 0
-    for search in found.searches or _unsearched(question, limits):
+    below, total, names = found.best.compared_seconds * (1 + share), 0, set[str]()
+    searches = found.searches or tuple(_unsearched(question, limits))
+    for search in searches:
         near = count_below(search, below, MOST_COUNTED, lambda: budget.seconds_left > 0)
         if near is None:
             return None
         total += near
-    return WithinError(share, total)
+        if len(searches) > 1:  # of several recompute policies, which have the same layouts
+            names |= search.names(search.rows.first_bound < below)
+    return WithinError(share, len(names) or total)
 
 
 def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:

@@ -23,6 +23,7 @@ from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult, by_speed
+from planner.space.cores import tried_tensor_degrees
 from planner.space.gpu_counts import resized
 from planner.space.restrictions import Restrictions
 
@@ -226,12 +227,9 @@ def _precision(question: Question) -> Precision:
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
     """The restrictions split by the tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
     first."""
-    per_node = question.cluster.gpus_per_node
-    degrees = limits.only.get("tp", frozenset(range(1, per_node + 1)))
     groups: dict[float, set[int]] = {}
-    for tp in sorted(degrees):
-        if per_node % tp == 0:
-            groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
+    for tp in tried_tensor_degrees(question, limits):
+        groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
     if len(groups) < 2:
         return [limits]
     return [

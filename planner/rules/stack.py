@@ -91,7 +91,7 @@ def _sides(question: Question, x: LayoutColumns) -> list[Array]:
 
 
 def _fp8(question: Question, x: LayoutColumns) -> Bools:
-    return (x.tp > 0) & (question.training.precision == "fp8")
+    return np.full(len(x), question.training.precision == "fp8")
 
 
 @rule_when("the model is what it trains", lambda q, x: (x.tp > 0) & bool(q.model.untrained))

@@ -86,6 +86,10 @@ class BranchAndBound:
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
+    def names(self, rows: Bools) -> set[str]:
+        """Layouts of (N,) chosen rows, as they are written."""
+        return {str(self.candidates.layout(row)) for row in np.flatnonzero(rows).tolist()}
+
     @property
     def is_unfinished(self) -> bool:
         """Whether some layout may still be better than the k best."""

@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from cost_models.errors import InfeasibleError, NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
@@ -28,7 +30,8 @@ def search_each_policy(
     time_limit: float | None,
     below: float = math.inf,
 ) -> SearchResult:
-    """The best layouts over all `parts`, each of which restricts the question to one recompute policy.
+    """The best layouts over all `parts`, each of which restricts the question to one recompute policy; a layout that
+    several policies have is one, under the fastest.
 
     Each is searched for what may still be among the best of those before it.
 
@@ -38,29 +41,34 @@ def search_each_policy(
     """
     start = time.monotonic()
     answers: list[SearchResult] = []
+    layouts: list[int] = []
     spaces: list[str] = []
     ranked: list[Estimate] = []
     unanswered, left_open = 0, 0
     nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
-            left_open += count_layouts(question, limits)
+            layouts.append(count_layouts(question, limits))
+            left_open += layouts[-1]
             continue
         left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
         share = None if left is None else left / (len(parts) - at)
         try:
             answers.append(search(limits, share, below))
             spaces.append(answers[-1].certificate.space)
-            ranked = sorted([*ranked, *answers[-1].estimates], key=by_speed)[:top]
+            layouts.append(answers[-1].certificate.layouts)
+            ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
             if len(ranked) == top:
                 below = min(below, ranked[-1].compared_seconds * (1 + BEYOND))
         except InfeasibleError as error:
             nothing = nothing if left_open else error
-            unanswered += count_layouts(question, limits)
+            layouts.append(count_layouts(question, limits))
+            unanswered += layouts[-1]
         except NothingPlacedError as error:
             nothing = error
             spaces.append(error.space)
-            left_open += count_layouts(question, limits)
+            layouts.append(count_layouts(question, limits))
+            left_open += layouts[-1]
     if not answers:
         raise nothing
     interrupted = answers[-1].interrupted
@@ -68,8 +76,9 @@ def search_each_policy(
     return SearchResult(
         estimates=tuple(ranked),
         certificate=_together(
-            [result.certificate for result in answers],
+            answers,
             ranked,
+            layouts=layouts,
             space=" | ".join(dict.fromkeys(spaces)),
             unanswered=unanswered,
             left_open=left_open,
@@ -80,25 +89,47 @@ def search_each_policy(
     )
 
 
+def _each_layout_once(found: Sequence[Estimate]) -> list[Estimate]:
+    """The fastest estimate of each layout, however it recomputes and places its blocks, best first."""
+    best: dict[str, Estimate] = {}
+    for one in sorted(found, key=by_speed):
+        best.setdefault(str(one.layout.model_copy(update={"layers": (), "recompute": ("none",)})), one)
+    return list(best.values())
+
+
 def _together(
-    found: Sequence[Certificate],
+    answers: Sequence[SearchResult],
     ranked: Sequence[Estimate],
     *,
+    layouts: Sequence[int],
     space: str,
     unanswered: int,
     left_open: int,
     seconds: float,
 ) -> Certificate:
-    """One certificate of all policies; `unanswered` layouts do not fit, `left_open` were not decided on."""
+    """One certificate of all policies, which counts a layout once: as undecided where it is so under some policy, as
+    solved where it is under one, as not fitting only where all policies are sure to say so.
+
+    `layouts` are those of each policy; the policy with most has those of all others. `unanswered` of them do not fit,
+    `left_open` were not decided on.
+    """
+    found = [result.certificate for result in answers]
     bound = 0.0 if left_open else min(one.bound for one in found)
+    every = max(layouts)
+    undecided = min(every, sum(one.undecided for one in found) + left_open)
+    misfits = sum(one.infeasible for one in found) + unanswered + len(layouts) * every - sum(layouts)
+    infeasible = min(every - undecided, max(0, misfits - (len(layouts) - 1) * every))
+    searches = [search for result in answers for search in result.searches]
+    names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
+    most = len(set().union(*names)) or max(one.solved for one in found)
     return found[0].model_copy(
         update={
             "space": space,
-            "layouts": sum(one.layouts for one in found) + unanswered + left_open,
-            "infeasible": sum(one.infeasible for one in found) + unanswered,
-            "pruned": sum(one.pruned for one in found),
-            "solved": sum(one.solved for one in found),
-            "undecided": sum(one.undecided for one in found) + left_open,
+            "layouts": every,
+            "infeasible": infeasible,
+            "pruned": max(0, every - undecided - infeasible - most),
+            "solved": min(most, every - undecided - infeasible),
+            "undecided": undecided,
             "bound": bound,
             "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
             "seconds": seconds,

@@ -24,7 +24,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.cluster import ClusterSpec
 from planner.placement.chunks import covers
-from planner.rules.legality import legal_rows
+from planner.rules.legality import SIZED_RULES, legal_rows
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
@@ -84,6 +84,14 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
     return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
 
 
+def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
+    """Those degrees within some restrictions, and what these ask for: all that divide the GPUs."""
+    gpus, asked = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
+    degrees = [one for one in sorted({*tensor_degrees(question.cluster), *asked}) if gpus % one == 0]
+    permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
+    return [one for one, may in zip(degrees, permitted.tolist(), strict=True) if may]
+
+
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
     """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
     options = _Options(question, restrictions)
@@ -111,9 +119,7 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
 def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
     """Degrees that are permitted, and that the batch, the sequence and the blocks have room for."""
     cluster = question.cluster
-    for tp in options.permitted("tp", sorted({*tensor_degrees(cluster), *restrictions.only.get("tp", ())})):
-        if cluster.num_gpus % tp:
-            continue
+    for tp in tried_tensor_degrees(question, restrictions):
         for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):
             if question.training.sequence_length % cp or (cp > 1 and not question.stack.context_kinds):
                 continue
@@ -126,30 +132,32 @@ def _meshes(question: Question, restrictions: Restrictions, options: _Options) -
 
 def microbatch_sizes(
     question: Question, restrictions: Restrictions, cores: LayoutColumns
-) -> tuple[Ints, Ints]:
-    """The core and the size, for every microbatch size that each core's share of the batch divides into."""
+) -> tuple[Ints, LayoutColumns]:
+    """Every core with every microbatch size that its share of the batch divides into and that rules allow, and (N,)
+    which core each is."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
         of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
     own = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
-    return core, np.concatenate([np.empty(0, dtype=np.int64), *own])
+    sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *own]))
+    legal = np.flatnonzero(~np.any([rule.broken(question, sized) for rule in SIZED_RULES], axis=0))
+    return core[legal], sized.rows(legal)
 
 
 ROWS_TOGETHER = 200_000
 """Rows that the rules are asked of at once: bounds memory."""
 
 
-def families_of(cores: LayoutColumns, core: Ints, mbs: Ints) -> tuple[LayoutColumns, Ints]:
-    """One layout of every family, and (N,) the family of (N,) cores with (N,) microbatch sizes, where
-    some axis says that these matter."""
+def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
+    """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, where
+    some axis says that these matter; `core` says which of the cores each is."""
     if not _sized(cores).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
         return cores.rows(first), family[core]
-    sized = replace(cores.rows(core), mbs=mbs)
     own = [getattr(sized, name) for name in columns_that_touch("states")]
-    first, family = first_of_each([*own, np.where(_sized(sized), mbs, 0)])
+    first, family = first_of_each([*own, np.where(_sized(sized), sized.mbs, 0)])
     return sized.rows(first), family
 
 
@@ -196,10 +204,10 @@ def needless_rows(question: Question, restrictions: Restrictions, columns: Layou
 
 
 def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
-    """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
+    """(N,): which rows keep to restrictions and rules, those of the schedule and of the microbatch size aside."""
     legal = allowed_rows(question, restrictions, rows)
     left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False)
+    legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False, sized=False)
     return legal
 
 

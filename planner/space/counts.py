@@ -43,7 +43,7 @@ class Boxes:
     @classmethod
     def beside(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Of layouts whose counts stand for all from theirs on."""
-        least = np.stack([getattr(columns, name) for name in _COLUMNS], axis=1)
+        least = np.stack(counted_columns(columns), axis=1)
         counted, room = (least > 0) & (least < EVERY), _COUNTED[0].room(question, columns.pp)
         if not counted.any():
             return cls(least, least, room)
@@ -53,7 +53,7 @@ class Boxes:
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
         """Of layouts with the counts that they have."""
-        own = np.stack([getattr(columns, name) for name in _COLUMNS], axis=1)
+        own = np.stack(counted_columns(columns), axis=1)
         return cls(own, own, np.where(own < EVERY, own, 0).sum(axis=1))
 
     @classmethod
@@ -140,6 +140,11 @@ class Boxes:
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
     """The same layouts with (N, R) other counts."""
     return replace(columns, **{name: counts[:, at] for at, name in enumerate(_COLUMNS)})
+
+
+def counted_columns(columns: LayoutColumns) -> list[Ints]:
+    """(N,) counts of blocks, one array for each column that counts."""
+    return [getattr(columns, name) for name in _COLUMNS]
 
 
 def speaks_of_counts(axes: set[str]) -> bool:

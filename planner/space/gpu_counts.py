@@ -20,6 +20,7 @@ from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from planner.rules.legality import legal_rows
+from planner.space.cores import tensor_degrees
 
 Q = TypeVar("Q", Question, RecommenderQuestion)
 
@@ -119,7 +120,8 @@ def _in_even_ratios(
 
 
 def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[int, int]:
-    """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs: those of equal stages, and all of them.
+    """How many plain pipelines (no ZeRO; `mbs1`, or one microbatch) are legal on so many GPUs: those of equal stages,
+    and all of them.
 
     Of a recommender it is one where its batch divides.
 
@@ -129,20 +131,19 @@ def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[
         even = int(question.training.global_batch % gpus == 0)
         return even, even
     there = resized(question, gpus)
-    degrees = [
-        tp for tp in range(1, there.cluster.gpus_per_node + 1) if there.cluster.gpus_per_node % tp == 0
-    ]
     plain = [
-        Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
-        for tp in degrees
+        Layout(tp=tp, pp=pp, dp=dp, mbs=mbs)
+        for tp in tensor_degrees(there.cluster)
         for pp in range(1, there.model.num_layers + 1)
-        if gpus % (tp * pp) == 0 and there.training.global_batch % (gpus // (tp * pp)) == 0
+        if gpus % (tp * pp) == 0 and there.training.global_batch % (dp := gpus // (tp * pp)) == 0
+        for mbs in {1, there.training.global_batch // dp}
     ]
     if not plain:
         return 0, 0
     columns = LayoutColumns.of(plain)
-    legal = legal_rows(there, columns)
-    return int((legal & (there.model.num_layers % columns.pp == 0)).sum()), int(legal.sum())
+    legal = columns.rows(np.flatnonzero(legal_rows(there, columns)))
+    pipelines = {*zip(legal.tp.tolist(), legal.pp.tolist(), strict=True)}
+    return sum(there.model.num_layers % pp == 0 for _, pp in pipelines), len(pipelines)
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:

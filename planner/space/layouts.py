@@ -36,7 +36,7 @@ from planner.space.cores import (
     shapes_of,
     variants_of,
 )
-from planner.space.counts import Boxes, speaks_of_counts, with_counts
+from planner.space.counts import Boxes, counted_columns, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.shared import shared
@@ -253,16 +253,17 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
     legal = np.flatnonzero(legal_at_any_stage(question, wide, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
-    core, mbs = microbatch_sizes(question, restrictions, cores)
-    families, family = families_of(cores, core, mbs)
+    core, sized = microbatch_sizes(question, restrictions, cores)
+    families, family = families_of(cores, core, sized)
     spoken = speaks_of_counts(restrictions.named)
     most = Boxes.of(families).most if spoken else Boxes.beside(question, families).most
     variants = variants_of(question, narrow, families, with_counts(families, most))
-    cores, counts = replace(cores.rows(core), mbs=mbs), counts.rows(core)
+    cores, counts = sized, counts.rows(core)
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    own = [getattr(cores, name) for name in columns_that_touch("pipeline")]
+    own = [getattr(cores, name) for name in columns_that_touch("pipeline") if not speaks_of_counts({name})]
+    own += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
     first, pipeline = first_of_each([*own, microbatches, stages[family]])
     of_first = [variants[index] for index in family[first].tolist()]
     return Space(

@@ -82,15 +82,18 @@ def heatmap(frame: Frame, subject: str) -> Figure:
 
 def finding(frame: Frame) -> str:
     """ "tp4 pp8 is best, 60.2 % MFU; 5 more come within 5 % of it, 11 do not fit, 8 break a rule"."""
-    found = frame[frame["reason"] == ""]
+    found, late = frame[frame["reason"] == ""], frame["reason"] == "time"
+    if found.empty and late.any():
+        if late.all():
+            return f"None of {len(frame)} pairs of degrees was searched in time"
+        return f"Of {(~late).sum()} pairs searched none has a layout: {_counts(frame)}"
     if found.empty:
         return f"No pair of degrees has a layout: {_counts(frame)}"
     best = found.loc[found["mfu"].idxmax()]
     near = int((found["mfu"] >= (1 - _NEAR) * best["mfu"]).sum()) - 1
     more = f"{near} more {'comes' if near == 1 else 'come'} within {percent(_NEAR)[:-4]} % of it"
     counts = _counts(frame)
-    searched = int((frame["reason"] != "time").sum())
-    of_those = "" if searched == len(frame) else f"Of {searched} pairs searched "
+    of_those = f"Of {(~late).sum()} pairs searched " if late.any() else ""
     return (
         f"{of_those}tp{int(best['tp'])} pp{int(best['pp'])} is best, {percent(best['mfu'])} MFU; "
         + ", ".join(filter(None, [more, counts]))

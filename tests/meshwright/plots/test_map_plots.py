@@ -117,6 +117,11 @@ def test_findings_of_maps() -> None:
     assert finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
     late = frame.assign(reason=["time", "", "", "rule"])
     assert finding(late).startswith("Of 3 pairs searched tp1 pp2 is best, 50.0 % MFU; ")
+    none = frame.assign(reason=["time", "time", "memory", "rule"])
+    assert finding(none) == (
+        "Of 2 pairs searched none has a layout: 1 does not fit, 1 breaks a rule and 2 were not searched"
+    )
+    assert finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
 
 
 def test_bars_are_held_and_planned_again() -> None:
