@@ -16,6 +16,7 @@ the front door draws them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -67,7 +68,9 @@ class UnknownNameError(InputError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
     ) -> None:
-        super().__init__(f"unknown {kind} `{name}`{did_you_mean(like or name, known)}", hint=hint)
+        super().__init__(
+            f"unknown {kind} `{name}`{did_you_mean(like or name, alike(like or name, known))}", hint=hint
+        )
 
 
 class InfeasibleError(MeshwrightError):
@@ -169,6 +172,35 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
+
+
+def alike(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that a name may be a slip of the pen for, and not another model, GPU, cluster or stack.
+
+    Their numbers (sizes, releases) are the same and their letters almost; what is of a known family is of no other. A
+    name that breaks off may go on as any.
+    """
+    listed = list(known)
+    letters, numbers, plain = _spelt(name)
+    family = [one for one in listed if _first_word(one) == _first_word(name)] or listed
+    return [one for one in family if _spelt(one)[1] == numbers and _slip(letters, _spelt(one)[0])] or [
+        one for one in listed if len(plain) > 2 and _spelt(one)[2].startswith(plain)
+    ]
+
+
+def _spelt(name: str) -> tuple[str, list[str], str]:
+    """Letters of a name, its numbers, and both without what stands between."""
+    lower = name.lower()
+    return re.sub(r"[^a-z]", "", lower), re.findall(r"[\d.]*\d", lower), re.sub(r"[^a-z\d]", "", lower)
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[^a-z]", name.strip().lower(), maxsplit=1)[0]
+
+
+def _slip(word: str, other: str) -> bool:
+    """Whether two words differ by few letters of many, or by their order alone."""
+    return sorted(word) == sorted(other) or difflib.SequenceMatcher(None, word, other).ratio() > 0.7
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

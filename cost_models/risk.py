@@ -28,7 +28,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from cost_models.arrays import Array, Bools
-from cost_models.files import read_errors
+from cost_models.files import read_data
 
 EVEN = 0.5
 """Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
@@ -70,7 +70,7 @@ class PeakErrors:
 @cache
 def peak_errors() -> PeakErrors:
     """The mixture that is shipped."""
-    return PeakErrors(**read_errors("peaks"))
+    return PeakErrors(**read_data("errors/peaks"))
 
 
 def fits_probability(peak: float, limit: float, error: float) -> float:

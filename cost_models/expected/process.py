@@ -22,7 +22,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools
 from cost_models.expected.rows import FEATURES, SHAPE, SPLIT, SWITCHES, Rows
-from cost_models.files import read_errors
+from cost_models.files import read_data
 
 LARGEST = 0.3
 """Errors beyond which a run counts as if it were so far off: it may be mistranscribed."""
@@ -164,7 +164,7 @@ class Reach:
 @cache
 def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
     """The shipped constants; the reach by how much was timed; everything else that the file says."""
-    told = read_errors("steps")
+    told = read_data("errors/steps")
     own = {field.name for field in fields(Kernel)}
     kernel = Kernel(**{name: value for name, value in told.items() if name in own})
     return kernel, {name: Reach(**ends) for name, ends in told["reach"].items()}, told

@@ -43,11 +43,11 @@ def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
     name, beside = str(path), beside or Beside()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
-        found, used = from_ibnetdiscover(text, name, beside), ("intra_node", "hosts", "gpus")
+        found, used = from_ibnetdiscover(text, name, beside), {"intra_node", "hosts", "gpus"}
     elif re.search(r"^\s*GPU0\s+X\s", plain := re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
-        found, used = from_topo(plain, name, beside), ("nodes",)
+        found, used = from_topo(plain, name, beside), {"nodes"}
     else:
-        found, used = _listed_links(text, name), ()
+        found, used = _listed_links(text, name), set()
     for part in fields(beside):
         if part.name not in used and getattr(beside, part.name) is not None:
             found.notes.append(f"what you say of `{part.name}` is not used: {name} says it, or cannot use it")

@@ -23,12 +23,12 @@ def _below(folder: Traversable, suffix: str) -> Iterator[Traversable]:
 
 
 @cache
-def read_errors(name: str) -> dict[str, Any]:
-    """The fitted constants of `data/errors/<name>.yaml`, with the `source` they come from."""
+def read_data(name: str) -> dict[str, Any]:
+    """The content of `data/<name>.yaml`, with the `source` it comes from."""
     from cost_models.files.yaml_text import parse_yaml
 
-    file = files("cost_models") / "data" / "errors" / f"{name}.yaml"
-    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"errors/{file.name}")
+    file = files("cost_models") / "data" / f"{name}.yaml"
+    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"{name}.yaml")
     assert not document.problems, document.problems
     found: dict[str, Any] = document.value
     return found

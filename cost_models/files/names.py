@@ -6,26 +6,18 @@ import re
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError, closest
-from cost_models.files import catalog
+from cost_models.files import catalog, read_data
 from cost_models.files.local import LOCAL
 from cost_models.files.reading import is_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILES = (".yaml", ".yml", ".json")
-_OF_NO_SHAPE = re.compile(r"^meta-|-(hf|base|chat|it|instruct(-\d+)?|v\d+\.\d+)(?=-|$)")
+_OF_NO_SHAPE = re.compile(
+    r"^meta-|-(hf|base|chat|it|pt|instruct(-\d+)?|thinking(-\d+)?|v[01]\.\d+|uncased|cased|deduped"
+    r"|coder|math|python|fp8|bf16)(?=-|$)"
+)
 """Pattern of parts of ids that say how a model was trained, not its shape."""
 _ORDER = "write MODEL first, then CLUSTER"
-_SHORT = {
-    "gpt2": "gpt2small",
-    "gpt3": "gpt3175b",
-    "bloom": "bloom176b",
-    "llama3405b": "llama3.1405b",
-    "llama31b": "llama3.21b",
-    "llama33b": "llama3.23b",
-}
-"""A name without dashes → the one that it usually means: the usual size of a family, the release that has a size."""
-
-
 TEMPLATE = "meshwright cluster --template -o my-cluster.yaml"
 """The command that writes a cluster file to fill in."""
 
@@ -74,7 +66,7 @@ def _same(text: str, kind: catalog.Kind) -> str | None:
 def _spelling(name: str) -> str:
     lower = re.sub(r"[ _-]+", "-", name.strip().lower())
     plain = _OF_NO_SHAPE.sub("", lower).replace("-", "")
-    return _SHORT.get(plain, plain)
+    return re.sub("-", "", read_data("names")["names"].get(plain, plain))
 
 
 def unknown_model(text: str) -> InputError:

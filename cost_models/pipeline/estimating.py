@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.axes.layout import Layout, prices
 from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool
-from cost_models.files import read_errors
+from cost_models.files import read_data
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks, price_ranks_of_each
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
@@ -97,7 +97,7 @@ def trust_of(question: Question) -> Trust:
     its_own = all(name in here for name, here in pairs)
     its_die = question.cluster.gpu.name in (hardware.gpu, *hardware.also_for)
     if hardware.borrowed_from or (hardware.tier == "profile" and not its_die):
-        told = read_errors("steps")
+        told = read_data("errors/steps")
         return Trust(
             tier=hardware.tier,
             profile=hardware.name,

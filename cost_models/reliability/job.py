@@ -45,7 +45,7 @@ from cost_models.communication.collectives import broadcast_seconds
 from cost_models.communication.topology import Groups, axis_groups
 from cost_models.defaults import OWN_STACKS
 from cost_models.estimate import Breakdown
-from cost_models.files import read_errors
+from cost_models.files import read_data
 from cost_models.memory.device import is_own_host
 from cost_models.memory.states import moment_bytes
 from cost_models.operators.parameters import parameters, total_parameters
@@ -72,12 +72,12 @@ def requests_of_all_pairs(sizes: Sequence[int]) -> int:
 
 def store_seconds(ranks: int, requests_of_rank: int) -> float:
     """Seconds of the store for the requests of all ranks."""
-    return ranks * requests_of_rank * float(read_errors("start")["request"])
+    return ranks * requests_of_rank * float(read_data("errors/start")["request"])
 
 
 def start_up(question: Question, layout: Layout, *, drawn: bool = True) -> Breakdown:
     """Seconds of a start by part; weights that are not `drawn` are loaded."""
-    seconds = read_errors("start")
+    seconds = read_data("errors/start")
     blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
     weights = blocks * float(seconds["split_block" if split else "block"])
     if drawn:
@@ -116,7 +116,7 @@ class Resume:
         """Seconds until every rank has what it holds."""
         once = self.reads_once(storage)
         reading = self.whole / storage + self.sending if once else self.held / storage
-        digest = float(read_errors("start")["digest"]) * self.whole / self.ranks
+        digest = float(read_data("errors/start")["digest"]) * self.whole / self.ranks
         return self.whole / storage + digest + reading
 
 

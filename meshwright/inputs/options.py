@@ -81,7 +81,7 @@ class Job:
         panel="job",
     )
     optimizer: str | None = flag(
-        "NAME", "adamw (default), adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
+        "NAME", "adamw (default), adamw-8bit, paged-adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
     )
     optimizer_in_backward: bool = switch("Update each parameter as soon as it has its gradient.", panel="job")
     state_dtype: str | None = flag(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from cost_models.errors import InputError
-from cost_models.files import catalog
+from cost_models.errors import InputError, alike, did_you_mean
+from cost_models.files import catalog, read_data
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.files.names import known_cluster, known_model
@@ -23,12 +25,75 @@ from cost_models.files.names import known_cluster, known_model
         ("openai-community/gpt2", "gpt2-small"),
         ("Llama 3.1 8B", "llama3.1-8b"),
         ("gpt3", "gpt3-175b"),
+        ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.1-70b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b"),
+        ("microsoft/phi-4", "phi-4"),
+        ("tiiuae/falcon-40b-instruct", "falcon-40b"),
+        ("facebook/opt-13b", "opt-13b"),
+        ("EleutherAI/gpt-j-6B", "gpt-j-6b"),
+        ("01-ai/Yi-1.5-34B-Chat", "yi-34b"),
+        ("codellama/CodeLlama-34b-hf", "codellama-34b"),
+        ("google-bert/bert-base-uncased", "bert-base"),
+        ("mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"),
+        ("google/gemma-2b-it", "gemma-2b"),
+        ("google/gemma-2-2b-it", "gemma2-2b"),
+        ("bigscience/bloom-7b1", "bloom-7b1"),
     ],
 )
 def test_a_model_goes_by_its_other_names(written: str, name: str) -> None:
     loaded = resolve_model(written)
     assert loaded.spec.name == name
     assert f"`{written}` is {name} of the catalogue" in loaded.assumptions
+
+
+KINDS: tuple[catalog.Kind, ...] = ("models", "gpus", "clusters", "stacks", "profiles", "operations")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_suggestion_is_another_size_release_or_family(kind: catalog.Kind) -> None:
+    """Of a name with another number nothing is suggested but what it may be the beginning of; a slip of letters is
+    mended."""
+    names = catalog.names(kind)
+    numbers = [re.findall(r"[\d.]*\d", name) for name in names]
+    for name in names:
+        for found in re.finditer(r"\d+", name):
+            other = f"{name[: found.start()]}{int(found[0]) + 1}{name[found.end() :]}"
+            suggested = re.search("mean `(.+)`", did_you_mean(other, alike(other, names)))
+            if suggested and other not in names:
+                begins = plain(suggested[1]).startswith(plain(other))
+                assert begins or numbers[names.index(suggested[1])] == re.findall(r"[\d.]*\d", other), other
+        swapped = name[:1] + name[2:3] + name[1:2] + name[3:]
+        if swapped.isascii() and name[1:3].isalpha() and swapped not in names:
+            assert plain(name) in map(plain, alike(swapped, names)), swapped
+
+
+def plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("opt-14b", "models"), ("gpt-oss-6b", "models"), ("phi-4-mini", "models"), ("llava-7b", "models")),
+        *(("vicuna-33b", "models"), ("chatglm-6b", "models"), ("qwen2.5-33b", "models")),
+        *(("rtx-4080", "gpus"), ("h200-sxm", "gpus"), ("a10", "gpus"), ("v100", "gpus")),
+        *(("hgx-h300", "clusters"), ("pcie-4080", "clusters"), ("ec2-p4d", "clusters")),
+        *(("hugectr-2023", "stacks"), ("megatron-2024", "stacks"), ("nanotron-v1", "stacks")),
+    ],
+)
+def test_what_is_nothing_known_is_not_taken_for_another(name: str, kind: catalog.Kind) -> None:
+    suggested = alike(name, catalog.names(kind))
+    assert all(plain(one).startswith(plain(name)) for one in suggested), suggested
+
+
+def test_every_other_name_means_what_the_catalogue_has() -> None:
+    for written, name in read_data("names")["names"].items():
+        assert name in (known_model(written), known_cluster(written))
+        assert name in (*catalog.names("models"), *catalog.names("clusters"))
 
 
 def test_every_name_is_its_own_and_no_two_are_spelt_alike() -> None:
@@ -41,7 +106,7 @@ def test_every_name_is_its_own_and_no_two_are_spelt_alike() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("meta-llama/Llama-9-70B", "unknown model `meta-llama/Llama-9-70B`; did you mean `llama3-70b`?"),
+        ("meta-llama/Llama-9-70B", "unknown model `meta-llama/Llama-9-70B`\n"),
         ("meta-llama/Llama-9-70B", "give the folder with its config.json"),
         ("GPT3-175C", "did you mean `gpt3-175b`?"),
         ("dgx-h100", "`dgx-h100` is a cluster, not a model\nhint: write MODEL first, then CLUSTER"),

@@ -161,6 +161,8 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     dense = 0.0 if model.moe_share == 1 and not model.shared_expert_ffn_hidden_size else 1.0
     biases = model.hidden_size * (dense * model.mlp_bias + model.attention_output_bias)
     norms = (4 if model.norm_placement == "around" else 2) / (1 + model.separate_halves)
+    if model.parallel_block and model.parallel_norms == 1:  # both halves read one norm
+        norms /= 2
     if model.stacks:  # a decoder's blocks have one more
         norms += 1 - model.stacks.encoder_layers / model.num_layers
     copied = norms * norm + biases
