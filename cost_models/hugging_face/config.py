@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
-from cost_models.errors import InputError, Problem, did_you_mean, either
+from cost_models.errors import InputError, Problem, either
 from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
 from cost_models.hugging_face.rotary import as_before_five, unscaled
@@ -235,12 +235,14 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
         )
     known = table()
-    if other := known.other_blocks.get(model_type):
+    if model_type not in known.families and (has := known.without_price(model_type, config)):
+        what = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
         raise InputError(
-            f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, which has no price here"
+            f"{name} (model_type `{printable(model_type)}`) cannot be represented: it has {what} no price here",
+            hint="describe a model near it in YAML with `kind: transformer`",
         )
-    experts = [config.get(key) for key in _EXPERT_KEYS]
-    mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()
+    experts = [count for key in _EXPERT_KEYS if isinstance(count := config.get(key), int)]
+    mixture = max(experts, default=2 * ("moe" in model_type.lower())) > 1
     if mixture and model_type not in known.mixtures:
         raise InputError(
             f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
@@ -248,8 +250,7 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
         )
     if model_type not in known.families:
         raise InputError(
-            f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
-            + did_you_mean(model_type, known.families),
+            f"{name} has model_type `{printable(model_type)}`, which cannot be represented",
             hint=f"known: {', '.join(known.families)}; or describe the shape in YAML with `kind: transformer`",
         )
     return known.families[model_type]

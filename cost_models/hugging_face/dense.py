@@ -161,9 +161,9 @@ def _stacks(config: Config, *, scales: bool = True) -> Derived:
 def encoder_refusal(config: Config) -> str | None:
     if config.get("is_decoder"):
         return "it is a decoder (`is_decoder`), of which its family has no weights"
-    if (kind := config.get("position_embedding_type", "absolute")) != "absolute":
+    if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
         return f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
-    if config.get("embedding_size", config.get("hidden_size")) != config.get("hidden_size"):
+    if config.get("embedding_size") not in (None, 0, config.get("hidden_size")):
         return "its embeddings are narrower than its blocks (`embedding_size`)"
     if config.get("sinusoidal_pos_embds"):
         return "its positions are not learned (`sinusoidal_pos_embds`)"
@@ -173,7 +173,7 @@ def encoder_refusal(config: Config) -> str | None:
 
 
 def opt_refusal(config: Config) -> str | None:
-    if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
+    if config.get("word_embed_proj_dim") not in (None, 0, config.get("hidden_size")):
         return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
     if config.get("do_layer_norm_before") is False:
         return "it normalises after each block (`do_layer_norm_before: false`)"

@@ -6,7 +6,7 @@ more than a table is a function of `dense` or `mixtures`, which the table names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -68,13 +68,17 @@ class Family:
 
     def left_out(self, config: Config) -> tuple[str, ...]:
         """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
-        said: list[str] = []
-        for one in self.omissions:
-            if isinstance(one, str):
-                said += _OMISSIONS[one](config)
-            elif "when" not in one or config.get(one["when"], one.get("absent")):
-                said.append(one["say"])
-        return tuple(said)
+        return tuple(_said(self.omissions, config))
+
+
+def _said(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
+    """Words of what a config turns on: a key that is absent has its class's value, and 0, false and null turn nothing
+    on."""
+    for one in conditions:
+        if isinstance(one, str):
+            yield from _OMISSIONS[one](config)
+        elif "when" not in one or config.get(one["when"], one.get("absent")):
+            yield one["say"]
 
 
 _DERIVATIONS: dict[str, Callable[..., Derived]] = {
@@ -113,8 +117,10 @@ class Table:
 
     dense: Mapping[str, Family]
     mixtures: Mapping[str, Family]
-    other_blocks: Mapping[str, str]
-    """`model_type` → what its blocks do that our spec cannot express."""
+    other_blocks: Mapping[str, str | Sequence[Mapping[str, Any]]]
+    """`model_type` → what its blocks do that our spec cannot express, always or where keys say so."""
+    features: Sequence[Mapping[str, Any]]
+    """What a key of a `model_type` that is not known says of its blocks that our spec cannot express."""
     of_no_price: frozenset[str]
     """Keys that are none of a model's shape."""
     of_no_price_endings: tuple[str, ...]
@@ -123,6 +129,11 @@ class Table:
     def families(self) -> Mapping[str, Family]:
         """`model_type` → family."""
         return {**self.dense, **self.mixtures}
+
+    def without_price(self, model_type: str, config: Config) -> list[str]:
+        """What the blocks of a config of no family have that has no price, in words."""
+        always = self.other_blocks.get(model_type, self.features)
+        return [always] if isinstance(always, str) else list(_said(always, config))
 
 
 @cache
@@ -141,6 +152,7 @@ def table() -> Table:
         dense={name: Family(**_fields(entries, name)) for name in value["dense"]},
         mixtures={name: Family(**_fields(entries, name)) for name in value["mixtures"]},
         other_blocks=value["other_blocks"],
+        features=value["features"],
         of_no_price=frozenset(value["of_no_price"]),
         of_no_price_endings=tuple(value["of_no_price_endings"]),
     )

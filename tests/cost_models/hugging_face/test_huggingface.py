@@ -179,7 +179,7 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
             {"model_type": "newmoe"},
             "(model_type `newmoe`) is a mixture of experts that cannot be represented",
         ),
-        ({"model_type": "gemma4"}, "cannot be represented; did you mean `gemma`?"),
+        ({"model_type": "gemma4"}, "has model_type `gemma4`, which cannot be represented\n"),
         ({"model_type": "zamba2"}, "it has state spaces in every block"),
         ({"model_type": "bart"}, "it has norms over sums in two stacks"),
         ({"model_type": "marian"}, "model_type `marian`, which cannot be represented"),

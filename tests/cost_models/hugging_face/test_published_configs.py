@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from pathlib import Path
@@ -60,6 +61,81 @@ def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
         in load(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out
     )
     assert any("xIELU" in what for what in load(tmp_path, CONFIGS["swiss-ai/Apertus-8B-2509"]).spec.left_out)
+
+
+FEATURES = [
+    "hidden_size_per_layer_input",
+    "altup_num_inputs",
+    "laurel_rank",
+    "num_kv_shared_layers",
+    "global_head_dim",
+    "attention_k_eq_v",
+    "enable_moe_block",
+    "cross_attention_layers",
+    "compress_ratios",
+    "index_topk",
+    "o_lora_rank",
+    "hc_mult",
+    "num_hash_layers",
+    "num_experts",
+    "num_local_experts",
+    "relative_attention",
+]
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["gemma4_text", "gemma3n", "mllama_text_model", "deberta", "deepseek_v4", "newer"],
+)
+@pytest.mark.parametrize("off", [0, False, None, []], ids=str)
+def test_a_feature_that_a_file_turns_off_is_no_reason_to_refuse_it(
+    tmp_path: Path, model_type: str, off: Any
+) -> None:
+    """With all of them off a config is refused for its type alone; each that is on is named."""
+    config = CONFIGS["Qwen/Qwen3-8B"] | dict.fromkeys(FEATURES, off) | {"model_type": model_type}
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, config)
+    assert caught.value.headline.endswith(f"has model_type `{model_type}`, which cannot be represented")
+    with pytest.raises(InputError, match="keys and values of others") as named:
+        load(tmp_path, config | {"model_type": "gemma4_text", "num_kv_shared_layers": 3})
+    assert "of their own in every block" not in str(named.value)
+
+
+def test_what_a_new_family_has_without_a_price_is_named(tmp_path: Path) -> None:
+    more = {"compress_ratios": [0, 4], "hc_mult": 4, "num_hash_layers": 3, "n_routed_experts": 256}
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | {"model_type": "deepseek_v4"} | more)
+    assert caught.value.headline.endswith(
+        "it has attention to compressed tokens, several residual streams (hyper-connections) and experts that a "
+        "token's number chooses, which have no price here"
+    )
+
+
+@pytest.mark.parametrize("off", [0, None], ids=str)
+def test_what_a_known_family_would_refuse_may_be_turned_off(tmp_path: Path, off: Any) -> None:
+    keys = [
+        "attention_bias",
+        "qk_layernorm",
+        "word_embed_proj_dim",
+        "moe_latent_size",
+        "num_nextn_predict_layers",
+    ]
+    keys += ["embedding_size", "position_embedding_type", "sinusoidal_pos_embds", "use_task_id", "is_decoder"]
+    keys += [
+        "apply_residual_connection_post_layernorm",
+        "index_topk_freq",
+        "indexer_types",
+        "num_shared_expert",
+    ]
+    for name, config in CONFIGS.items():
+        with contextlib.suppress(InputError):
+            usual = load(tmp_path, config).spec
+            for key in keys:
+                if not config.get(key):
+                    assert load(tmp_path, config | {key: off}).spec.num_layers == usual.num_layers, (
+                        name,
+                        key,
+                    )
 
 
 def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
