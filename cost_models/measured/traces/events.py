@@ -26,6 +26,12 @@ _RANK = re.compile(rb'"rank": *(\d{1,9})')
 _WORLD = re.compile(rb'"world_size": *(\d{1,9})')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _MICROSECOND = 1e-6
+_OLDER = {
+    "memcpy": "gpu_memcpy", "memset": "gpu_memset", "operator": "cpu_op", "runtime": "cuda_runtime",
+}  # fmt: skip
+"""Category of PyTorch 1.8 to 1.13 in small letters → today's (libkineto/src/output_json.cpp of 2021 and 2022)."""
+_STEP = "ProfilerStep#"
+"""Begin of the annotation that PyTorch 1.8 wrote among the operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +134,15 @@ class TraceFile:
                     )
                 ],
             )
-        device = details.get("device", said.get("pid", 0))
+        device = details.get("device", details.get("inDevice", said.get("pid", 0)))
+        if "external id" in details:
+            details = {"External id": details["external id"], **details}
+        category = str(said.get("cat", "")).lower()
         return Event(
             name=name,
-            category=str(said.get("cat", "")),
+            category="user_annotation"
+            if name.startswith(_STEP) and "gpu" not in category
+            else _OLDER.get(category, category),
             start=start,
             seconds=seconds,
             device=device if isinstance(device, int) else 0,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cost_models.axes.layout import Layout
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError, Problem, either
 from cost_models.measured.logs.formats import search
 from cost_models.measured.traces.events import Event, TraceFile
 from cost_models.measured.traces.exchanges import Exchange, Exchanges
@@ -20,6 +20,8 @@ from cost_models.measured.traces.products import Product, Products
 from cost_models.measured.traces.splitting import KINDS, ON_CPU, Spans, Step, split
 from cost_models.units import counted, grouped
 
+_HOST = ("cpu_", "python_", "overhead", "trace", "fwdbwd", "ac2g")
+"""Beginnings of the categories of what is no GPU's."""
 _CPU_OPERATOR, _CPU_STEP, _GPU_STEP = "cpu_op", "user_annotation", "gpu_user_annotation"
 
 
@@ -87,8 +89,9 @@ def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_
         )
     spans, parts, exchanges, products, host = Spans(), Parts(layout), Exchanges(), Products(), HostSpans()
     seconds = dict.fromkeys(KINDS, 0.0)
-    device = None
+    device, categories = None, set[str]()
     for event in file.events():
+        categories.add(event.category)
         if event.category in KERNELS and event.device == (event.device if device is None else device):
             device = event.device
             part = parts.part_of(event)
@@ -106,7 +109,7 @@ def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_
     if on_cpu and not len(spans.start):
         host.fill(spans)
         seconds = {kind: sum(seconds for axis, _, seconds in host.waits if axis == kind) for kind in KINDS}
-    _require_whole(name, layout, spans, seconds)
+    _require_whole(name, layout, spans, seconds, sorted(categories))
     step = split(spans, number=number, order=ON_CPU if host.passes or host.waits else KINDS)
     if step.seconds <= 0:
         raise InputError(f"`{name}` has no step that lasts", hint="profile two or three whole steps")
@@ -123,17 +126,22 @@ def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_
     )
 
 
-def _require_whole(name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float]) -> None:
+def _require_whole(
+    name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float], categories: Sequence[str]
+) -> None:
     """Raises InputError where nothing ran, or ranks of a job of several never communicated."""
     if not len(spans.start):
+        host = all(one.startswith(_HOST) or one == _CPU_STEP for one in categories)
         raise InputError(
             f"`{name}` has no kernel of a GPU",
-            hint="profile with ProfilerActivity.CUDA: a trace of the host alone tells nothing of the GPU",
+            hint="profile with ProfilerActivity.CUDA: a trace of the host alone tells nothing of the GPU"
+            if host
+            else f"kernels are {either(list(KERNELS))}; the file has {printable(', '.join(categories), limit=200)}",
         )
     if layout.num_gpus > 1 and not any(seconds[kind] for kind in (*AXES, UNNAMED)):
         raise InputError(
             f"`{name}` has no communication, and the plan is of {counted(layout.num_gpus, 'rank')} ({layout.brief})",
-            hint="profile whole steps, with the collectives on their own streams",
+            hint=f"it is told by names of kernels ({', '.join(patterns().communication)}): profile whole steps",
         )
 
 

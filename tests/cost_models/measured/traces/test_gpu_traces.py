@@ -119,9 +119,52 @@ def test_what_is_no_trace_of_the_job_is_refused_in_words(tmp_path: Path) -> None
     host = tmp_path / "host.json"
     host.write_text(json.dumps(whole | {"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}))
     assert "has no kernel of a GPU" in _refused(host)
+    assert "profile with ProfilerActivity.CUDA" in _refused(host)
+    host.write_text(json.dumps({"traceEvents": [{"ph": "X", "cat": "NPU Kernels", "ts": 1, "dur": 1}]}))
+    assert "the file has npu kernels" in _refused(host)
     nothing = tmp_path / "nothing.json"
     nothing.write_text("{}")
     assert "it has no `traceEvents`" in _refused(nothing)
+
+
+OLDER = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cpu_op": "Operator", "cuda_runtime": "Runtime"}
+
+
+@pytest.mark.parametrize("steps_are", ["user_annotation", "Operator"])
+def test_a_trace_in_the_spelling_of_pytorch_1_is_the_same(tmp_path: Path, steps_are: str) -> None:
+    """Categories with capitals, streams in words, no group of a collective, `external id`."""
+    layout = parse_layout("dp8")
+    path = write_trace(tmp_path / "new.json", layout, 0, {"compute": 0.5, "dp": 0.1, "offload": 0.01})
+    whole = json.loads(path.read_text())
+    whole["traceEvents"] += [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1}
+        | {"args": {"External id": 7, "Input Dims": [[64, 32], [32, 16]]}},
+        *(
+            {"ph": "X", "cat": "kernel", "name": GEMM, "ts": event["ts"], "dur": 1}
+            | {"args": {"device": 0, "External id": 7}}
+            for event in whole["traceEvents"][-2:]
+        ),
+    ]
+    path.write_text(json.dumps(whole))
+    old = tmp_path / "old.json"
+    for event in whole["traceEvents"]:
+        said = event.get("args", {})
+        if "stream" in said:
+            event["tid"] = f"stream {said['stream']}"
+        event["cat"] = OLDER.get(event.get("cat", ""), event.get("cat", ""))
+        if event["cat"] == "user_annotation" and event["name"].startswith("ProfilerStep"):
+            event["cat"] = steps_are
+        for key in [key for key in said if key.startswith(("Collective", "Group", "Process"))]:
+            del said[key]
+        if "External id" in said:
+            said["external id"] = said.pop("External id")
+        event["name"] = event["name"].replace("ncclDevKernel", "ncclKernel")
+    old.write_text(json.dumps(whole))
+    (new,), (found,) = read_traces([path], layout), read_traces([old], layout)
+    assert found.parts == new.parts
+    assert found.steps == new.steps
+    assert found.products == new.products
+    assert found.products
 
 
 def test_a_kernel_of_a_lambda_is_no_optimizer(tmp_path: Path) -> None:
