@@ -21,6 +21,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+WARNING = "warning: "
+"""Begins a note on something that is lost, which is shown even where notes are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
+from cost_models.files.whole import file_obstacle, folder_obstacle
 from cost_models.flags import Flag
 
 PROGRESS = "progress.jsonl"
@@ -27,6 +28,8 @@ STOP = "stop"
 """Asks the ranks to stop after the step they are in."""
 STOPPED = "stopped.json"
 """Says after which step they did."""
+LOCK = ".lock"
+"""Locked while a run writes to the folder; says where nodes of it meet."""
 FAILED_CHECKS = "failed-checks.jsonl"
 """A line for each time that a node came back with wrong results (`executor.launch.returning`)."""
 OWNERS = "started-by.json"
@@ -233,9 +236,22 @@ class Saving:
     """Go on from the newest that is whole; start at the beginning where there is none."""
 
 
-def require_folder_of_checkpoints(config: RunConfig) -> None:
-    """Raise InputError where the flags of checkpoints do not go together."""
+def require_places(config: RunConfig) -> None:
+    """Raise InputError where a run could not write its files in the end, or has no folder to resume from.
+
+    Of several nodes any may have rank 0, which writes the trace.
+    """
     if config.checkpoint is None and config.resume:
         raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
-    if config.checkpoint is not None and config.checkpoint.exists() and not config.checkpoint.is_dir():
-        raise InputError(f"--checkpoint {config.checkpoint}: is no folder")
+    folders = {"-o": config.out, "--profiler": config.profiler, "--checkpoint": config.checkpoint}
+    folders["--save-weights"] = config.save_weights
+    obstacles = {
+        f"{flag} {folder}": folder_obstacle(folder, made=True)
+        or (file_obstacle(folder / REPORT) if flag == "-o" and folder.exists() else "")
+        for flag, folder in folders.items()
+        if folder is not None
+    }
+    if config.trace is not None and config.nodes == 1:
+        obstacles[f"--trace {config.trace}"] = file_obstacle(config.trace)
+    if problems := [Problem(place, what) for place, what in obstacles.items() if what]:
+        raise InputError("what the run makes cannot be written", problems=problems)

@@ -143,6 +143,49 @@ def is_replaced(path: Path) -> bool:
     return path.is_file() or not path.exists()
 
 
+_PROBE_BYTES = 1 << 16
+
+
+def folder_obstacle(folder: Path, *, made: bool = False) -> str:
+    """Why nothing can be written to a folder, or nothing; one that is `made` need not be there yet."""
+    there = folder
+    try:
+        while made and not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            what = "is no folder" if there.exists() else "there is no such folder"
+            return what if there == folder else f"`{there}` {what}"
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(_PROBE_BYTES))
+            return ""
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+
+
+def file_obstacle(path: Path) -> str:
+    """Why a file cannot be written, or nothing."""
+    try:
+        if path.is_dir():
+            return "is a folder"
+        if not path.parent.is_dir():
+            return f"the folder `{path.parent}` does not exist"
+        if path.exists() and not os.access(path, os.W_OK):
+            return "permission denied"
+        replaced = is_replaced(path) or not path.exists()
+        return folder_obstacle(Path(os.path.realpath(path)).parent) if replaced else ""
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+
+
+def lock_alone(descriptor: int) -> bool:
+    """Whether no other process has a file locked that this descriptor now locks, where the file system has locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, AttributeError) as error:  # nor has Windows such locks
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
 def _opened(path: Path) -> IO[bytes]:
     """The file opened at its end; where this process prints to it, at the same position, so that neither overwrites."""
     for printed in _PRINTED:

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from cost_models.errors import InputError, Problem, RunError
+from cost_models.errors import WARNING, InputError, Problem, RunError
 from executor.checkpoints.contents import Contents, HostCopy, LoadPieces, Saved, SavePieces, whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
@@ -271,7 +271,8 @@ class Checkpointer:
         notes = []
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
-            notes.append(f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}")
+            what = f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}"
+            notes.append(WARNING + what)
         then, now = manifest.progress.split, self._progress(step).split
         change = "" if then == now else f", saved as {then}"
         notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")

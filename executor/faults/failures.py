@@ -165,6 +165,9 @@ def failure_error(
     if failed is None and headline != _UNKNOWN:
         return RunError(headline, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
     if failed is None:
+        if not folder.is_dir():
+            what = f"the run's folder `{folder}` was deleted or moved while it went on"
+            return RunError(what, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
         if (full := no_room(folder, saved)) is not None:
             return full
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from cost_models.files.whole import write_whole
 from executor.faults.failures import write_end
+from executor.faults.heartbeat import LAUNCH, read_signs
 from executor.run_config import STOP, STOPPED
 
 
@@ -31,7 +32,7 @@ class StopRequest:
     """A request to stop this rank; Ctrl-C makes it inside the block."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._file = None if folder is None or dist.get_rank() else folder / STOP
+        self._folder = None if dist.get_rank() else folder
         self._interrupted = False
         self._before: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
 
@@ -46,8 +47,11 @@ class StopRequest:
 
     @property
     def made(self) -> bool:
-        """Whether a signal to this process requested it, or, on rank 0, the file."""
-        return self._interrupted or (self._file is not None and self._file.exists())
+        """Whether a signal to this process requested it, or, on rank 0, the file of one of its launchers."""
+        if self._folder is None or not (self._folder / STOP).exists():
+            return self._interrupted
+        ours = {sign.get("launch") for sign in read_signs(self._folder).values()} | {os.environ.get(LAUNCH)}
+        return self._interrupted or (self._folder / STOP).read_text("utf-8") in ours
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True

@@ -64,13 +64,13 @@ class Follower:
                         return
                 elif ended:
                     return
-                if self.swept():
+                if self.swept() or not self.folder.is_dir():
                     return
                 time.sleep(poll)
             except KeyboardInterrupt:
                 if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
                     raise
-                (self.folder / STOP).touch()
+                (self.folder / STOP).write_text(self.launch.token, "utf-8")
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
 
     def swept(self) -> bool:

@@ -10,11 +10,11 @@ from cost_models.errors import UnknownNameError
 from cost_models.files.whole import temporary_folder
 from executor.families import training_of
 from executor.launch.follower import OnNote, OnStep
-from executor.launch.nodes import Nodes, require_nodes
+from executor.launch.nodes import Nodes, alone_in, require_nodes
 from executor.launch.torchrun import run_ranks, stopped
 from executor.measure.any_report import AnyReport, load_any_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
-from executor.run_config import REPORT, Backend, RunConfig, require_descent, require_folder_of_checkpoints
+from executor.run_config import REPORT, Backend, RunConfig, require_descent, require_places
 from planner.any_plan import AnyPlan
 from planner.plan_files import load_any_plan, save_plan
 
@@ -46,7 +46,7 @@ def run_plan(
             not be written; the problems say where.
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
-    require_folder_of_checkpoints(config)
+    require_places(config)
     loaded = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
     name = name or ("plan" if isinstance(plan, AnyPlan) else Path(plan).name)
     on_note = on_note or (lambda note: None)
@@ -54,21 +54,24 @@ def run_plan(
     config = _checked(loaded, name, config, on_note, inside=inside)
     with temporary_folder("meshwright-run-") as temporary:
         folder = config.out or temporary / "out"
-        folder.mkdir(parents=True, exist_ok=True)
         config = config.model_copy(update={"out": folder})
-        if inside:
-            return _as_rank(loaded, config)
-        save_plan(loaded, temporary / "plan.yaml")
-        (temporary / "run.json").write_text(config.model_dump_json(), "utf-8")
-        run_ranks(
-            loaded.num_ranks,
-            config,
-            temporary / "logs",
-            [str(temporary / "plan.yaml"), str(temporary / "run.json")],
-            on_step=on_step or (lambda step: None),
-            on_note=on_note,
-        )
-        return load_any_report(folder / REPORT)
+        first = os.environ.get("RANK", "0") == "0"
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone_in((folder, config.checkpoint) if first else (), config.rendezvous or "") as locks:
+            if inside:
+                return _as_rank(loaded, config)
+            save_plan(loaded, temporary / "plan.yaml")
+            (temporary / "run.json").write_text(config.model_dump_json(), "utf-8")
+            run_ranks(
+                loaded.num_ranks,
+                config,
+                temporary / "logs",
+                [str(temporary / "plan.yaml"), str(temporary / "run.json")],
+                on_step=on_step or (lambda step: None),
+                on_note=on_note,
+                locks=locks,
+            )
+            return load_any_report(folder / REPORT)
 
 
 def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, inside: bool) -> RunConfig:

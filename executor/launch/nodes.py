@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import time
 import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cost_models.errors import HostError, InputError
+from cost_models.files.whole import lock, lock_alone
 from executor.faults.heartbeat import read_sign, read_signs
 from executor.launch.environment import LOOPBACK
-from executor.run_config import FAILED_CHECKS
+from executor.run_config import FAILED_CHECKS, LOCK
 
 _ANSWER = "launcher-{token}"
 _POLL_SECONDS = 0.1
+_ENDING_SECONDS = 5.0
+"""How long ranks of a launcher that was killed may take to end."""
 _NAME_DIGITS = 12
 
 
@@ -89,6 +95,42 @@ def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None
         )
     if not kept:
         raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
+
+
+@contextmanager
+def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]]:
+    """Keep other runs out of these folders; launchers that say the same place of `meeting` share them.
+
+    The locks go with the descriptors, once every process that has them is gone.
+
+    Raises:
+        InputError: another run writes there.
+    """
+    with ExitStack() as stack:
+        held = []
+        for folder in filter(None, folders):
+            folder.mkdir(parents=True, exist_ok=True)
+            held.append(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644))
+            stack.callback(os.close, held[-1])
+            _lock(held[-1], folder, meeting)
+        yield held
+
+
+def _lock(descriptor: int, folder: Path, meeting: str) -> None:
+    until = time.monotonic() + _ENDING_SECONDS
+    while not lock_alone(descriptor):
+        if meeting and os.pread(descriptor, len(meeting) + 1, 0) == meeting.encode():
+            break
+        if time.monotonic() > until:
+            raise InputError(
+                f"another run writes to `{folder}`", hint="name another folder, or wait for its end"
+            )
+        time.sleep(_POLL_SECONDS)
+    else:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, meeting.encode(), 0)
+    if meeting:
+        lock(descriptor)
 
 
 def failed_checks(folder: Path) -> list[dict[str, str]]:

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
+from cost_models.errors import WARNING, MeshwrightError, Problem, RunError, StoppedError
 from executor.clock import date
 from executor.faults import failures
 from executor.faults.heartbeat import LAUNCH, delete_signs
@@ -40,8 +40,10 @@ def run_ranks(
     *,
     on_step: OnStep,
     on_note: OnNote,
+    locks: Sequence[int] = (),
 ) -> None:
-    """Run the ranks until their report is in the run's folder; their output goes to files under `logs`.
+    """Run the ranks until their report is in the run's folder; their output goes to files under `logs`. torchrun holds
+    the `locks`, too.
 
     Of several nodes each calls it; the one with rank 0 reports steps.
 
@@ -66,6 +68,7 @@ def run_ranks(
         arguments,
         launch,
         nodes,
+        locks,
     )
     follower = Follower(launch, folder, logs, ranks, nodes, restarts, config.timeout, on_step, on_note)
     try:
@@ -86,7 +89,7 @@ def run_ranks(
         )
         if not (folder / REPORT).exists():
             raise error
-        _add_note(folder / REPORT, error.headline, on_note)
+        _add_note(folder / REPORT, WARNING + error.headline, on_note)
 
 
 def _add_note(path: Path, note: str, on_note: OnNote) -> None:
@@ -110,8 +113,10 @@ def _failure(
     launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
 ) -> MeshwrightError:
     answered: frozenset[int] = frozenset()
-    if nodes.count > 1 and not any(
-        one["final"] or "left_out" in one for one in failures.read_failures(folder)
+    if (
+        nodes.count > 1
+        and folder.is_dir()
+        and not any(one["final"] or "left_out" in one for one in failures.read_failures(folder))
     ):
         answered = launch.roll_call(_ROLL_CALL_SECONDS)
     return failures.failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
@@ -138,7 +143,7 @@ def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
 
 
 def _start(
-    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes
+    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes, locks: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "executor.launch.agent", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
@@ -153,7 +158,12 @@ def _start(
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     with (logs / "torchrun.log").open("wb") as stream:
         return subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            pass_fds=locks,
         )
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cost_models.errors import RunError
+from cost_models.errors import WARNING, RunError
 from executor.data.batches import Batches
 from executor.engine.engine import Engine
 from executor.faults.failures import is_peer_lost
@@ -119,7 +119,7 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
             raise RunError(
                 f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
             ) from error
-    notes.append(f"{what} could not be measured: {reason}")
+    notes.append(f"{WARNING}{what} could not be measured: {reason}")
     torch.cuda.empty_cache()  # nothing, where there is no GPU
     return None
 
@@ -134,7 +134,7 @@ def _parts(
         try:
             profile_step(engine, profiled, place)
         except OSError as error:
-            notes.append(f"the trace could not be written to {place}: {error.strerror or error}")
+            notes.append(f"{WARNING}the trace could not be written to {place}: {error.strerror or error}")
     steps = record_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
@@ -143,7 +143,9 @@ def _parts(
         try:
             save_trace(chrome_trace(engine.plan, everyone), config.trace)
         except OSError as error:
-            notes.append(f"the trace could not be written to {config.trace}: {error.strerror or error}")
+            notes.append(
+                f"{WARNING}the trace could not be written to {config.trace}: {error.strerror or error}"
+            )
     return steps, parts[dist.get_rank()], everyone[dist.get_rank()].work
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from cost_models.documents import printable
 from cost_models.errors import (
+    WARNING,
     DoesNotFitError,
     InfeasibleError,
     InputError,
@@ -21,7 +22,7 @@ from cost_models.errors import (
     StoppedError,
     first_of,
 )
-from cost_models.files.whole import is_replaced, write_whole
+from cost_models.files.whole import file_obstacle, write_whole
 from cost_models.flags import flag, switch
 from meshwright.records import JSON_SCHEMA
 from meshwright.terminal.formats import Row, as_csv, as_json
@@ -156,8 +157,9 @@ class Output:
         raise SystemExit(InfeasibleError.exit_code)
 
     def note(self, text: str) -> None:
-        """One line for a person, on stderr; a terminal gets it folded at words, but for commands to copy."""
-        if not self.quiet:
+        """One line for a person, on stderr; a terminal gets it folded at words, but for commands to copy. Warnings are
+        shown to whom wants quiet, too."""
+        if not self.quiet or text.startswith(WARNING):
             say_aside("\n".join(map(_folded, text.split("\n"))))
 
 
@@ -206,25 +208,13 @@ def check_places(*places: tuple[str, Path | None]) -> None:
         InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
     """
     named = [(flag, path) for flag, path in places if path is not None]
-    problems = [Problem(f"{flag} {path}", what) for flag, path in named if (what := _obstacle(path))]
+    problems = [Problem(f"{flag} {path}", what) for flag, path in named if (what := file_obstacle(path))]
     targets = [path.resolve() for _, path in named]
     if len(set(targets)) < len(targets):
         flags = " and ".join(flag for flag, _ in named)
         problems.append(Problem(flags, f"both name `{named[0][1]}`"))
     if problems:
         raise InputError("the answer cannot be written", problems=problems)
-
-
-def _obstacle(path: Path) -> str:
-    """Why a file cannot be written, or nothing."""
-    if path.is_dir():
-        return "is a folder"
-    if not path.parent.is_dir():
-        return f"the folder `{path.parent}` does not exist"
-    touched = [path] if path.exists() else []
-    if is_replaced(path):
-        touched.append(Path(os.path.realpath(path)).parent)
-    return "" if all(os.access(one, os.W_OK) for one in touched) else "permission denied"
 
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:

@@ -33,6 +33,7 @@ def tokens_command(options: TokensOptions, output: Output) -> None:
     from meshwright.records import JSON_SCHEMA
     from meshwright.render.words import wrapped
 
+    output.check_places()
     header = make_tokens(options.texts, options.out, pairs=options.bpe, like=options.like)
     kind = "one a byte" if header.tokenizer == "bytes" else "byte pairs"
     row = {"folder": str(options.out), **header.model_dump(mode="json")}

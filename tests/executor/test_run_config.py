@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.errors import InputError
-from executor.run_config import Rate, RunConfig, Saving, require_folder_of_checkpoints
+from executor.run_config import Rate, RunConfig, Saving, require_places
 
 PLAIN = RunConfig()
 EVERYTHING = RunConfig(
@@ -77,9 +77,37 @@ def test_nodes_may_differ_in_what_is_their_own() -> None:
 
 
 def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
-    require_folder_of_checkpoints(RunConfig(checkpoint=tmp_path / "new", resume=True))
+    require_places(RunConfig(checkpoint=tmp_path / "new", resume=True))
     with pytest.raises(InputError, match="--resume needs --checkpoint"):
-        require_folder_of_checkpoints(RunConfig(resume=True))
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is no folder"):
-        require_folder_of_checkpoints(RunConfig(checkpoint=tmp_path / "file"))
+        require_places(RunConfig(resume=True))
+
+
+def test_places_that_a_run_writes_to_are_tried_before_it(tmp_path: Path) -> None:
+    """Whatever is in the way: a file, a folder, the system, a name that is too long; all of them at once."""
+    file, new, long = tmp_path / "file", tmp_path / "new/er", tmp_path / ("x" * 300)
+    file.touch()
+    (tmp_path / "old/run-report.json").mkdir(parents=True)
+    require_places(RunConfig(out=new, trace=file, profiler=new, checkpoint=new, save_weights=new))
+    require_places(RunConfig(nodes=2, rendezvous="host:1", trace=tmp_path))  # which another node may write
+    names = {
+        "out": "-o",
+        "profiler": "--profiler",
+        "checkpoint": "--checkpoint",
+        "save_weights": "--save-weights",
+    }
+    for name, flag in names.items():
+        for place in (
+            file,
+            file / "below",
+            Path("/proc/x"),
+            Path("/proc/x/y"),
+            long,
+            *[tmp_path / "old"] * (name == "out"),
+        ):
+            with pytest.raises(InputError) as caught:
+                require_places(RunConfig.model_validate({name: place, "trace": tmp_path}))
+            told = [problem.where for problem in caught.value.problems]
+            assert told == [f"{flag} {place}", f"--trace {tmp_path}"]
+    for place in (tmp_path, file / "below", tmp_path / "absent/x", Path("/proc/x"), long):
+        with pytest.raises(InputError, match=f"--trace {place}"):
+            require_places(RunConfig(trace=place))

@@ -9,6 +9,7 @@ from pathlib import Path
 from cost_models.axes.offload import NOWHERE
 from cost_models.base import Spec
 from cost_models.errors import HostError, InputError
+from cost_models.files.whole import folder_obstacle
 from cost_models.units import format_bytes
 from executor.run_config import RunConfig
 from planner.plan import Plan
@@ -81,7 +82,7 @@ def require_drive(plan: Plan, folder: Path, nodes: int = 1) -> None:
     """Raise HostError where a folder cannot hold what this host's ranks of the plan have on the drive."""
     if not plan.layout.offload.drive:
         return
-    if problem := _unusable(folder):
+    if problem := folder_obstacle(folder):
         raise HostError(
             f"--drive {folder}: {problem}", hint="name a folder of the drive that can be written to"
         )
@@ -95,16 +96,3 @@ def require_drive(plan: Plan, folder: Path, nodes: int = 1) -> None:
             " are free",
             hint="name a folder of another drive, or offload fewer blocks",
         )
-
-
-def _unusable(folder: Path) -> str:
-    """Why nothing can be written to a folder."""
-    if not folder.exists():
-        return "there is no such folder"
-    if not folder.is_dir():
-        return "is no folder"
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return (error.strerror or str(error)).lower()

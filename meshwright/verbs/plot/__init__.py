@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
-from cost_models.errors import UnknownNameError
+from cost_models.errors import WARNING, UnknownNameError
 from cost_models.flags import argument, flag, out, part_of
 from meshwright.inputs.options import Failures, tokens_flag
 from meshwright.verbs.contract.command import command
@@ -121,4 +121,4 @@ def plot_command(options: PlotFlags, output: Output) -> None:
     if budget.interrupted:
         output.end_interrupted("not every point was searched")
     if budget.ended:
-        output.note("warning: time ran out before every point was searched; allow more with --time-limit")
+        output.note(f"{WARNING}time ran out before every point was searched; allow more with --time-limit")

@@ -62,6 +62,7 @@ def run_command(options: RunFlags, output: Output) -> None:
         output.show(running.built(config))
         output.note(f"Next: meshwright run {options.plan}")
         return
+    output.check_places()
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
     if speaks and (note := running.before(compiled=config["compile"])):
         output.note(note)

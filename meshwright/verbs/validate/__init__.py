@@ -84,6 +84,7 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
 
     if options.recommenders:
         _refuse_others(options)
+        output.check_places()
         output.show(validate_recommenders(*options.runs))
         return
     problems, folder = Problems(), options.out

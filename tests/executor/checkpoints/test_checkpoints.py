@@ -227,7 +227,9 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
     expected = processes.run(2, _fresh, plan, tmp_path)[0][0]
     damage(Folder(tmp_path).at(STEPS))
     got, notes, newest = processes.run(2, _again, plan, tmp_path)[0]
-    assert notes[0].startswith(f"step-00000005 is broken and now named broken-step-00000005-0: {said}")
+    assert notes[0].startswith(
+        f"warning: step-00000005 is broken and now named broken-step-00000005-0: {said}"
+    )
     assert got == expected[SAVED_AT:]
     assert newest == STEPS
     assert (tmp_path / "broken-step-00000005-0").is_dir()

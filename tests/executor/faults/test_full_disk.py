@@ -54,6 +54,15 @@ def test_where_no_rank_could_say_a_word_the_folder_is_tried(
     assert [one.what for one in told.problems] == ["none is kept"]
 
 
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    """Neither ranks nor the launcher can say more; what is saved elsewhere is."""
+    saved = tmp_path / "checkpoints"
+    Folder(saved).at(40).mkdir(parents=True)
+    told = failure_error(tmp_path / "run", tmp_path / "logs", 2, saved=saved)
+    assert told.headline == f"the run's folder `{tmp_path}/run` was deleted or moved while it went on"
+    assert [one.what for one in told.problems] == [f"of step 40, in {saved}"]
+
+
 def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
     assert error_of_full_disk(OSError(errno.ECONNRESET, "reset"), tmp_path, None) is None
 

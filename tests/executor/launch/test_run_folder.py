@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from effort import few
 from processes import Processes
 from training import plan_for, reported
 
+from cost_models.errors import InputError
 from executor.faults.heartbeat import LAUNCH
+from executor.faults.stopping import StopRequest
+from executor.launch import nodes
+from executor.launch.launch import run_plan
 from executor.launch.meeting import is_owned_by, owner, write_owners
+from executor.launch.nodes import alone_in
 from executor.launch.record import process_began, read_progress
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
-from executor.run_config import RunConfig
+from executor.run_config import STOP, RunConfig
 from planner.plan import Plan
 from planner.plan_files import save_plan
 
@@ -85,6 +92,70 @@ def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Pat
     assert rank.memory
     (note,) = report.notes
     assert note.startswith("start 2: ")
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from executor.launch.nodes import alone_in
+
+with alone_in([Path(sys.argv[1])], ""):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files and its checkpoints, until its process is gone; nodes that meet at one place share them."""
+    monkeypatch.setattr(nodes, "_ENDING_SECONDS", 0.1)
+    out, saved = tmp_path / "run", tmp_path / "saved"
+
+    def enter(meeting: str, *folders: Path) -> None:
+        with alone_in(folders, meeting):
+            pass
+
+    with alone_in([out, None, saved], ""):
+        for place in (out, saved):
+            for meeting in ("", "host:1"):
+                with pytest.raises(InputError, match=f"another run writes to `{place}`"):
+                    enter(meeting, place)
+        (out / "run-report.json").write_text("kept")
+        with pytest.raises(InputError, match="another run writes"):
+            run_plan(plan_for("mbs2"), RunConfig(out=out))
+        assert (out / "run-report.json").read_text() == "kept"
+    with alone_in([out], "host:1"):
+        enter("host:1", out)
+        for meeting in ("", "host:12", "host:2"):
+            with pytest.raises(InputError, match="another run writes"):
+                enter(meeting, out)
+    enter("", out, saved)
+    words = [sys.executable, "-c", HOLDS, str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=_environment()) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match="another run writes"):
+            enter("", out)
+        other.kill()
+        other.wait()
+        enter("", out)
+
+
+def _stops(folder: Path) -> list[bool]:
+    """Whether a rank stops where somebody else's launcher asks, its own, and another one of its run."""
+    found = []
+    write_owners(folder, frozenset())
+    with mock.patch.dict(os.environ, {LAUNCH: "mine"}), StopRequest(folder) as request:
+        for token in ("another", "mine", "of its second node"):
+            (folder / "alive-1.json").write_text('{"rank": 1, "launch": "of its second node"}')
+            found.append(request.made)
+            (folder / STOP).write_text(token)
+            found.append(request.made)
+            (folder / STOP).unlink()
+    return found
+
+
+def test_a_stop_reaches_its_own_run(processes: Processes, tmp_path: Path) -> None:
+    assert processes.run(1, _stops, tmp_path) == [[False, False, False, True, False, True]]
 
 
 def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,9 @@ def test_a_rank_alone_leaves_out_what_it_could_not_measure(processes: Processes,
     assert len(rank.wall_seconds) == STEPS
     assert (rank.parts, rank.memory, rank.forward_backward.waiting_seconds) == ({}, {}, {})
     reason = "OutOfMemoryError: out of memory: tried to allocate 64 GiB"
-    assert report.notes == tuple(f"{what} could not be measured: {reason}" for what in ("parts", "memory"))
+    assert report.notes == tuple(
+        f"warning: {what} could not be measured: {reason}" for what in ("parts", "memory")
+    )
 
 
 def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
@@ -118,7 +120,7 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
     )
     assert len(report.losses) == STEPS
     (note,) = notes
-    assert note.startswith("rank 1 was ended from outside")
+    assert note.startswith("warning: rank 1 was ended from outside")
     assert report.notes == (LEFT_OUT, note)
     assert load_report(kept) == report
 
@@ -133,7 +135,7 @@ def test_a_trace_that_cannot_be_written_costs_nothing_else(processes: Processes,
     report, _ = processes.run(2, _traced, plan_for("dp2 mbs2"), tmp_path)
     assert len(report.losses) == STEPS
     assert all(rank.parts and rank.memory for rank in report.ranks)
-    assert report.notes == (f"the trace could not be written to {tmp_path}: Is a directory",)
+    assert report.notes == (f"warning: the trace could not be written to {tmp_path}: Is a directory",)
     assert load_report(tmp_path / "run-report.json") == report
 
 
