@@ -51,8 +51,8 @@ class Pipeline:
 
     @cached_property
     def table(self) -> schedules.ActionTable:
-        """What every rank does, in order."""
-        return schedules.build(
+        """What every rank does, in order; of many microbatches a shortened table."""
+        return schedules.shortened(
             self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
         )
 

@@ -32,7 +32,7 @@ from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Term
 from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question
-from cost_models.schedules import KINDS, ActionTable, build
+from cost_models.schedules import KINDS, ActionTable, build, compile_timeline, shortened
 from cost_models.schedules.actions import IDLE
 
 _PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
@@ -55,7 +55,7 @@ class Placed:
             pp=self.layout.pp,
             vpp=self.layout.vpp,
             schedule=self.layout.schedule,
-            microbatches=self.table.microbatches,
+            microbatches=self.table.step_microbatches,
             any_engine=self.any_engine,
         )
 
@@ -87,7 +87,7 @@ def place(layout: Layout, question: Question) -> Placed:
     return Placed(
         layout=layout,
         blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
-        table=build(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
+        table=shortened(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
         any_engine=any_engine,
     )
 
@@ -226,8 +226,12 @@ def pass_spans(question: Question, layout: Layout) -> PassSpans:
 def _pass_spans(ranks: PricedRanks) -> PassSpans:
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     first, second = pipeline.halves(blocks)
-    start, end = pipeline.timeline.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
-    return PassSpans(table=pipeline.table, start=start, end=end)
+    table = build(
+        pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, any_engine=pipeline.any_engine
+    )
+    whole = compile_timeline(table)
+    start, end = whole.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
+    return PassSpans(table=table, start=start, end=end)
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
@@ -238,7 +242,8 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     """
     ranks = price_ranks(question, layout)
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
-    passes, table = _pass_spans(ranks), pipeline.table
+    passes = _pass_spans(ranks)
+    table = passes.table
     spans = [
         PredictedSpan(
             at[0],

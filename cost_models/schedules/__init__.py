@@ -12,6 +12,7 @@ from cost_models.schedules.registry import (
     legal,
     rank_of_stage,
     schedule_named,
+    shortened,
     stages_of_rank,
 )
 from cost_models.schedules.schedule import PipelineSchedule
@@ -38,5 +39,6 @@ __all__ = [
     "pending_profiles",
     "rank_of_stage",
     "schedule_named",
+    "shortened",
     "stages_of_rank",
 ]

@@ -36,6 +36,12 @@ def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
 
+def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
+    """Microbatches of each of the rounds of about pp that they pass through the chunks in, elementwise."""
+    sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
+    return sizes
+
+
 CACHED_TABLES = 1024
 """Tables, and what is compiled from them, that stay in memory: a search returns to the same few shapes."""
 
@@ -77,11 +83,28 @@ class ActionTable:
     overlapped: Bools | None = None
     """(R, A), where a schedule has such pairs: this forward and the backward after it are one step of the engine,
     which runs them in turn and sends both results when both are done."""
+    left_out: int = 0
+    """Microbatches of the step that the table lacks: they pass as those before and after them, in its middle."""
 
     @property
     def num_stages(self) -> int:
         """Virtual stages."""
         return self.pp * self.vpp
+
+    @property
+    def step_microbatches(self) -> int:
+        """Microbatches of the step: those of the table and those that it leaves out."""
+        return self.microbatches + self.left_out
+
+    @property
+    def round_size(self) -> int:
+        """Microbatches after which the steady state of the schedule does the same again."""
+        return int(round_sizes(np.asarray(self.pp), np.asarray(self.step_microbatches)))
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether all forward passes come before all backward passes."""
+        return self.schedule == "gpipe"
 
     @property
     def is_backward(self) -> Bools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.schedules.actions import ActionTable, table_of_units
+from cost_models.schedules.actions import ActionTable, round_sizes, table_of_units
 from cost_models.schedules.schedule import PipelineSchedule
 
 
@@ -55,12 +55,6 @@ def unit_order(vpp: int, microbatches: int, round_size: int) -> tuple[Ints, Ints
 def rounds(pp: int, microbatches: int) -> int:
     """Rounds of about pp microbatches."""
     return max(1, microbatches // pp)
-
-
-def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
-    """Microbatches of each of them, elementwise."""
-    sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
-    return sizes
 
 
 def live_in_rounds(pp: Ints, vpp: Ints, microbatches: Ints, units: Ints, chunk: Ints) -> Ints:

@@ -36,7 +36,8 @@ def pending_profiles(table: ActionTable) -> tuple[Ints, ...]:
 @lru_cache(maxsize=CACHED_TABLES)
 def _profiles(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
     if not table.splits_backward:
-        live = tuple(_pareto_maximal(_distinct(live_AV)) for live_AV in _whole_backward(table))
+        more = table.left_out if table.is_queue else 0  # all wait for their backward pass
+        live = tuple(_pareto_maximal(_distinct(live_AV) + more) for live_AV in _whole_backward(table))
         return live, tuple(_frozen(np.zeros_like(live_KV)) for live_KV in live)
     both = [_pareto_maximal(_distinct(both_AW)) for both_AW in _split_backward(table)]
     return (

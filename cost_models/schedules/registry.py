@@ -5,6 +5,7 @@ which schedules have a trait, as sets of names and as masks of layouts.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol
@@ -13,7 +14,13 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules.actions import CACHED_TABLES, ActionTable, ranks_of_stages, stages_of_ranks
+from cost_models.schedules.actions import (
+    CACHED_TABLES,
+    ActionTable,
+    ranks_of_stages,
+    round_sizes,
+    stages_of_ranks,
+)
 from cost_models.schedules.schedule import PipelineSchedule
 
 _FILES = {
@@ -65,6 +72,31 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
     if wrong:
         raise InputError(wrong)
     return own.table(pp, vpp, microbatches)
+
+
+def shortened(
+    schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
+) -> ActionTable:
+    """The table of a step with so many microbatches; where they are many, one of fewer, `least` or more, that leaves
+    out whole rounds of the steady state (`ActionTable.left_out`). Raises as `build` does.
+    """
+    few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
+    if microbatches < 4 * few:
+        return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
+    size = int(round_sizes(np.asarray(pp), np.asarray(microbatches)))
+    return _shortened(schedule, pp, vpp, few + (microbatches - few) % size, microbatches)
+
+
+LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
+"""Microbatches, and rounds of them, that a shortened table has at least: twice what warm-up and cool-down of any
+schedule take, so that its middle half is steady."""
+
+
+@lru_cache(maxsize=CACHED_TABLES)
+def _shortened(schedule: str, pp: int, vpp: int, fewer: int, microbatches: int) -> ActionTable:
+    if wrong := legal(schedule, pp, vpp, microbatches):
+        raise InputError(wrong)
+    return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
 
 
 def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:

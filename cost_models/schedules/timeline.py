@@ -23,8 +23,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
+from cost_models.schedules.registry import shortened
 
 _STEP_START = 0
 """Row of the evaluation that ends at time zero: what the first action of a rank follows."""
@@ -34,6 +35,13 @@ _BEFORE = 2
 """Rows before the first action."""
 _NARROW = 16
 """Actions of a level, of all placements evaluated together, below which numpy takes longer than a loop."""
+_AS_LONG = 1e-9
+"""Share of a round by which rounds that take equally long differ at most, as sums of floats do."""
+_LENGTHENED = 4
+"""Times as many microbatches that a table has after one whose rounds did not take equally long."""
+_MOST_ACTIONS = 1_000_000
+"""Actions of a shortened table at most. Where two ranks are so nearly as busy that its rounds still do not take equally
+long, the price is an upper estimate, off by less than the pipeline takes to fill."""
 _BATCH_ROWS = 4_000_000
 """Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
 
@@ -71,6 +79,10 @@ class Timeline:
     """(E,): which duration each takes, counted through those of `_flat`."""
     row_of: Ints
     """(R, A): row of the evaluation for each action of the table."""
+    cycle: int
+    """Actions of a rank after which the steady state does the same again, a round of microbatches later."""
+    reach: int
+    """Actions between one and that of another rank which it waits for, by their places in the table, at most."""
 
     def rank_ends(
         self,
@@ -79,15 +91,61 @@ class Timeline:
         p2p: npt.ArrayLike = 0.0,
         weight_S: npt.ArrayLike = 0.0,
     ) -> Array:
-        """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds."""
+        """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds.
+
+        What the table leaves out takes as long as the rounds before it, once these all take equally long: an action
+        waits for the one before it and for one of another rank, so that rounds as long as one another are followed by
+        such rounds. Where they do not yet, a longer table tells.
+        """
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
+        return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
+
+    def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
+        """(B, R)"""
         ends_BR = np.empty((len(delay_B), self.table.pp))
+        steady_B = np.ones(len(delay_B), dtype=np.bool_)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):
             some = slice(start, start + step)
-            end_RB = self._ends(duration_BS[some], delay_B[some])[self.row_of[:, -1]]
-            ends_BR[some] = end_RB.reshape(self.table.pp, -1).T
-        return ends_BR.reshape((*batch, self.table.pp))
+            end_EB = self._ends(duration_BS[some], delay_B[some]).reshape(_BEFORE + len(self.duration_of), -1)
+            ends_BR[some] = end_EB[self.row_of[:, -1]].T
+            if self.table.left_out:
+                seconds_BR, steady_B[some] = self._of_a_microbatch(duration_BS[some], end_EB)
+                ends_BR[some] += self.table.left_out * seconds_BR
+        late = np.flatnonzero(~steady_B)
+        if len(late) and (longer := self._longer(_LENGTHENED * self.table.microbatches)):
+            ends_BR[late] = longer._rank_ends(duration_BS[late], delay_B[late])
+        return ends_BR
+
+    def _of_a_microbatch(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Bools]:
+        """(B, R or 1) seconds by which each rank ends later for a further microbatch, and (B,) whether the rounds in
+        the middle of the table all take equally long; where they do not, the longest of them, or the busiest rank's
+        work where that is more."""
+        stages = self.table.num_stages
+        if self.table.is_queue:  # jobs in a row of machines, forward and then back: the slowest sets the pace
+            back_BR = np.maximum.accumulate(duration_BS[:, 2 * stages - 1 : stages - 1 : -1], axis=1)[:, ::-1]
+            pace_BR = duration_BS[:, :stages].max(axis=1, keepdims=True) + back_BR
+            return pace_BR, np.ones(len(pace_BR), dtype=np.bool_)
+        middle = self.row_of.shape[1] // 2
+        window = slice(middle - max(self.cycle, self.reach), middle)
+        later_RAB = end_EB[self.row_of[:, window]]
+        earlier_RAB = end_EB[self.row_of[:, window.start - self.cycle : window.stop - self.cycle]]
+        round_RAB = later_RAB - earlier_RAB
+        least_B, most_B = round_RAB.min(axis=(0, 1)), round_RAB.max(axis=(0, 1))
+        steady_B, pace_B = most_B - least_B <= _AS_LONG * most_B, most_B / self.table.round_size
+        if not steady_B.all():
+            passes_BS = duration_BS[:, : 2 * stages].reshape(len(most_B), 2, stages).sum(axis=1)
+            work_BR = np.stack([passes_BS[:, own].sum(axis=1) for own in self.table.stages_of_rank], axis=1)
+            pace_B = np.where(steady_B, pace_B, np.maximum(pace_B, work_BR.max(axis=1)))
+        return pace_B[:, None], steady_B
+
+    def _longer(self, least: int) -> Timeline | None:
+        """The timeline of a table with more of the same step's microbatches; None where that is too long."""
+        table = self.table
+        if not table.left_out or least * table.kind.size > _MOST_ACTIONS * table.microbatches:
+            return None
+        whole = (table.schedule, table.pp, table.vpp, table.step_microbatches)
+        return compile_timeline(shortened(*whole, least=least))
 
     def spans(
         self,
@@ -111,24 +169,64 @@ class Timeline:
         tail_R: npt.ArrayLike = 0.0,
         weight_S: npt.ArrayLike = 0.0,
     ) -> CriticalPath:
-        """One longest path to the last action of the rank with the greatest end + tail."""
+        """One longest path to the last action of the rank with the greatest end + tail.
+
+        Where the table leaves out rounds, what of the path comes again a few rounds later is repeated for those.
+        """
         duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
         end_E = self._ends(duration_BS, delay_B)
-        rank = int(np.argmax(end_E[self.row_of[:, -1]] + np.asarray(tail_R)))
+        if self.table.left_out:
+            steady = self._of_a_microbatch(duration_BS, end_E[:, None])[1].all()
+            if not steady and (longer := self._longer(_LENGTHENED * self.table.microbatches)):
+                return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
+        rank = int(np.argmax(self._rank_ends(duration_BS, delay_B)[0] + np.asarray(tail_R)))
         late_E = end_E[self.receives] + p2p > end_E[self.follows]
         before = np.where(late_E, self.receives, self.follows).tolist()
         path = [int(self.row_of[rank, -1]) - _BEFORE]
         while (row := before[path[-1]]) != _STEP_START:
             path.append(row - _BEFORE)
-        size = (len(KINDS) + 1) * self.table.num_stages
-        count_KS = np.bincount(self.duration_of[path], minlength=size).reshape(-1, self.table.num_stages)
+        met, stages = np.array(path), self.table.num_stages
+        times = np.ones(len(met), dtype=np.int64)
+        for begin, end, microbatches in self._repeated(met) if self.table.left_out else ():
+            more, missing = divmod(self.table.left_out, microbatches)
+            if missing and (longer := self._longer(self.table.microbatches + missing)):
+                return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
+            times[begin:end] += more
+        count_KS = np.bincount(self.duration_of[met], times, (len(KINDS) + 1) * stages).astype(np.int64)
+        count_KS = count_KS.reshape(-1, stages)
         return CriticalPath(
             forward_counts=count_KS[FORWARD],
             backward_counts=count_KS[BACKWARD] + count_KS[INPUT],
             weight_counts=count_KS[BACKWARD] + count_KS[WEIGHT],
-            p2p_count=int(late_E[path].sum()),
+            p2p_count=int(times[late_E[met]].sum()),
             rank=rank,
         )
+
+    def _repeated(self, path: Ints) -> list[tuple[int, int, int]]:
+        """Stretches of a path, its last action first, that come again in the steady state: begin, end, and after how
+        many microbatches; one for each phase of the schedule, the one that comes again soonest."""
+        row_E = (self.row_of - _BEFORE).ravel()
+        place_E, microbatch_E = np.empty((2, len(row_E)), dtype=np.int64)
+        place_E[row_E] = np.tile(np.arange(self.row_of.shape[1]), len(self.row_of))
+        microbatch_E[row_E] = self.table.microbatch.ravel()
+        actions, size = self.row_of.shape[1], self.table.round_size
+        phases = [(actions // 4, 3 * actions // 4)]
+        if self.table.is_queue:
+            phases, size = [(0, actions // 2), (actions // 2, actions)], 1
+        found = []
+        for low, high in phases:
+            best: tuple[int, int, int] | None = None
+            met: dict[tuple[int, int], int] = {}
+            for at in np.flatnonzero((place_E[path] >= low) & (place_E[path] < high)).tolist():
+                microbatch = int(microbatch_E[path[at]])
+                slot = (int(self.duration_of[path[at]]), microbatch % size)
+                if slot in met:
+                    passed = int(microbatch_E[path[met[slot]]]) - microbatch
+                    if best is None or passed < best[2]:
+                        best = (met[slot], at, passed)
+                met[slot] = at
+            found += [best] if best else []
+        return found
 
     def _flat(
         self,
@@ -190,7 +288,12 @@ class Timeline:
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
     """Sort a table's actions into levels; one compilation serves every set of durations."""
-    sender_RA = _senders(table)
+    sender_RA, actions = _senders(table), table.kind.shape[1]
+    middle = actions // 2
+    kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
+    again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
+    again_A &= microbatch_A == microbatch_A[middle] + table.round_size
+    waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
     level_RA = _levels(sender_RA)
     order_E = np.argsort(level_RA, axis=None, kind="stable")
     place = np.concatenate([np.empty_like(order_E), [_NEVER]])  # the sender -1 (none) finds the last entry
@@ -208,6 +311,8 @@ def compile_timeline(table: ActionTable) -> Timeline:
         receives=receives_E,
         duration_of=(table.stage + table.num_stages * table.kind).ravel()[order_E],
         row_of=row_RA,
+        cycle=int(again_A.argmax()) - middle,
+        reach=int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=0)),
     )
 
 

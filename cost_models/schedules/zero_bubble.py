@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, round_sizes
 from cost_models.schedules.interleaved import (
     live_in_rounds,
-    round_sizes,
     rounds,
     rounds_objection,
     unit_order,

@@ -32,7 +32,7 @@ from cost_models.pipeline.placed import PricedRanks, place
 from cost_models.pipeline.stage_costs import add_up
 from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import build
+from cost_models.schedules import shortened
 
 Finish = Callable[[int], float]
 """Microbatches of a replica → seconds after which it has done them; never less for more."""
@@ -56,7 +56,7 @@ def price_replicas(question: Question, layout: Layout) -> PricedRanks | None:
     for pool, own, microbatches in zip(question.pools, terms, taken, strict=True):
         most = max(microbatches)
         memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
-        table = build(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
+        table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
         there = replace(placed, table=table)
         pipeline = there.pipeline(add_up(own.times, memories, own.limit))
         pools.append(PricedRanks(placed=there, pipeline=pipeline, times=own.times, memories=memories))

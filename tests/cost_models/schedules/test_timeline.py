@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from test_actions import LEGAL_SHAPES, tables
 
-from cost_models.schedules import ActionTable, build, compile_timeline
+from cost_models.schedules import (
+    ActionTable,
+    build,
+    compile_timeline,
+    live_profiles,
+    pending_profiles,
+    shortened,
+)
 
 SECONDS = st.floats(0.0, 10.0, allow_subnormal=False)
 
@@ -246,3 +253,56 @@ def test_a_large_batch_is_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     whole = timeline.rank_ends(forward, forward, 1.0)
     monkeypatch.setattr("cost_models.schedules.timeline._BATCH_ROWS", 70)
     np.testing.assert_array_equal(timeline.rank_ends(forward, forward, 1.0), whole)
+
+
+LONG_SHAPES = [
+    ("gpipe", 4, 1, 513),
+    ("1f1b", 4, 1, 1001),
+    ("interleaved", 5, 3, 515),
+    ("interleaved", 2, 2, 900),
+    ("zero-bubble", 4, 2, 512),
+    ("zbv", 3, 2, 700),
+    ("dualpipev", 3, 2, 700),
+]
+
+
+@pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 0.0])
+def test_a_shortened_table_gives_what_the_whole_gives(
+    shape: tuple[str, int, int, int], spread: float
+) -> None:
+    """Memory, ends and critical paths, whether ranks are equally busy, nearly, or not at all."""
+    whole, short = build(*shape), shortened(*shape)
+    assert short.left_out
+    for profiles in (live_profiles, pending_profiles):
+        for of_whole, of_short in zip(profiles(whole), profiles(short), strict=True):
+            np.testing.assert_array_equal(of_short, of_whole)
+    random, slow = np.random.default_rng(sum(shape[1:])), np.array([1.0, 2.0, 1.0])[:, None]
+    drawn = slow + spread * random.random((4, 3, whole.num_stages))
+    delays = random.random(4)
+    long, brief = compile_timeline(whole), compile_timeline(short)
+    forward, backward, weight = drawn.swapaxes(0, 1)
+    np.testing.assert_allclose(
+        brief.rank_ends(forward, backward, delays, weight),
+        long.rank_ends(forward, backward, delays, weight),
+        rtol=1e-8,
+    )
+    for (forward, backward, weight), delay in zip(drawn, delays.tolist(), strict=True):
+        tail = random.random(whole.pp)
+        path = brief.critical_path(forward, backward, delay, tail, weight)
+        for number, takes in enumerate([(forward, backward, weight), random.random((3, whole.num_stages))]):
+            counts = (path.forward_counts, path.backward_counts, path.weight_counts)
+            length = sum(count @ seconds for count, seconds in zip(counts, takes, strict=True))
+            length += path.p2p_count * delay + tail[path.rank]
+            longest = (long.rank_ends(takes[0], takes[1], delay, takes[2]) + tail).max()
+            assert length <= longest * (1 + 1e-9)
+            assert number or length == pytest.approx(longest, rel=1e-8)
+
+
+def test_two_ranks_nearly_as_busy_are_priced_from_above() -> None:
+    """Millions of microbatches, of which no table is made; the first ranks are slower by less than tables show."""
+    table = shortened("1f1b", 8, 1, 10**7)
+    timeline, busy = compile_timeline(table), np.where(np.arange(8) == 0, 1 + 1e-7, 1.0)
+    ends = timeline.rank_ends(busy, 2 * busy)
+    work = 10**7 * 3 * busy.max()
+    assert work <= ends.max() <= work + 8 * 3 * busy.max()
