@@ -22,7 +22,7 @@ from cost_models.operators.tuning import ENDS, Part, summed_over_tensor_ranks, t
 from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
-from cost_models.schedules.interleaved import round_sizes
+from cost_models.schedules.actions import round_sizes
 from cost_models.schedules.registry import v_shaped
 from cost_models.specs.training import STATE_BYTES
 
