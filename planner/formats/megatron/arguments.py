@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -19,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.exporter import Settings
 from planner.formats.reading.settings import Left, without
 from planner.formats.reading.shell_words import is_known, may_hold_arguments, plain
-from planner.formats.table import table_of
+from planner.formats.table import Fate, table_of
 
 TABLE = "megatron"
 _EXCLUDE = (
@@ -30,6 +30,8 @@ _EXCLUDE = (
     ("train_iters", "train_samples"),
     ("fp8", "fp4"),
 )
+OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
+OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 _MOST_BLOCKS = 100_000
 _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASCII)
 
@@ -104,6 +106,47 @@ def _by_flag(words: Sequence[str], said: Arguments) -> list[tuple[str, list[str]
             what = "is no argument" if is_known(word) else "only the shell knows what this is"
             said.problems.append(Problem(f"`{plain(word)}`", what))
     return found
+
+
+_ACTS: Mapping[str, Callable[[Arguments], Any]] = {
+    "cp_comm_type": lambda said: said.get("context_parallel_size") > 1,
+    "recompute_modules": lambda said: said.get("recompute_granularity") == "selective",
+    "offload_modules": lambda said: said.get("fine_grained_activation_offloading"),
+    "moe_token_dispatcher_type": lambda said: said.get("num_experts"),
+    "moe_router_score_function": lambda said: said.get("num_experts"),
+    "data_parallel_sharding_strategy": lambda said: uses_fsdp(said),
+}
+"""Argument → whether it does anything, beside the others."""
+
+
+def unlisted(said: Arguments) -> list[Left]:
+    """Arguments with values that no price is made of, where they act."""
+    found = []
+    for name in dict.fromkeys([*said.values, "offload_modules"]):
+        value, switch = said.get(name) or (), name
+        several = [value] if isinstance(value, str) else value
+        known = list(table_of(TABLE).arguments[name].values.values())
+        wrong = known and [one for one in several if one not in known]
+        why = f"has a value that is not priced; priced are {', '.join(known)}"
+        if name == "offload_modules":
+            known = [*OFFLOADED, *(OFFLOADED_OF_EXPERTS if said.get("num_experts") else ())]
+            wrong, switch = sorted(set(known) - set(value)), "fine_grained_activation_offloading"
+            why = f"leaves the inputs of {', '.join(wrong)} on the GPU: all or none are priced on the host"
+        elif name == "exp_avg_sq_dtype" and value != said.get("exp_avg_dtype"):
+            wrong, why = several, "both moments are priced in one type"
+        elif name == "cp_comm_type" and len(set(value)) > 1:
+            wrong, why = several, "all blocks are priced with one kind"
+        if wrong and _ACTS.get(name, bool)(said):
+            key = re.split("[: ]", said.flags[switch].removeprefix("--"))[0]
+            found.append(
+                Left(key, value, said.flags.get(name, said.flags[switch]), Fate("unpriced", why, ""))
+            )
+    return found
+
+
+def uses_fsdp(said: Arguments) -> bool:
+    """Whether Megatron-FSDP shards, by its name of today or that of 2025."""
+    return bool(said.get("use_megatron_fsdp") or said.get("use_custom_fsdp"))
 
 
 def _dest(flag: str) -> str:

@@ -21,13 +21,11 @@ from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
-from planner.formats.megatron.arguments import TABLE, Arguments
+from planner.formats.megatron.arguments import OFFLOADED, OFFLOADED_OF_EXPERTS, TABLE, Arguments, uses_fsdp
 from planner.formats.table import table_of
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", re.ASCII)
 _MOST_TEXT = 20_000
-_OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
-_OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 
 
 def _vpp(job: Job) -> Word:
@@ -125,7 +123,7 @@ def _offload(job: Job) -> Word:
         }
         how.append(f"states of {share:.0%} of a rank's parameters, in their order")
     if moved.activations:
-        named = _OFFLOADED + (_OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
+        named = OFFLOADED + (OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
         settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(named)}
         how.append(f"the inputs of {', '.join(named)}")
     return otherwise("; ".join(how), **settings) if how else NOTHING
@@ -171,7 +169,7 @@ def layout_of(
         **degrees,
         "vpp": vpp,
         "dp": dp,
-        "zero": int(said.get("use_distributed_optimizer")),
+        "zero": zero_of(said),
         "order": "tp-cp-pp-dp" if said.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
         "layers": layers,
     }
@@ -182,6 +180,8 @@ def layout_of(
     fields["offload"] = _offload_of(said, blocks // pp)
     if not said.has("micro_batch_size"):
         assumed.append("microbatches of one sequence")
+    if said.has("data_parallel_sharding_strategy") and not uses_fsdp(said):
+        assumed.append("`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`")
     instances = said.get("num_distributed_optimizer_instances")
     if fields["zero"] and instances > 1:
         fields["shard"] = dp * cp // instances
@@ -189,11 +189,19 @@ def layout_of(
         fields["etp"] = etp
     if cp > 1:
         kind, argument = said.get("cp_comm_type")[0], table_of(TABLE).arguments["cp_comm_type"]
-        if kind not in argument.values.values():
-            raise InputError(f"`--cp-comm-type {kind}` is not known here")
         if argument.ours(kind) != stack.context_parallel:
             fields["context"] = argument.ours(kind)
     return Layout(**fields)
+
+
+def zero_of(said: Arguments) -> int:
+    """The ZeRO stage of FSDP, or of the distributed optimizer."""
+    if said.get("use_torch_fsdp2"):
+        return 3 if said.get("torch_fsdp2_reshard_after_forward") else 2
+    strategy = "data_parallel_sharding_strategy"
+    if uses_fsdp(said):
+        return int(table_of(TABLE).arguments[strategy].ours(said.get(strategy)))
+    return int(said.get("use_distributed_optimizer"))
 
 
 def _recompute_of(said: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from planner.formats.exporter import Job, Settings, Translate, nothing
 from planner.formats.launching import head, several_nodes, torchrun_words
-from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, written
+from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, unlisted, written
 from planner.formats.megatron.launches import Launch, world_size
 from planner.formats.megatron.layout import LAYOUT, layout_of
 from planner.formats.megatron.model import MODEL, model_of
@@ -85,7 +85,7 @@ def read_megatron(
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
     said = read_arguments(launch.arguments, ignore)
-    assumed = [*launch.assumptions, *unpriced(said.left)]
+    assumed = list(launch.assumptions)
     world = world_size(launch, gpus)
     base = load_stack(stack or STACK)
     reading = reading_of(said, world, launch.tokenizer, base, stack is not None, assumed)
@@ -100,8 +100,11 @@ def reading_of(
     """The run that Megatron Core's arguments describe; unless the user named the stack, what they leave out is off.
 
     Raises:
-        InputError: they are incomplete, or contradict one another.
+        InputError: they are incomplete, contradict one another, or change layout or memory as no price does.
     """
+    assumed += unpriced(
+        one for one in [*said.left, *unlisted(said)] if said.get("num_experts") or "moe" not in one.key
+    )
     model = model_of(said, assumed, tokenizer)
     layout = layout_of(said, model.num_layers, model.has_experts, world, base, assumed)
     return Reading(

@@ -15,6 +15,7 @@ from cost_models.specs.choices import Overlap
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, says
 from planner.formats.megatron.arguments import TABLE, Arguments
+from planner.formats.megatron.layout import zero_of
 from planner.formats.table import table_of
 
 STACK = "megatron-core"
@@ -138,11 +139,20 @@ def stack_of(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[
         "deterministic_mode": said.get("deterministic_mode"),
         "overlap_cpu_optimizer_d2h_h2d": said.get("overlap_cpu_optimizer_d2h_h2d"),
     }
+    zero = zero_of(said)
+    if zero > 1:  # FSDP, which overlaps both
+        switched |= {"overlap_grad_reduce": True, "overlap_param_gather": zero == 3}
     changes: dict[str, Any] = {
         table_of(TABLE).arguments[name].field.removeprefix("stack."): value
         for name, value in switched.items()
         if said.has(name) or not stack_named
     }
+    if zero > 1:  # core/distributed/fsdp: gradients are scattered, weights gathered for every microbatch
+        changes |= {
+            "zero_stages": (*base.zero_stages, zero),
+            "unsharded_gradients_until_sync": False,
+            "zero3_gathers_every_microbatch": True,
+        }
     if said.has("make_vocab_size_divisible_by") or not stack_named:
         changes["pads_vocabulary"] = said.get("make_vocab_size_divisible_by") == VOCABULARY_UNIT
     if said.has("padded_vocab_size"):
@@ -163,9 +173,7 @@ def stack_of(said: Arguments, base: StackSpec, stack_named: bool, assumed: list[
     changes |= _attention_of(said)
     if said.get("recompute_granularity") == "selective":
         modules, known = said.get("recompute_modules"), table_of(TABLE).arguments["recompute_modules"]
-        drops = tuple(sorted(known.ours(one) for one in modules if one in known.values.values()))
-        if unknown := [one for one in modules if one not in known.values.values()]:
-            assumed.append(f"of what is recomputed not {', '.join(unknown)}")
+        drops = tuple(sorted(known.ours(one) for one in modules))
         changes["selective_drops"] = drops[0] if len(drops) == 1 else drops or "core"
     return base.model_copy(update=changes)
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, only, otherwise, says
 from planner.formats.megatron.arguments import TABLE, Arguments
@@ -87,8 +86,6 @@ def training_of(said: Arguments, layout: Layout, stack_named: bool, assumed: lis
     length = said.get("seq_length")
     samples = said.get("train_samples", said.get("train_iters") * batch)
     optimizer, known = said.get("optimizer"), table_of(TABLE).arguments["optimizer"]
-    if optimizer not in known.values.values():
-        raise InputError(f"`--optimizer {optimizer}` is not priced here", hint="adam and sgd are")
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,

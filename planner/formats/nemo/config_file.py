@@ -137,7 +137,7 @@ def read_nemo(
     _take_shape(taken, assumed)
     _take_job(taken)
     taken.require_readable("file")
-    assumed[:0] = taken.settings.unread(_fate)
+    taken.said.left += taken.settings.left(_fate)
     tokenizer = taken.get("model.tokenizer.type")
     if not taken.said.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
         raise InputError(

@@ -189,7 +189,8 @@ def read_bridge(
     name = "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16"
     said.say(name, True, "grad_reduce_in_fp32")
     taken.require_readable("recipe")
-    return reading_of(said, gpus, None, load_stack(stack or STACK), True, taken.settings.unread(_fate))
+    said.left += taken.settings.left(_fate)
+    return reading_of(said, gpus, None, load_stack(stack or STACK), True, [])
 
 
 def _fate(path: str) -> Fate | None:

@@ -79,9 +79,12 @@ class Settings:
 
     def unread(self, fate: Callable[[str], Fate | None] | None = None) -> list[str]:
         """What is assumed of settings that nothing read. Raises InputError as `unpriced` does."""
-        fate = fate or self.table.fate
+        return unpriced(self.left(fate or self.table.fate))
+
+    def left(self, fate: Callable[[str], Fate | None]) -> list[Left]:
+        """Settings that nothing read."""
         left = {path: value for path, value in self.values.items() if path not in self.read}
-        return unpriced(Left(path, value, f"{path}: {value}", fate(path)) for path, value in left.items())
+        return [Left(path, value, f"{path}: {value}", fate(path)) for path, value in left.items()]
 
 
 class Left(NamedTuple):

@@ -151,7 +151,7 @@ def test_unknown_arguments_are_kept_and_listed() -> None:
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*9|t*9L'", ("t*9", "32")),
         ("--num-experts eight", ("--num-experts eight", "no whole number")),
         ("--swiglu yes", ("--swiglu yes", "no value")),
-        ("--optimizer muon", ("muon", "adam and sgd")),
+        ("--optimizer muon", ("muon", "adam, sgd")),
     ],
 )
 def test_contradictions_are_both_named(more: str, named: tuple[str, ...]) -> None:
