@@ -41,6 +41,7 @@ def layout_of(
         said.whole(f"{_MESH}.{axis}_parallel_degree") for axis in ("tensor", "pipeline", "context", "expert")
     )
     replicas, shard = _mesh(said, world, tp * pp * cp)
+    etp = said.whole(f"{_MESH}.expert_tensor_parallel_degree")
     policy = said.get(f"{_MESH}.fsdp_reshard_after_forward")
     if policy not in ("default", "always", "never"):
         raise InputError(f"`{_MESH}.fsdp_reshard_after_forward: {policy}` is not known here")
@@ -56,7 +57,7 @@ def layout_of(
         "ep": ep,
         "mbs": mbs,
         "zero": (2 if policy == "never" else 3) if is_sharded else 0,
-        "sp": tp > 1 and bool(said.get(f"{_MESH}.enable_sequence_parallel")),
+        "sp": bool(said.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1,
         "schedule": schedule,
         "layers": layers,
         "recompute": (_recompute(said, recipe, max(layers), assumed),),
@@ -65,7 +66,7 @@ def layout_of(
     if is_sharded and replicas > 1:
         fields["shard"] = shard * cp
     if model.has_experts and ep > 1:
-        fields["etp"] = 1
+        fields["etp"] = etp
     rotated = said.get(f"{_MESH}.context_parallel_rotate_method")
     if cp > 1 and _ROTATED.get(str(rotated)):
         fields["context"] = _ROTATED[rotated]

@@ -17,7 +17,7 @@ from cost_models.spec_problems import spec_error
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.reading.python_values import Unknown
+from planner.formats.reading.python_values import Built, Unknown
 from planner.formats.reading.settings import Reading, Settings
 from planner.formats.table import table_of
 from planner.formats.torchtitan.flavours import Flavour, flavours, model_of
@@ -101,10 +101,15 @@ def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assume
         "dropout": 0.0,
         **({"tokens": float(steps * batch * length)} if steps else {}),
         "state_dtype": _type(said, "training.dtype"),
+        "optimizer_in_backward": said.get("optimizer.early_step_in_backward"),
     }
-    name = str(said.get("optimizer", said.get("optimizer.name")))
-    if name not in ("Adam", "AdamW"):
-        raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
+    groups = [
+        one.fields.get("optimizer_name", "?") if isinstance(one, Built) else "?"
+        for one in said.listed("optimizer.param_groups") or ()
+    ]
+    for name in groups or [said.get("optimizer", said.get("optimizer.name"))]:
+        if name not in ("Adam", "AdamW"):
+            raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
     try:
         return TrainingSpec.model_validate(fields)
     except ValidationError as error:
