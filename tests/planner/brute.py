@@ -223,26 +223,32 @@ class Everything:
     ) -> tuple[list[float], int]:
         """Sorted least seconds of the layouts that fit, under those policies, and how many have policies at all.
 
-        Layouts that cost the same are told once. Where stages must be `alike`, each policy has its own; where their
-        trainer `counts` the blocks in full, full and none have one together.
+        Layouts that cost the same are told once. Where stages must be `alike`, all have the same policy; where their
+        trainer `counts` the blocks in full, full and none go together.
         """
-        settings = settings_of(policies, alike, counts)
-        found: dict[tuple[int, int, float], float] = {}
+        found: dict[tuple[int, float], float] = {}
         covered = 0
-        for row, allowed in product(rows.tolist(), settings):
+        for row in rows.tolist():
             own = self.placed[row]
             limit = min(own.limit, max_memory)
-            within = own.within(allowed)
+            within = np.any([own.within(one) for one in settings_of(policies, alike, counts)], axis=0)
             covered += bool(within.any())
             within &= own.peak <= limit
             if within.any():
-                found[allowed, own.kind, limit] = float(own.seconds[within].min())
+                found[own.kind, limit] = float(own.seconds[within].min())
         return sorted(found.values()), covered
 
 
-def everything(question: Question, *, offload: bool = False, overlap: bool = False) -> Everything:
-    """Price the whole space of a small question."""
-    columns = every_layout(question, offload=offload, overlap=overlap)
+def everything(
+    question: Question,
+    *,
+    offload: bool = False,
+    overlap: bool = False,
+    columns: LayoutColumns | None = None,
+) -> Everything:
+    """Price the whole space of a small question, or the layouts given."""
+    if columns is None:
+        columns = every_layout(question, offload=offload, overlap=overlap)
     costs = stage_costs(question, columns)
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}

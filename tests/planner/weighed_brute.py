@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
 
 import numpy as np
 from brute import (
@@ -50,18 +49,20 @@ class Weighed(Everything):
         settings = settings_of(policies, alike, counts)
         found: dict[tuple[object, ...], float] = {}
         covered = 0
-        for row, allowed in product(rows.tolist(), settings):
+        for row in rows.tolist():
             own = self.placed[row]
             limit = min(own.limit, max_memory)
-            within = own.within(allowed)
-            covered += bool(within.any())
-            within &= own.peak <= limit
-            if allowed != COUNTED:  # whose sizes have one mix for each number
-                within &= self._fastest_mixes(row, within)
+            covered += any(own.within(allowed).any() for allowed in settings)
+            within = np.zeros(len(own.peak), dtype=np.bool_)
+            for allowed in settings:
+                fitting = own.within(allowed) & (own.peak <= limit)
+                if allowed != COUNTED:  # whose sizes have one mix for each number
+                    fitting &= self._fastest_mixes(row, fitting)
+                within |= fitting
             if within.any():
                 seconds = weigh(np.stack([one.placed[row].seconds for one in self.each]), self.question.risk)
                 kind = tuple(one.placed[row].kind for one in self.each)
-                found[allowed, kind, limit] = float(seconds[within].min())
+                found[kind, limit] = float(seconds[within].min())
         return sorted(found.values()), covered
 
     @cached_property
