@@ -14,7 +14,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
 from planner.answers.optimising import optimise
-from planner.answers.optimum import Optimum
+from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import DAY, Measure, Objective
 from planner.plan import Plan, PlanOffer
 from planner.search.budget import Budget
@@ -129,6 +129,19 @@ class Ranking:
     def gap(self) -> float:
         """Share of the best value that could still be gained; 0 is proof."""
         return self.measure.gap(self.best.optimum.value, self.bound)
+
+    def places(self, answer: OfferAnswer) -> tuple[int, int]:
+        """The first and the last place that an answer may have, wherever between its bound and its value each optimum
+        lies: the same where these intervals are apart."""
+        place = self.answers.index(answer)
+        ahead = [self._surely_ahead(one, answer) for one in self.answers[:place]]
+        behind = [self._surely_ahead(answer, one) for one in self.answers[place + 1 :]]
+        return 1 + sum(ahead), len(self.answers) - sum(behind)
+
+    def _surely_ahead(self, one: OfferAnswer, other: OfferAnswer) -> bool:
+        """Whether no plan of another answer's search has a better value than one that was found."""
+        value, bound = one.optimum.value, other.optimum.bound
+        return other.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:

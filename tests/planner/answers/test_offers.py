@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,27 @@ def test_the_best_is_the_best_of_all_asked_one_by_one(name: str) -> None:
     assert [objective.measure.loss(one.optimum.value) for one in ranking.answers] == pytest.approx(losses)
     assert ranking.gap <= 2e-9
     assert not ranking.left_out
+
+
+def test_places_are_those_that_the_optima_may_have() -> None:
+    """Of random gaps: drawn between bound and value, optima are ranked at every place that is said and at no other."""
+    rng, exact = random.Random(0), ranked(COST)
+    for _ in range(20):
+        gaps = [rng.choice([0.0, rng.uniform(0.0, 0.6)]) for _ in exact.answers]
+        unproved = tuple(
+            replace(one, optimum=replace(one.optimum, bound=one.optimum.value * (1 - gap)))
+            for one, gap in zip(exact.answers, gaps, strict=True)
+        )
+        ranking = replace(exact, answers=unproved)
+        seen: list[set[int]] = [set() for _ in unproved]
+        for row, one in enumerate(unproved):
+            for end in (one.optimum.bound, one.optimum.value):
+                others = [other.optimum for place, other in enumerate(unproved) if place != row]
+                least = sum(other.value < end for other in others)
+                most = sum(other.bound < end for other in others)
+                seen[row] |= {1 + least, 1 + most}
+        assert [ranking.places(one) for one in unproved] == [(min(each), max(each)) for each in seen]
+    assert [exact.places(one) for one in exact.answers] == [(n, n) for n in range(1, len(exact.answers) + 1)]
 
 
 def test_days_and_cost_are_those_of_the_cluster_and_its_price() -> None:

@@ -79,7 +79,7 @@ class Ranked(WithPlan):
                 "cost": one.cost,
                 "frontier": one in frontier,
                 "objective": one.optimum.value,
-                "gap": one.optimum.gap,
+                **_proof(self.ranking, one),
                 **estimate_row(one.optimum.result.best),
             }
             for one in self.ranking.answers
@@ -150,7 +150,7 @@ class Ranked(WithPlan):
                     "frontier": one in frontier,
                     **estimate_record(one.optimum.result.best),
                     "value": one.optimum.value,
-                    "gap": one.optimum.gap,
+                    **_proof(ranking, one),
                     "certificate": one.optimum.result.certificate.model_dump(mode="json"),
                 }
                 for one in ranking.answers
@@ -168,3 +168,10 @@ class Ranked(WithPlan):
                 ],
             },
         }
+
+
+def _proof(ranking: Ranking, answer: OfferAnswer) -> dict[str, Any]:
+    """How far one answer is proved: its bound, its gap, and the places it may have for both."""
+    first, last = ranking.places(answer)
+    optimum = answer.optimum
+    return {"bound": optimum.bound, "gap": optimum.gap, "first_place": first, "last_place": last}

@@ -52,11 +52,12 @@ def ranking_table(ranking: Ranking, most: int) -> Table:
 
 
 def answer_cells(ranking: Ranking, most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and cells of that table, as text; days and cost where they are known."""
+    """Headers and cells of that table, as text; days and cost where they are known, MFU where nothing has a gap."""
     shown = ranking.answers[:most]
+    proved = all(one.optimum.gap <= PROVEN for one in ranking.answers)
     name = ranking.objective.name
     columns: dict[str, list[str]] = {
-        "#": [str(place) for place in range(1, len(shown) + 1)],
+        "#": [_span(ranking.places(one)) for one in shown],
         "cluster": [one.offer.name for one in shown],
         "GPUs": [grouped(one.optimum.question.cluster.num_gpus) for one in shown],
         "layout": [_degrees(one) for one in shown],
@@ -64,7 +65,7 @@ def answer_cells(ranking: Ranking, most: int) -> tuple[tuple[str, ...], list[tup
     }
     if name == "memory":
         columns["peak mem"] = [format_bytes(one.optimum.result.best.peak_bytes) for one in shown]
-    else:
+    elif proved:
         columns["MFU"] = [percent(one.optimum.result.best.mfu) for one in shown]
     if name == "gpu-hours":
         columns["GPU-hours"] = [value_text(one.optimum.value, "GPU-hours") for one in shown]
@@ -72,7 +73,20 @@ def answer_cells(ranking: Ranking, most: int) -> tuple[tuple[str, ...], list[tup
         columns["days"] = ["" if one.days is None else f"{one.days:,.1f}" for one in shown]
     if name != "gpu-hours" and any(one.cost is not None for one in shown):
         columns["cost"] = ["" if one.cost is None else money(one.cost) for one in shown]
+    if not proved:
+        columns["gap"] = [_gap(one) for one in shown]
     return tuple(columns), list(zip(*columns.values(), strict=True))
+
+
+def _span(places: tuple[int, int]) -> str:
+    """ "2", or the first and the last place that an answer may have: "1-3"."""
+    first, last = places
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _gap(answer: OfferAnswer) -> str:
+    """ "12.3 %", "none" where nothing better is possible."""
+    return percent(answer.optimum.gap) if answer.optimum.gap > PROVEN else "none"
 
 
 def _degrees(answer: OfferAnswer) -> str:
@@ -96,9 +110,10 @@ def _runner_up(ranking: Ranking, other: OfferAnswer) -> str:
     """ "512 GPUs of b, tp8 pp4 …: cost $1.4 M (+8.1 %), 10.4 days on paper; expected 10.9 days and $1.5 M"."""
     measure, own = ranking.measure, ranking.best.optimum.value
     value = other.optimum.value
+    open_ = "" if ranking.places(ranking.best)[1] == 1 else " so far, not separated"
     words = (
         f"{counted(other.optimum.question.cluster.num_gpus, 'GPU')} of {other.offer.name},"
-        f" {_degrees(other)}: {measure.label} {value_text(value, measure.unit)} ({change(own, value)})"
+        f" {_degrees(other)}: {measure.label} {value_text(value, measure.unit)} ({change(own, value)}{open_})"
     )
     training = training_of(other)
     return words if training is None else f"{words}, {_days(other)}{training.expected_words}"
@@ -141,9 +156,18 @@ def _proof_words(ranking: Ranking) -> str:
     if ranking.gap <= PROVEN:
         least = "highest" if measure.highest else "lowest"
         return f"{value} is proved the {least}, in {took}: {done}"
-    if ranking.gap >= 1:
-        return f"stopped at {value} with nothing proved, after {took}: {done}"
-    return f"stopped at {value}, proved within {percent(ranking.gap)} of the optimum, after {took}: {done}"
+    gaps = sorted(one.optimum.gap for one in ranking.answers)
+    proved = f"proved within {percent(ranking.gap)} of the optimum"
+    if gaps[0] >= 1:
+        proved = "with nothing proved"
+    elif ranking.gap >= 1:
+        least = "" if gaps[0] == gaps[-1] else f"{percent(gaps[0])} to "
+        proved = f"each answer within {least}{percent(gaps[-1])} of its own optimum"
+    open_ = f"; {counted(ranking.unanswered, 'search')} without an answer" * (ranking.unanswered > 0)
+    places = [ranking.places(one) for one in ranking.answers]
+    if close := sum(first != last for first, last in places):
+        open_ += f"; {close} of {len(places)} answers are not separated: their gaps overlap"
+    return f"stopped at {value}, {proved}, after {took}: {done}{open_}"
 
 
 def left_out_of_ranking(ranking: Ranking) -> list[str]:
