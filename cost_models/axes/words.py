@@ -37,6 +37,12 @@ class Word:
         """The word for a value."""
         return f"{name}={value}"
 
+    def said(self, name: str, value: Any) -> str:
+        """The same where values are compared, of one that no word is written for too: "no sp", "usual overlap"."""
+        if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
+            return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
+        return self.write(name, value)
+
     def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
         """The columns that such an axis has: the number in each that stands for a value, and how this is written."""
         return {name: (int, self)}

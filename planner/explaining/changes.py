@@ -13,7 +13,6 @@ from cost_models.axes.axis import Mesh
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.words import Switch
 from cost_models.question import Question
 
 Trouble = Literal["a flag", "re-sharding"]
@@ -124,18 +123,15 @@ def recompute_allowed(question: Question, layout: Layout) -> tuple[str, ...]:
 
 
 def changed_words(before: Layout, after: Layout) -> str:
-    """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "recompute=full:3"."""
+    """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
     words = []
     for name, axis in AXES.items():
         old, new = axis.value_in(name, before), axis.value_in(name, after)
-        follows = axis.comes_to is not None and getattr(after, name) is None
+        follows = axis.comes_to is not None and getattr(before, name) is getattr(after, name) is None
         silent = bool(axis.within) and getattr(after, axis.within) == 1
         if name in _PLACING or old == new or follows or silent or _is_implied(name, before, after):
             continue
-        if isinstance(axis.word, Switch):
-            words.append(name if new else f"no {name}")
-        else:
-            words.append(axis.word.write(name, "as usual" if new is None else new))
+        words.append(axis.word.said(name, new))
     return " ".join(words)
 
 

@@ -12,6 +12,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
+from planner.explaining.changes import changed_words
 from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
 from planner.kept import Found, Kept
@@ -158,7 +159,7 @@ def binding_constraint(
         return BindingConstraint(resource=estimate.bound_by)
     fastest = min(tempting, key=lambda priced: priced.step_seconds)
     return BindingConstraint(
-        resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout)
+        resource="memory", faster=fastest, change=changed_words(estimate.layout, fastest.layout)
     )
 
 
@@ -232,13 +233,3 @@ def _moved(layout: Layout, move: dict[str, int]) -> Layout:
     if moved.tp == 1:
         alone["sp"] = False
     return moved.model_copy(update=alone)
-
-
-def _changed_words(before: Layout, after: Layout) -> str:
-    """Words of `after` that `before` does not have, placement aside."""
-    known = set(str(before).split())
-    placing = ("layers=", "pools=", "replicas=")
-    words = [word for word in str(after).split() if word not in known and not word.startswith(placing)]
-    if "recompute=" in str(before) and "recompute=" not in str(after):
-        words.append("recompute=none")
-    return " ".join(words)

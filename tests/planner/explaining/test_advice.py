@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from small import every_axis, small_question
 
-from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.layout import AXES, Layout, parse_layout
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
@@ -154,6 +156,31 @@ def test_changes_in_words(before: str, after: str, words: str, trouble: str) -> 
     assert changed_words(*layouts) == words
     assert trouble_between(*layouts) == trouble
     assert changed_words(layouts[0], layouts[0]) == ""
+
+
+SAID = {
+    "vpp": ("vpp2",),
+    "shard": ("zero1 shard2",),
+    "ep": ("ep2", "ep2 etp1"),
+    "schedule": ("schedule=gpipe", "vpp2 schedule=zbv"),
+    "order": ("order=tp-cp-pp-dp",),
+    "context": ("context=ring", "context=all-to-all"),
+    "recompute": ("recompute=full", "recompute=full:1"),
+    "offload": ("offload=states:3", "offload=streamed/drive", "offload=streamed/activations ring=4"),
+    "overlap": ("overlap=none", "overlap=tp", "overlap=tp,pp,dp"),
+}
+
+
+@pytest.mark.parametrize("axis", SAID)
+def test_every_value_of_an_axis_is_written_or_said_to_be_left_out(axis: str) -> None:
+    """From any to any: words that are written are read again, and what is left out is named."""
+    layouts = [parse_layout(f"tp2 pp2 cp2 dp2 sp mbs1 {words}") for words in ("", *SAID[axis])]
+    for before, after in product(layouts, repeat=2):
+        words = changed_words(before, after)
+        assert bool(words) == (before != after)
+        for word in re.sub(r"(?<!\S)(no|usual) ", r"\1_", words).split():
+            left_out, _, name = word.rpartition("_")
+            assert name in AXES if left_out in ("no", "usual") else parse_layout(word), words
 
 
 def test_moves_keep_the_number_of_gpus() -> None:
