@@ -82,7 +82,7 @@ async def _lines(
     path: str, said: Sequence[tuple[str, str]], workers: Workers, kept: OrderedDict[str, list[bytes]]
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each part."""
-    lines = []
+    lines, failed = [], False
     try:
         values = values_of(said)
         key = json.dumps([path, values], sort_keys=True)
@@ -93,11 +93,14 @@ async def _lines(
             return
         async with aclosing(workers.ask(path.removeprefix("/"), values)) as parts:
             async for message in parts:
+                failed |= message.get("slot") == "error"
                 lines.append(_line(message))
                 yield lines[-1]
     except (InputError, RunError) as error:
         for message in told_error(error):
             yield _line(message)
+        return
+    if failed:  # which may not happen again
         return
     kept[key] = lines
     while len(kept) > _KEPT:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from meshwright.explorer.answers import answer, frontier
+from meshwright.explorer.answers import Message, answer, frontier
 from meshwright.explorer.asking import sought
 from meshwright.explorer.controls import CONTROLS, LONGEST, values_of
 from meshwright.explorer.page import page_of
+from meshwright.explorer.server import server_of
 from meshwright.explorer.serving import listening
 from meshwright.explorer.starting import Start, start_of, start_of_plan
 from meshwright.explorer.verb import ExploreOptions
@@ -176,6 +179,42 @@ def test_a_taken_port_is_told_with_a_free_one() -> None:
     with listening(None) as first, listening(None) as second:
         assert first.getsockname()[0] == "127.0.0.1"
         assert first.getsockname()[1] < second.getsockname()[1]
+
+
+@pytest.mark.parametrize(("slot", "times"), [("error", 2), ("answer", 1)])
+def test_answers_are_kept_and_failures_are_asked_again(
+    slot: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Answering:
+        def __init__(self, start: Start, processes: int) -> None: ...
+
+        def close(self) -> None: ...
+
+        async def ask(self, stream: str, values: Mapping[str, str]) -> AsyncIterator[Message]:
+            asked.append(stream)
+            yield {"slot": slot, "html": ""}
+
+    async def ask_twice() -> None:
+        app = server_of(start(), 1)
+        async with app.router.lifespan_context(app):
+            for _ in range(2):
+                request = {"type": "http", "method": "GET", "path": "/answer", "query_string": b"gpus=2"}
+                heard: list[Any] = []
+
+                async def send(message: Any, heard: list[Any] = heard) -> None:
+                    heard.append(message)
+
+                async def receive() -> Any:
+                    return await asyncio.Event().wait()
+
+                await app({**request, "headers": [(b"host", b"localhost")]}, receive, send)
+                assert json.loads(heard[1]["body"])["slot"] == slot
+
+    monkeypatch.setattr("meshwright.explorer.server.Workers", Answering)
+    asyncio.run(ask_twice())
+    assert len(asked) == times
 
 
 def test_who_stops_to_listen_ends_the_work() -> None:
