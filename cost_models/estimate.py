@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.axes.layout import Layout
 from cost_models.risk import EVEN, confident_share, fits_probability
-from cost_models.units import counted
+from cost_models.units import counted, format_bytes
 
 Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does not fit: drive"]
 
@@ -87,9 +88,14 @@ class PoolReplicas:
         return max(rank.total for rank in self.rank_memory)
 
 
+def fullness(peak: float, limit: float) -> tuple[float, float]:
+    """Sort key of peaks: the share of its limit that one fills; where drivers leave nothing, more than any share."""
+    return (peak / limit, peak) if limit > 0 else (math.inf, peak)
+
+
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
     """The pool whose devices are fullest."""
-    return max(pools, key=lambda own: own.peak_bytes / own.memory_limit)
+    return max(pools, key=lambda own: fullness(own.peak_bytes, own.memory_limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,17 +191,25 @@ class Estimate:
     @property
     def fits_probability(self) -> float:
         """Chance that the step fits, from the error that peaks predicted for its stack have shown."""
-        return fits_probability(self.peak_bytes, self._whole_limit, self.trust.memory_error)
+        return fits_probability(self.peak_bytes, self.whole_limit, self.trust.memory_error)
 
     @property
-    def _whole_limit(self) -> float:
+    def whole_limit(self) -> float:
         """Bytes that can be allocated; `memory_limit` is the part of them that the confidence asked for leaves."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
+    def limit_words(self) -> str:
+        """ "77.5 GiB"; with a confidence that leaves less of them "77.5 GiB (73.1 GiB to fit with 95 %)"."""
+        part = format_bytes(self.memory_limit)
+        if self.memory_limit == self.whole_limit:
+            return part
+        return f"{format_bytes(self.whole_limit)} ({part} to fit with {100 * self.confidence:.4g} %)"
+
+    @property
     def verdict(self) -> Verdict:
-        """Whether the step fits, or is so close to the limit that the stack's error of peaks leaves it open."""
-        if self.peak_bytes >= self._whole_limit * self._missed_by:
+        """Whether the step fits, and if so, whether the stack's error of peaks or a host leaves it open."""
+        if not self.device_holds:
             return "does not fit"
         if not self.host_holds:
             return "does not fit: host"
@@ -211,7 +225,7 @@ class Estimate:
     @property
     def device_is_tight(self) -> bool:
         """Whether the limit of devices is within the error of the predicted peak."""
-        return self._whole_limit / self._missed_by < self.peak_bytes < self._whole_limit * self._missed_by
+        return self.whole_limit / self._missed_by < self.peak_bytes < self.whole_limit * self._missed_by
 
     @property
     def host_is_tight(self) -> bool:
@@ -223,7 +237,12 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether every rank stays within its limit, and hosts and drives hold what is offloaded."""
-        return self.peak_bytes <= self.memory_limit and self.host_holds and self.drive_holds
+        return self.device_holds and self.host_holds and self.drive_holds
+
+    @property
+    def device_holds(self) -> bool:
+        """Whether every rank fits with `least_chance` of the confidence at least, so stays within its limit."""
+        return self.peak_bytes <= self.memory_limit
 
     @property
     def host_holds(self) -> bool:
@@ -239,10 +258,10 @@ class Estimate:
 def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:
     """The rank with the highest peak relative to its limit; without limits, the highest peak."""
 
-    def fullness(rank: int) -> float:
-        return rank_memory[rank].total / (limits[rank] if limits else 1.0)
-
-    return max(range(len(rank_memory)), key=fullness)
+    return max(
+        range(len(rank_memory)),
+        key=lambda rank: fullness(rank_memory[rank].total, limits[rank] if limits else 1.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

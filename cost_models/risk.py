@@ -8,8 +8,9 @@ far below their prediction (they recomputed or offloaded more than was said) and
 `error` is a stack's `memory_error`, which says σ: nine in ten of its measured peaks were within a factor 1 + error of
 the predicted ones. Shares b and a, reaches β and α, and k are those of `data/errors/peaks.yaml`, fitted to what shipped
 runs measured and to which of them ran out of memory. The share of the limit that a peak may reach, to fit with a given
-chance, is found by bisection. Leaves out a bias: a stack whose peaks are all missed to one side has a wrong fact, not a
-wide error.
+chance, is found by bisection. A layout fits where P(fits) reaches `least_chance`: what was asked for, and never less
+than a peak has that fills the limit. Leaves out a bias: a stack whose peaks are all missed to one side has a wrong
+fact, not a wide error.
 
 Time: where a profile leaves several sets of constants possible, `neutral` weighs the mean over all scenarios, `averse`
 the mean of the slowest quarter of them (the conditional value at risk of Rockafellar and Uryasev 2000). Both are means
@@ -31,7 +32,7 @@ from cost_models.arrays import Array, Bools
 from cost_models.files import read_data
 
 EVEN = 0.5
-"""Confidence that takes predictions as they are: a peak just within the limit is as likely above it as below."""
+"""Confidence that takes predictions as they are: a peak may fill the limit. Its chance is even but for outliers."""
 MOST_CONFIDENT = 0.99
 """The highest confidence that may be requested: one run in fifty is an outlier that no room explains."""
 WITHIN = 0.95
@@ -80,12 +81,16 @@ def fits_probability(peak: float, limit: float, error: float) -> float:
     return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
 
 
+def least_chance(confidence: float) -> float:
+    """Probability of fitting from which on a layout is one that fits, where `confidence` is asked for."""
+    return max(confidence, peak_errors().below(0.0, 1.0))  # where no room is left, the error does not matter
+
+
 @lru_cache(maxsize=1024)
 def confident_share(confidence: float, error: float) -> float:
-    """Share of the limit that a predicted peak may reach if it is to fit with probability `confidence`; 1 for even
-    chances, and never more."""
+    """Share of the limit that a predicted peak may reach to fit with probability `least_chance(confidence)`."""
     low, high = 0.0, _MOST_ROOM
-    if confidence <= EVEN:
+    if confidence <= least_chance(EVEN):
         return 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -38,7 +38,8 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     share = confident_share(question.confidence, question.memory_error)
     if reserve is not None:
         return np.full(len(columns), device * (1.0 - reserve) * share)
-    return (device - context_bytes(question, columns)) * share
+    free: Array = (device - context_bytes(question, columns)).clip(min=0.0)
+    return free * share
 
 
 def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:

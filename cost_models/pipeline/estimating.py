@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.layout import Layout, prices
-from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool
+from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool, fullness
 from cost_models.files import read_data
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks, price_ranks_of_each
@@ -62,7 +62,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     facts: dict[str, Any] = {}
     for price in prices():
         facts |= price.facts(question, ran) if price.facts else {}
-    fullest = max(range(ran.pp), key=lambda rank: peaks[rank].total / limits[rank])
+    fullest = max(range(ran.pp), key=lambda rank: fullness(peaks[rank].total, limits[rank]))
     return Estimate(
         layout=ran,
         microbatches=max(

@@ -137,7 +137,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     asked = _asked(start, values, top=TOP)
     planned, found = asked.planned, asked.found
     plan, best = asked.plan, asked.estimate
-    peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(best.memory_limit)}"
+    peak = f"{format_bytes(best.peak_bytes)} of {best.limit_words}"
     brief = f"{format_seconds(best.step_seconds)} a step, {mfu_words(best)}, {peak}"
     yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
     header = question_header(plan.question, best.trust)

@@ -120,7 +120,7 @@ class Fitting:
     """When a layout counts as one that fits, and whose rules it obeys."""
 
     confidence: float | str | None = flag(
-        "SHARE", "Least chance that it fits, e.g. 95%; default 50%.", panel="search"
+        "SHARE", "Least chance that it fits, e.g. 95%; default 54.8%.", panel="search"
     )
     host_memory: str | None = flag(
         "SIZE", "Of each host, e.g. 128GiB; default the cluster's.", panel="machine"

@@ -15,7 +15,7 @@ from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
-from cost_models.risk import EVEN, MOST_CONFIDENT
+from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
 from cost_models.specs.changes import changed
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
 from cost_models.specs.pools import MixedCluster
@@ -194,10 +194,12 @@ def read_confidence(said: float | str | None) -> float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
-    if not EVEN <= share <= MOST_CONFIDENT:
+    least = least_chance(EVEN)
+    if not least <= share <= MOST_CONFIDENT:
         raise InputError(
-            f"--confidence: `{text}` is not a probability from {EVEN:.0%} to {MOST_CONFIDENT:.2%}",
-            hint="write it as `95%` or `0.95`",
+            f"--confidence: `{text}` is not a probability from {100 * least:.3g}% to {MOST_CONFIDENT:.2%}",
+            hint=f"write it as `95%` or `0.95`; the default, {100 * least:.3g}%, is that of a peak which fills the"
+            " memory",
         )
     return share
 

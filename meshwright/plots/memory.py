@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cost_models.estimate import fullness
 from cost_models.units import format_bytes
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.pools import PoolSpan, mark_along_x
@@ -95,7 +96,7 @@ def _total(axes: Axes, rank: int, height: float, limit: float | None) -> None:
 
 
 def _finding(frame: Frame, parts: list[str], totals: Frame, limits: Sequence[float]) -> str:
-    rank = max(range(len(totals)), key=lambda one: float(totals.iloc[one]) / limits[one])
+    rank = max(range(len(totals)), key=lambda one: fullness(float(totals.iloc[one]), limits[one]))
     largest = max(parts, key=lambda part: float(frame[part].iloc[rank]))
     spare = limits[rank] - float(totals.iloc[rank])
     room = f"leaves {format_bytes(spare)} free" if spare >= 0 else f"is {format_bytes(-spare)} too large"

@@ -13,6 +13,7 @@ from cost_models.axes.words import Number
 from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
+from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
@@ -167,7 +168,7 @@ def question_record(question: Question) -> dict[str, Any]:
         **({} if training.answers is None else {"answers": training.answers}),
         "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
-        "confidence": question.confidence,
+        "confidence": least_chance(question.confidence),
         "profile": None if mixed else question.hardware.name,
         **({"pools": pools} if mixed else {}),
     }

@@ -6,6 +6,7 @@ from cost_models.axes.offload.binding import HostWindows, host_windows
 from cost_models.estimate import Estimate
 from cost_models.expected.steps import ExpectedStep
 from cost_models.question import Question
+from cost_models.risk import EVEN, least_chance
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.facts import Fact
 from meshwright.render.words import (
@@ -62,7 +63,7 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: s
     """Step, speed and memory of a layout; `more` is said of its memory."""
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
     memory = (
-        f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.memory_limit)} per GPU;"
+        f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.whole_limit)} per GPU;"
         f" fits with probability {chance_text(estimate.fits_probability)}"
     )
     return (
@@ -141,19 +142,29 @@ def memory_sentence(estimate: Estimate) -> str:
     unit = size_unit(memory.total)
     where = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
     text = (
-        f"memory {in_unit(memory.total, unit)} {unit[0]} of {format_bytes(estimate.memory_limit)}{where} = "
+        f"memory {in_unit(memory.total, unit)} {unit[0]} of {estimate.limit_words}{where} = "
         f"{parts_sentence(memory, unit)}"
     )
-    if memory.total > estimate.memory_limit:
+    if not estimate.device_holds:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
-    text += f"; fits with probability {chance_text(estimate.fits_probability)}"
+    text += f"; {_chance_words(estimate)}"
     if estimate.device_is_tight:
         text += _tight(estimate)
     return wrapped(text)
 
 
+def _chance_words(estimate: Estimate) -> str:
+    """ "fits with probability 96 %"; what counts as fitting, where an even chance does not."""
+    chance = estimate.fits_probability
+    if estimate.device_holds or chance < EVEN:
+        return f"fits with probability {chance_text(chance)}"
+    least = 100 * least_chance(estimate.confidence)
+    return f"fits with probability {100 * chance:.3g} %, less than the {least:.3g} % that a layout must have"
+
+
 def _tight(estimate: Estimate) -> str:
-    return f", tight: measured peaks have been off by up to {100 * estimate.trust.memory_error:.0f} %"
+    tight = ", tight: " if estimate.fits else "; "
+    return f"{tight}measured peaks have been off by up to {100 * estimate.trust.memory_error:.0f} %"
 
 
 def host_facts(estimate: Estimate) -> list[Fact]:

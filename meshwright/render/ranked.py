@@ -33,7 +33,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
         f"{subject or question.model.name} on {gpus_in_words(question)}{nodes}, "
         f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
     )
-    if not mixed and question.confidence > EVEN:
+    if question.confidence > EVEN:
         asked += f", to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
     if isinstance(question, MixedQuestion):

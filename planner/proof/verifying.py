@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
-from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
@@ -98,9 +97,7 @@ def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str
 
 
 def _memory(priced: Estimate) -> Check:
-    peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
-    sure = f" to fit with {100 * priced.confidence:.4g} %" if priced.confidence > EVEN else ""
-    words = f"the fullest rank peaks at {peak}, the limit{sure} is {limit}"
+    words = f"the fullest rank peaks at {format_bytes(priced.peak_bytes)}, the limit is {priced.limit_words}"
     return Check("fits", priced.fits, words)
 
 

@@ -14,6 +14,7 @@ from cost_models.errors import either
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
+from cost_models.risk import confident_share
 from cost_models.units import format_bytes, format_count, grouped
 from planner.space.restrictions import CLOSED, Restrictions
 
@@ -99,7 +100,11 @@ def _memory(question: Question, limit: float | None) -> str:
         return ""
     pools = question.by_pool
     one = LayoutColumns.of([Layout()])
-    most = {pool.cluster.gpu.name: float(memory_limit(pool, one)[0]) for pool in pools}
+    share = confident_share(
+        question.confidence, question.memory_error
+    )  # of what was asked for, as of what there is
+    most = {pool.cluster.gpu.name: float(memory_limit(pool, one)[0]) / share for pool in pools}
+    limit /= share
     if limit <= max(most.values()):
         return ""
     fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in most.items())

@@ -17,6 +17,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
+from cost_models.risk import confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes
 from planner.placement.leaf import Leaf
@@ -37,14 +38,16 @@ def explain_infeasible(
     limit = float(costs.memory_limit.max())
     states = _model_states(columns, costs, question.model.num_layers)
     gpus = question.cluster.num_gpus
-    needed = math.ceil(states / limit)
+    needed = math.ceil(states / limit) if limit else 0
+    share = confident_share(question.confidence, question.memory_error)
+    sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
     if needed > gpus:
         hint = f"model states alone need {counted(needed, 'GPU')} of this size"
     else:
         enough = limit + closest.peak_bytes - closest.memory_limit
-        hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
+        hint = f"{format_bytes(enough / share)} a GPU would do; or use more GPUs, or shorter sequences"
     return DoesNotFitError(
-        f"no layout of {question.model.name} fits {format_bytes(limit)} x {counted(gpus, 'GPU')}",
+        f"no layout of {question.model.name} fits {format_bytes(limit / share)} x {counted(gpus, 'GPU')}{sure}",
         problems=_closest_in_words(closest, limit),
         hint=hint,
         state_bytes=states,
@@ -58,7 +61,7 @@ def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
     leave a layout that has less than the most."""
     rank = closest.fullest_rank
     layout = closest.layout.model_copy(update={"layers": ()})
-    of = f" of {format_bytes(closest.memory_limit)}" if closest.memory_limit < limit else ""
+    of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
     parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
     return [
         Problem("closest", layout.brief),
@@ -138,7 +141,7 @@ def least_share(group: RankGroup) -> Array:
     kept_NRP = group.of_ranks("layer_activation")[..., group.allowed]
     blocks_N = group.num_layers * (each_NR.min(axis=1) + kept_NRP.min(axis=(1, 2)))
     fixed_N = group.with_ends("static", group.of_ranks("static")).sum(axis=1)
-    share_N: Array = (fixed_N + blocks_N) / group.of_ranks("memory_limit").sum(axis=1)
+    share_N: Array = (fixed_N + blocks_N) / group.of_ranks("memory_limit").sum(axis=1).clip(min=1.0)
     return share_N
 
 
@@ -167,7 +170,7 @@ def nothing_fits(
     return DoesNotFitError(
         f"no layout of {question.model.name} fits the {mixed.num_gpus:,} GPUs of `{mixed.name}`; the closest,"
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
-        f" {format_bytes(closest.memory_limit)} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
+        f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
         hint="use more GPUs, or shorter sequences",
         closest=closest,
     )
@@ -178,10 +181,10 @@ def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1
-    one_R = leaf.rank_bytes(blocks_RP)
+    one_R, limit_R = leaf.rank_bytes(blocks_RP), leaf.memory_limit.clip(min=1.0)
     blocks_RP[:, policy] = 2
-    each_R = (leaf.rank_bytes(blocks_RP) - one_R) / leaf.memory_limit
-    full_R, layers_R = one_R / leaf.memory_limit, np.ones(leaf.pp, dtype=np.int64)
+    each_R = (leaf.rank_bytes(blocks_RP) - one_R) / limit_R
+    full_R, layers_R = one_R / limit_R, np.ones(leaf.pp, dtype=np.int64)
     for _ in range(leaf.num_layers - leaf.pp):
         rank = int(np.argmin(full_R + each_R))
         layers_R[rank] += 1

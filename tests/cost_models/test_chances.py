@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -11,7 +13,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.intervals import brier_scores, chance_ranges
 from cost_models.measured.validation.predicting import Prediction
-from cost_models.risk import PeakErrors, confident_share, fits_probability, peak_errors
+from cost_models.risk import PeakErrors, confident_share, fits_probability, least_chance, peak_errors
 from cost_models.specs.training import TrainingSpec
 
 ERROR = 0.1
@@ -49,6 +51,21 @@ def test_a_peak_at_the_confident_limit_fits_with_that_confidence(confidence: flo
 
 def test_half_a_chance_leaves_the_limit_alone() -> None:
     assert confident_share(0.5, ERROR) == 1.0
+
+
+@given(
+    room=st.floats(-0.1, 0.5),
+    error=st.floats(0.01, 0.5),
+    confidence=st.sampled_from([0.5, 0.54, 0.56, 0.7, 0.9, 0.99]),
+)
+def test_a_peak_is_within_the_share_where_its_chance_is_the_least_that_counts(
+    room: float, error: float, confidence: float
+) -> None:
+    """One rule, in bytes and in words; closer than a rounding either may be said."""
+    share = confident_share(confidence, error)
+    assume(abs(np.exp(-room) / share - 1) > 1e-9)
+    chance = fits_probability(np.exp(-room), 1.0, error)
+    assert (np.exp(-room) <= share) == (chance >= least_chance(confidence))
 
 
 def test_chances_are_held_against_what_ran() -> None:

@@ -144,7 +144,7 @@ def today_sentence(advice: Advice) -> str:
     """What is run: its layout, its step, and whether it fits."""
     today = advice.today
     fits = "" if today.fits else ", which does not fit"
-    size, limit = format_bytes(today.peak_bytes), format_bytes(today.memory_limit)
+    size, limit = format_bytes(today.peak_bytes), today.limit_words
     return wrapped(
         f"today {unplaced(today.layout)}: {format_seconds(today.step_seconds)} a step, {mfu_words(today)},"
         f" {size} of {limit}{fits}"

@@ -18,7 +18,7 @@ from cost_models.axes.pipeline import even_layers
 from cost_models.axes.replicas import MOST_REPLICAS
 from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import DoesNotFitError
-from cost_models.estimate import fullest_pool
+from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.stage_costs import StageCosts
@@ -187,12 +187,12 @@ def nothing_holds_replicas(question: MixedQuestion, limits: Restrictions) -> Doe
         even = layout.model_copy(update={"layers": layers, "recompute": (weakest,)})
         found = estimate(question, even)
         priced.append(found if limits.max_memory is None else found.within(limits.max_memory))
-    closest = min(priced, key=lambda one: one.peak_bytes / one.memory_limit)
+    closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
     where = fullest_pool(closest.replicas).pool
     return DoesNotFitError(
         f"no replicas of {question.model.name} fit the pools of `{question.mixed.name}`; the closest,"
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
-        f" {format_bytes(closest.memory_limit)} on pipeline rank {closest.fullest_rank}, in pool `{where}`",
+        f" {closest.limit_words} on pipeline rank {closest.fullest_rank}, in pool `{where}`",
         hint="use larger replicas, or shorter sequences",
     )
 

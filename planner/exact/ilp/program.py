@@ -197,7 +197,7 @@ class Program:
         """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
         if choice.leaf.is_plain:
             return
-        full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit
+        full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit.clip(min=1.0)
         for rank in range(choice.leaf.pp):
             self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
 
@@ -243,7 +243,7 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
     """Columns of a pipeline in chunks: one for each pattern that may meet `target` seconds; None where none may."""
     patterns = chunk_patterns(leaf)
     patterns = patterns[leaf.busy_seconds(patterns) <= target]
-    fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit).max(axis=-1, initial=0.0)
+    fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit.clip(min=1.0)).max(axis=-1, initial=0.0)
     patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
     return Columns(patterns, np.full(len(patterns), -1)) if len(patterns) else None
 

@@ -16,6 +16,7 @@ from cost_models.axes.replicas.price import ONCE_A_STEP, in_pools, replica_terms
 from cost_models.axes.replicas.ranks import Finish, shared
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
+from cost_models.estimate import fullest_pool
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
@@ -135,6 +136,25 @@ def test_what_happens_once_a_step_lasts_as_long_everywhere() -> None:
     for name in ONCE_A_STEP:
         old, new = (getattr(pool.costs, name) for pool in terms)
         np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("text", ["tp2 pp1 zero1", "tp2 pp2 zero0", "tp1 pp4 zero1"])
+def test_a_pool_whose_drivers_leave_no_memory_fits_nothing(text: str) -> None:
+    """Whatever the other holds; nor does a pipeline over both, nor its search."""
+    question = mixed()
+    small = question.mixed.pools[0].gpu.model_copy(update={"memory": 1e9})
+    pools = tuple(
+        pool.model_copy(update={"gpu": small} if not nth else {})
+        for nth, pool in enumerate(question.mixed.pools)
+    )
+    cluster = question.mixed.model_copy(update={"pools": pools})
+    question = complete_question(question.model, cluster, question.training, stack="megatron-core")
+    priced = estimate(question, replicas(question, text))
+    assert fullest_pool(priced.replicas).pool == OLD
+    assert (priced.fits, priced.memory_limit, priced.verdict) == (False, 0.0, "does not fit")
+    assert priced.fits_probability == 0.0
+    across = parse_layout("pp2 tp8 dp2 mbs1").model_copy(update={"pools": (NEW, OLD)})
+    assert not estimate(question, across).fits
 
 
 def test_memory_is_each_pools_own() -> None:

@@ -17,6 +17,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.training import TrainingSpec
+from meshwright.render.estimates import estimate_text
 from planner.plan_files import load_plan
 from planner.search.search import search
 
@@ -66,6 +67,34 @@ def test_it_holds_below_a_limit_of_ones_own(meshwright) -> None:
     assert best["fits_probability"] >= 0.95
 
 
+@pytest.mark.parametrize("confidence", [None, 0.7, 0.95])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.98, 0.999, 1.003, 1.02, 2.0])
+def test_words_verdict_and_chance_say_the_same(share: float, confidence: float | None) -> None:
+    """One rule, wherever the limit lies: what is said to fit has the confidence asked for, and nothing else has."""
+    training = TrainingSpec(global_batch=64, sequence_length=4096)
+    asked = ("llama2-7b", "dgx-a100-80gb", training, "tp1 pp1 dp8 mbs1 zero1 recompute=full")
+    answer = mw.estimate(*asked, gpus=8, confidence=confidence)
+    least = answer.document()["question"]["confidence"]
+    left = confident_share(confidence or 0.5, answer.estimate.trust.memory_error)
+    priced = answer.estimate.within(answer.estimate.peak_bytes / share * left)
+    text = " ".join(estimate_text(priced).split())
+    assert priced.fits == (priced.fits_probability >= least)
+    assert ("does not fit" in text) == (priced.verdict == "does not fit") == (not priced.fits)
+    assert ("less than the" in text) == (not priced.fits and priced.fits_probability >= 0.5)
+    assert (", tight" in text) == (priced.verdict == "tight")
+
+
+@pytest.mark.parametrize("size", ["4.0 GiB", "40.0 GiB", "90.0 GiB"])
+@pytest.mark.parametrize("clusters", ["dgx-a100-80gb:8", "dgx-a100-80gb:8+dgx-h100:8"])
+def test_the_limit_that_was_said_is_the_one_that_is_named(meshwright, size: str, clusters: str) -> None:
+    cluster, gpus = (clusters, ()) if "+" in clusters else ("dgx-a100-80gb", ("--gpus", "8"))
+    asked = (FULL[0], cluster, *gpus, *FULL[4:], "--stack", "nanotron")
+    answer = meshwright("plan", *asked, "--max-memory", size, "--confidence", "95%", *QUICK)
+    words = " ".join((answer.out + answer.err).split())
+    assert size in words
+    assert "to fit with 95 %" in words or "with 95 %\n" in answer.err
+
+
 def test_an_estimate_is_held_to_it(meshwright) -> None:
     """Under a limit that the peak just meets it fits as likely as not, and not with 95 %."""
     training = TrainingSpec(global_batch=64, sequence_length=4096)
@@ -84,9 +113,9 @@ def test_its_chance_is_told(meshwright) -> None:
     assert ", to fit with 95 %" in " ".join(answer.out.split())
 
 
-@pytest.mark.parametrize("said", ["9", "40%", "100%", "sure", "nan"])
+@pytest.mark.parametrize("said", ["9", "50%", "100%", "sure", "nan"])
 def test_what_is_no_confidence_is_refused(said: str) -> None:
-    with pytest.raises(InputError, match="is not a probability from 50% to 99"):
+    with pytest.raises(InputError, match=r"is not a probability from 54\.8% to 99"):
         mw.plan(*ASKED[:2], gpus=8, global_batch=64, sequence=1024, confidence=said)
 
 
