@@ -18,11 +18,13 @@ from pydantic import Field, ValidationError
 
 from cost_models.base import Spec
 from cost_models.documents import printable
+from cost_models.errors import InputError
 from cost_models.files.reading import parse_json
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from executor.checkpoints.folder import Folder
 from executor.run_config import EngineOptions
 from planner.plan_recommended import LayoutText
 
@@ -179,7 +181,12 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest. Raises BrokenError where it is missing, changed, or no manifest."""
+    """Read a manifest.
+
+    Raises:
+        BrokenError: it is missing, changed, or no manifest.
+        InputError: it is of another step than its folder's name says.
+    """
     try:
         document = parse_json((folder / MANIFEST).read_text("utf-8"), source=MANIFEST).value
         content, digest = document["checkpoint"], document["sha256"]
@@ -196,9 +203,14 @@ def read_manifest(folder: Path) -> Manifest:
             f"{MANIFEST}: written by another version (schema {printable(str(schema), limit=20)})"
         )
     try:
-        return Manifest.model_validate_json(json.dumps(content))
+        manifest = Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise BrokenError(f"{MANIFEST}: {printable(error.errors()[0]['msg'])}") from None
+    right = Folder(folder.parent).at(manifest.progress.step)
+    if folder.name.startswith("step-") and folder != right:
+        what = f"{folder} holds the checkpoint of step {manifest.progress.step}"
+        raise InputError(what, hint=f"it was renamed; its name is {right.name}")
+    return manifest
 
 
 def dtype_name(dtype: object) -> DtypeName:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OLD_TOWER = "vision_tower.vision_model."
 """What transformers before 5 wrote in front of a CLIP's weights."""
+_AT_ONCE = 1 << 24
+"""Values that are looked through at a time."""
+NOT_FINITE = "values that are no numbers (NaN, infinite)"
 _LARGEST_INDEX = int(64 * MB)
 _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 """Of safetensors: bytes that say how long the header behind them is, and how long it may be."""
@@ -72,6 +76,8 @@ class FromTensors:
                 found = tensor[part.rows, :, part.columns].squeeze(1)
             else:
                 found = tensor[part.rows, part.columns]
+            if not found.isfinite().all():
+                raise InputError(f"`{source.name}` has {NOT_FINITE}")
             if source.added:
                 found = found.float() + source.added
             *expert, first, _ = part.into.offsets
@@ -120,6 +126,18 @@ class Folder(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def require_finite(self) -> None:
+        """Raise InputError where a value of a tensor is no number; reads all files."""
+        problems = []
+        for name, (file, there) in self._at.items():
+            tensor = self[name]
+            count, *width = tensor.get_shape()
+            rows = max(1, _AT_ONCE // max(1, prod(width)))
+            if not all(tensor[first : first + rows].isfinite().all() for first in range(0, count, rows)):
+                problems.append(Problem(f"{file}  {printable(there)}", f"has {NOT_FINITE}"))
+        if problems:
+            raise InputError(f"{self.path} holds weights that cannot be trained", problems=problems)
 
     def _stream(self, file: str) -> Any:
         from safetensors import safe_open

@@ -157,11 +157,15 @@ class TransformerRun(Running):
     def built(self, config: Mapping[str, Any]) -> Built:
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_without_devices
-        from executor.run_config import RunConfig
+        from executor.hugging_face.reading import Folder
+        from executor.run_config import RunConfig, require_places
         from executor.transformer.training import require_inputs
 
-        inputs = {name: config[name] for name in ("data", "weights", "save_weights")}
-        require_inputs(self.plan, RunConfig(**inputs), lambda note: None)
+        inputs = RunConfig(**{name: value for name, value in config.items() if name != "every"})
+        require_places(inputs)
+        require_inputs(self.plan, inputs, lambda note: None)
+        if inputs.weights is not None:
+            Folder(inputs.weights, self.plan.model).require_finite()
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
 
     def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:

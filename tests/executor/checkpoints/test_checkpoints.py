@@ -235,6 +235,17 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
     assert (tmp_path / "broken-step-00000005-0").is_dir()
 
 
+def test_a_checkpoint_is_of_the_step_that_it_says(processes: Processes, tmp_path: Path) -> None:
+    """Whatever its folder is called: its state would go on with the data and the rates of another step."""
+    plan = plan_for("dp2 mbs2 zero1")
+    processes.run(2, _fresh, plan, tmp_path)
+    Folder(tmp_path).at(STEPS).rename(Folder(tmp_path).at(9))
+    for kind, message in processes.run(2, _refused, plan, tmp_path, True, {}):
+        assert kind == "InputError"
+        assert message.startswith(f"{tmp_path}/step-00000009 holds the checkpoint of step {STEPS}\n")
+        assert "its name is step-00000005" in message
+
+
 def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp_path: Path) -> None:
     plan = plan_for("dp2 mbs2 zero1")
     processes.run(2, _fresh, plan, tmp_path)

@@ -20,9 +20,10 @@ from training import GPT, LLAMA, MOE, SHARED, plan_for
 
 from cost_models.errors import InputError, RunError
 from cost_models.files.models import resolve_model
+from executor.boxes import Box
 from executor.engine.engine import Engine
 from executor.hugging_face import writing
-from executor.hugging_face.reading import Folder
+from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import require_writable, save_weights
 from executor.run_config import EngineOptions
 from planner.plan_files import save_plan
@@ -188,6 +189,26 @@ def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], break
         assert says in found.err
         assert "Traceback" not in found.err
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
+) -> None:
+    """All of them by a dry run; the first by a rank that reads it."""
+    spec, tensors = make_folder(tmp_path / "in", "llama")
+    save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
+    asked = ("run", str(tmp_path / "plan.yaml"), "--weights", str(tmp_path / "in"), "--dry-run")
+    assert told(capsys, *asked).code == 0
+    tensors["model.norm.weight"][-1] = tensors["lm_head.weight"][7, 3] = value
+    save_file(tensors, tmp_path / "in" / "model.safetensors")
+    found = told(capsys, *asked)
+    assert found.code == 2
+    for name in ("model.norm.weight", "lm_head.weight"):
+        assert f"  model.safetensors  {name}: has values that are no numbers" in found.err
+    folder = Folder(tmp_path / "in", spec)
+    with pytest.raises(InputError, match="has values that are no numbers"):
+        FromTensors(folder.names, folder).fill("norm.weight", (32,), Box((0,), (32,)), torch.empty(32))
 
 
 class _Runs:
