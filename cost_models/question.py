@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
+from cost_models.specs.choices import Recompute
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.model.kinds import Kinds, kinds_in, of_each_kind
@@ -49,6 +51,10 @@ class Question:
     def by_pool(self) -> tuple[Question, ...]:
         """The question of each pool; on one kind of GPU this question alone."""
         return (self,)
+
+    def recomputing(self, policy: Recompute) -> Self:
+        """The question where all stages recompute under one policy."""
+        return replace(self, training=self.training.model_copy(update={"recompute": (policy,)}))
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
         """The question with other questions of its pools."""

@@ -15,11 +15,12 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import late_rules, prices
+from cost_models.axes.layout import AXES, late_rules, prices
 from cost_models.pipeline.stage_costs import StageCosts, byte_costs
 from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.space.counts import Boxes, with_counts
 
 
@@ -50,8 +51,16 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
 
 
 def within_corners(question: Question, costs: StageCosts, corners: list[LayoutColumns]) -> StageCosts:
-    """Costs with no room at all where late rules allow no corner."""
-    return replace(costs, memory_limit=np.where(some_allowed(question, corners), costs.memory_limit, 0.0))
+    """Costs with no room at all where late rules allow no corner, nor under a recompute policy with which they do."""
+    limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
+    if not any(axis.sized(own).any() for axis in AXES.values() if axis.sized for own in corners):
+        return replace(costs, memory_limit=limit)
+    beyond = np.zeros_like(costs.working)
+    for policy in question.training.recompute:
+        held = some_allowed(question.recomputing(policy), corners)
+        beyond[:, RECOMPUTE_POLICIES.index(policy)] = np.where(held, 0.0, 2 * costs.memory_limit)
+    kinds = tuple(own | {"working": own["working"] + beyond} for own in costs.kinds)
+    return replace(costs, memory_limit=limit, working=costs.working + beyond, kinds=kinds)
 
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:

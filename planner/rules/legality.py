@@ -127,11 +127,25 @@ def objections(question: Question, layout: Layout, *, hosts: bool = True) -> lis
     for axis in searched().values():
         question = axis.asked_as(question, layout) if axis.asked_as else question
     columns = LayoutColumns.of([layout])
-    broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
-    if not broken:
-        last = [rule for rule in late_rules() if hosts or (rule.unknown and rule.unknown(question))]
-        broken = [rule for rule in (*last, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
-    return [(rule, rule.sentence(question, layout)) for rule in broken]
+    if broken := [rule for rule in RULES if rule.broken(question, columns)[0]]:
+        return [(rule, rule.sentence(question, layout)) for rule in broken]
+    found = [one for one in broken_late(question, layout) if hosts or _is_unknown(question, one[0])]
+    if SCHEDULE_RULE.broken(question, columns)[0]:
+        found.append((SCHEDULE_RULE, SCHEDULE_RULE.sentence(question, layout)))
+    return found
+
+
+def _is_unknown(question: Question, rule: Rule) -> bool:
+    return rule.unknown is not None and rule.unknown(question)
+
+
+def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
+    """Every late rule that a layout breaks with what its stages recompute, with its words."""
+    columns = LayoutColumns.of([layout])
+    used = dict.fromkeys(policy for mix in layout.recompute for policy in policies_in(mix))
+    asked = [(rule, question.recomputing(policy)) for rule in late_rules() for policy in used]
+    broken = {rule.name: (rule, own) for rule, own in asked if rule.broken(own, columns)[0]}
+    return [(rule, rule.sentence(own, layout)) for rule, own in broken.values()]
 
 
 def check(
@@ -167,11 +181,8 @@ def require_held(question: Question, layout: Layout) -> None:
     Raises:
         InputError: the first that it breaks.
     """
-    columns = LayoutColumns.of([layout])
-    for rule in late_rules():
-        if rule.broken(question, columns)[0]:
-            words = rule.sentence(question, layout)
-            raise InputError(words.what, hint=words.hint)
+    for _, words in broken_late(question, layout):
+        raise InputError(words.what, hint=words.hint)
 
 
 def require_opened(question: Question, allowed: Iterable[str]) -> None:

@@ -20,11 +20,13 @@ from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.axes.offload import USUAL_RING, Offload
+from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.communication.levels import levels_of
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
+from cost_models.memory.device import usable_host_memory
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
@@ -272,7 +274,17 @@ def everything(
         unusual = ONLY_COUNTED * ~_are_among(blocks_KSP, [usual])
         told = [replace(one, policies=one.policies | unusual, counted=counted) for one in found]
         placed |= dict(zip(own, told, strict=True))
-    return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
+    held = [_held(question, columns, row, placed[row]) for row in range(len(columns))]
+    return Everything(question=question, columns=columns, placed=held)
+
+
+def _held(question: Question, columns: LayoutColumns, row: int, placed: Placed) -> Placed:
+    """The placements of a layout; those whose activations its hosts do not hold fit nowhere."""
+    own, peak = columns.rows(np.array([row])), placed.peak.copy()
+    for policy, name in enumerate(RECOMPUTE_POLICIES if own.offload_activations[0] else ()):
+        if host_bytes(question, own, (name,))[0] > usable_host_memory(question.cluster):
+            peak[(placed.policies >> policy & 1).astype(bool)] = np.inf
+    return replace(placed, peak=peak)
 
 
 def offloaded_by_number(columns: LayoutColumns) -> np.ndarray:

@@ -43,7 +43,7 @@ def host_bytes(
     """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there; or
     the weights of a reference model's blocks.
 
-    `recompute` are the policies of placed layouts; None: those that the training job allows.
+    `recompute` are the policies of placed layouts; None: that of those the training job allows that keeps least.
     """
     blocks = -(-question.model.num_layers // columns.pp)
     ranks_here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
@@ -55,8 +55,7 @@ def host_bytes(
     )
     rank = rank * question.stack.host_buffers + buffer_bytes(question, columns)
     rank = rank + _staging(question, columns, blocks)
-    policies = question.training.recompute if recompute is None else recompute
-    rank = rank + _activations(question, columns, blocks, policies)
+    rank = rank + _activations(question, columns, blocks, recompute)
     return rank * ranks_here
 
 
@@ -125,24 +124,25 @@ def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
 
 
 def _activations(
-    question: Question, columns: LayoutColumns, blocks: Ints, policies: Sequence[Recompute]
+    question: Question, columns: LayoutColumns, blocks: Ints, used: Sequence[Recompute] | None
 ) -> Array:
-    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way, with that of the
-    policies that recomputes least."""
+    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way: all of them as under
+    the used policy that recomputes least, or the least that they may keep."""
     away = rest_is(columns, "activations")
     if not away.any():
         return np.zeros(len(columns))
     live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
-    allowed = [RECOMPUTE_POLICIES.index(policy) for policy in policies]
-    kept = activation_bytes(question, columns).block[:, allowed].max(axis=1)
+    some = [RECOMPUTE_POLICIES.index(policy) for policy in used or question.training.recompute]
+    each = activation_bytes(question, columns).block[:, some]
+    kept = each.max(axis=1) if used else each.min(axis=1)
     return np.where(away, live * blocks * kept, 0.0)
 
 
-def _overflows(question: Question, x: LayoutColumns) -> Bools:
+def _overflows(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
     for pool in question.by_pool if some else ():
-        overflows |= host_bytes(pool, x) > usable_host_memory(pool.cluster)
+        overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
     return overflows
 
 
@@ -203,12 +203,13 @@ RULES = (
 def needless_drives(question: Question, x: LayoutColumns) -> Bools:
     """(N,): which layouts have on the drive what the memory of their hosts would hold.
 
-    They take as much of the device as without and no less time, so none is the only best one.
+    They take as much of the device as without and no less time, whatever is recomputed, so none is the only best one.
     """
     drive = x.offload_drive > 0
     if not drive.any():
         return drive
-    return drive & ~_overflows(question, replace(x, offload_drive=np.zeros(len(x), dtype=np.int64)))
+    without = replace(x, offload_drive=np.zeros(len(x), dtype=np.int64))
+    return drive & ~_overflows(question, without, question.training.recompute)
 
 
 @rule_when("offload runs backward passes whole", lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD))
