@@ -25,8 +25,8 @@ from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.communication.levels import levels_of
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.memory.device import usable_host_memory
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
