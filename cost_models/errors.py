@@ -89,7 +89,7 @@ class Alternative:
     change: str
     """The change, as the user types it or writes it in a file: `--gpus 16`."""
     note: str = ""
-    """What else is known of the change: "no fewer do"."""
+    """What else is known of the change: "the fewest above 8"."""
     gpus: int
     layout: str
     step_seconds: float

@@ -47,7 +47,7 @@ class LargestOptions(Searching, Limits, Request):
 @as_keywords(LargestOptions)
 def largest(options: LargestOptions) -> LargestAnswer:
     """Find the largest size of a family that fits, with nothing in host memory and with each thing that the stack can
-    keep there; every one proved by the next size, which fits in no layout.
+    keep there; every one proved: no larger size fits in any layout.
 
     A family is `llama` or `gpt`, by depth (more blocks) or by width (wider, as deep as published sizes are); by depth
     any model will do, and by sequence, where the model stays and its sequences grow by 256 tokens. The rest of the

@@ -1,9 +1,11 @@
 """The largest size of a family, or a model's longest sequence, that fits, with what of its blocks host memory may hold,
-each proved by the next size.
+each proved by larger ones.
 
-Sizes are tried by doubling, then halving what is left between one that fits and one that does not. Whether a size fits
-is asked where memory is least (`least_memory.where_least`): what does not fit there fits in no layout. Only the
-largest is searched for its fastest layout.
+Sizes are tried by doubling, then halving what is left between one that fits and one that does not. A larger one may
+still fit that degrees divide which do not divide the next, so the first of each kind above is asked too, and where it
+fits, more of its kind (`Family.alike`). What fits at a size fits at every smaller one of its kind, so where none of
+the first ones fits none above does. Whether a size fits is asked where memory is least (`least_memory.where_least`):
+what does not fit there fits in no layout. Only the largest is searched for its fastest layout.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from cost_models.arrays import Ints
 from cost_models.axes.offload import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from planner.answers.least_memory import where_least
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
+from planner.space.cores import ONE_CHUNK
 from planner.space.families import Family
 from planner.space.restrictions import Restrictions
 
@@ -38,7 +44,9 @@ class LargestSize:
     result: SearchResult | None
     """Its fastest layout, or the best of so many seconds with its gap."""
     next_fails: bool
-    """Whether the next size is proved to fit in no layout."""
+    """Whether the next size, and every larger one, is proved to fit in no layout."""
+    comparable: bool
+    """Whether larger sizes can be ruled out by the first of each kind."""
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
@@ -84,57 +92,84 @@ class _Sizes:
         self._question, self._family, self._offloads = question, family, offloads
         self._limits = replace(restrictions, allowed=frozenset({"offload"} if offloads else ()))
         self._budget = budget
-        self._known: dict[int, SearchResult] = {}
+        self._known: dict[int, SearchResult | None] = {}
+        self._decided = True
+        """Whether every size that was asked about is known to fit or not to."""
 
     def largest(self, sure: int, *, guess: int) -> LargestSize:
         """The largest size, of which `sure` is known to fit; a good guess saves searches."""
-        low, high = self._bracket(sure, guess)
-        while low + 1 < high <= self._family.most:
-            middle = (low + high) // 2
-            if (fits := self._fits(middle)) is None:
-                break
-            low, high = (middle, high) if fits else (low, middle)
+        size = self._last(np.arange(1, self._family.most + 1), sure, guess)
+        while (larger := self._larger(size)) is not None:
+            size = larger
         result = None
-        if low:
+        if size:
             with suppress(InfeasibleError):
-                result = self._budget.search(self._asked(low), self._limits, seconds=FASTEST_SECONDS, top=1)
-            result = result or self._known.get(low)
+                result = self._budget.search(self._asked(size), self._limits, seconds=FASTEST_SECONDS, top=1)
+            result = result or self._known.get(size)
         return LargestSize(
             offloads=self._offloads,
-            question=replace(self._asked(low), stack=self._question.stack) if low else None,
-            size=low,
+            question=replace(self._asked(size), stack=self._question.stack) if size else None,
+            size=size,
             result=result,
-            next_fails=high == low + 1 <= self._family.most and not self._budget.ended,
+            next_fails=size < self._family.most and self._decided and self._comparable,
+            comparable=self._comparable,
         )
 
-    def _bracket(self, sure: int, guess: int) -> tuple[int, int]:
-        """A size that fits and one that does not, or beyond the largest there is, in steps that double."""
-        low, high = sure, self._family.most + 1
-        step = 1
-        if guess > sure and not self._fits(guess):
-            high = guess
-            while (size := high - step) > low:
-                if self._fits(size):
-                    return size, high
-                high, step = size, 2 * step
-            return low, high
-        low = guess
-        while (size := low + step) < high:
-            if not self._fits(size):
-                return low, size
-            low, step = size, 2 * step
-        return low, high
+    def _larger(self, size: int) -> int | None:
+        """A size above one that fits and is larger, as degrees divide it that do not divide the next; None where no
+        larger one does, which the first of each kind decides."""
+        kinds: dict[int, Ints] = {}
+        for alike_N in self._family.alike(self._question.cluster.num_gpus):
+            sizes = np.flatnonzero(alike_N[size:]) + size + 1
+            if len(sizes) and len(sizes) <= len(kinds.setdefault(int(sizes[0]), sizes)):
+                kinds[int(sizes[0])] = sizes
+        sizes = next((kinds[first] for first in sorted(kinds) if self._fits(first)), None)
+        return None if sizes is None else int(sizes[self._last(sizes, 1, 1) - 1])
 
-    def _fits(self, size: int) -> bool | None:
-        """Whether some layout of a size fits; None where time ran out before that was known."""
-        try:
-            found = self._budget.search(self._asked(size), where_least(self._limits), effort="any")
-        except InfeasibleError:
-            return False
-        if found is None:
-            return None
-        self._known[size] = found
-        return True
+    @property
+    def _comparable(self) -> bool:
+        """Whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
+        stays, and where it grows every number of them may be spread over pipelines."""
+        plain = np.array([ONE_CHUNK]), np.array([1])
+        spread = all(
+            self._limits.permits(axis, value)[0]
+            for axis, value in zip(("schedule", "vpp"), plain, strict=True)
+        )
+        return self._family.by == "sequence" or (spread and self._question.kinds.number == 1)
+
+    def _last(self, sizes: Ints, sure: int, guess: int) -> int:
+        """How many of some sizes fit, in rising order, of which the first `sure` do, in steps that double and then
+        halve."""
+        low, high, step = sure, len(sizes) + 1, 1
+
+        def fits(number: int) -> bool:
+            return self._fits(int(sizes[number - 1]))
+
+        if guess > sure and not fits(guess):
+            low, high = sure, guess
+            while (number := high - step) > low and not fits(number):
+                high, step = number, 2 * step
+            low = max(low, number)
+        else:
+            low = guess
+            while (number := low + step) < high and fits(number):
+                low, step = number, 2 * step
+            high = min(high, number)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def _fits(self, size: int) -> bool:
+        """Whether some layout of a size fits, as far as time sufficed to know."""
+        if size not in self._known:
+            least = where_least(self._limits)
+            try:
+                self._known[size] = self._budget.search(self._asked(size), least, effort="any")
+                self._decided &= self._known[size] is not None
+            except InfeasibleError:
+                self._known[size] = None
+        return self._known[size] is not None
 
     def _asked(self, size: int) -> Question:
         return replace(self._family.asked(self._question, size), stack=self._stack)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from cost_models.axes.columns import LayoutColumns
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import memory_limit
@@ -112,7 +110,5 @@ def _under(
 
 def where_least(limits: Restrictions) -> Restrictions:
     """The part of the restrictions' space that needs least memory."""
-    one = np.array([1], dtype=np.int64)
-    only = limits.only | ({"mbs": frozenset({1})} if limits.permits("mbs", one)[0] else {})
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
-    return replace(limits, only=only, unused=frozenset(unused))
+    return replace(limits, extreme_mbs=True, unused=frozenset(unused))

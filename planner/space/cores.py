@@ -138,7 +138,8 @@ def microbatch_sizes(
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
-        of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
+        sizes = sizes[restrictions.permits("mbs", sizes)]
+        of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if restrictions.extreme_mbs else sizes
     own = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
     sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *own]))

@@ -7,17 +7,22 @@ beside the model as the base's. By sequence the model stays, and a size is so ma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
 
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.axis import divisors
 from cost_models.base import MAX_LAYERS
 from cost_models.files import catalog
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
+from planner.placement.chunks import MOST_SMALLER
 
 By = Literal["depth", "width", "sequence"]
 """What grows from size to size."""
@@ -26,6 +31,9 @@ MLP_MULTIPLE = 256
 """The width of a gated MLP is rounded up to a multiple of so much (Touvron et al. 2023, the released code)."""
 MAX_HEADS = 1024
 """The widest size, in heads."""
+_WHOLE = 32
+"""What a rank's tokens, or its columns of an MLP, must be a multiple of at most: two pieces, for causal attention, of
+sixteens, the sides of fp8 products."""
 SEQUENCE_STEP = 256
 """Tokens by which sequences grow."""
 MAX_SEQUENCE = 2**24
@@ -107,6 +115,31 @@ class Family:
         return replace(question, training=question.training.model_copy(update={"sequence_length": length}))
 
     @cached_property
+    def _measures(self) -> tuple[Ints, Ints, Ints]:
+        """(N,) of every size what degrees must divide: tokens of a sequence or heads, the width of the MLP, and blocks;
+        zeros for what stays as it is."""
+        size = np.arange(1, self.most + 1)
+        if self.by == "sequence":
+            return size * SEQUENCE_STEP, 0 * size, 0 * size
+        if self.by == "depth":
+            return 0 * size, 0 * size, size
+        widths = size * self.base.head_dim
+        inner = np.array([self._inner(width) for width in widths.tolist()])
+        return size, inner, np.array([self._layers(width) for width in widths.tolist()])
+
+    def alike(self, gpus: int) -> Iterator[Bools]:
+        """(N,) which of all sizes some degrees of so many GPUs divide, for all degrees: a layout that is legal at a
+        size of them is legal at every smaller one of them, where it needs no more memory."""
+        tokens_N, inner_N, layers_N = self._measures
+        tokens = _WHOLE * gpus if self.by == "sequence" else gpus
+        degrees = [
+            divisors(most) if of.any() else [1] for most, of in ((tokens, tokens_N), (_WHOLE * gpus, inner_N))
+        ]
+        stages = [1, *(2 * pp for pp in divisors(gpus) if pp > 1 and layers_N.any())]
+        for one, other, chunks in product(*degrees, stages):
+            yield (tokens_N % one == 0) & (inner_N % other == 0) & (-layers_N % chunks <= MOST_SMALLER)
+
+    @cached_property
     def _shapes(self) -> tuple[list[int], list[int]]:
         """Widths and depths that were published."""
         known = [catalog.load_model(name) for name in self.published]
@@ -120,15 +153,13 @@ class Family:
         if self.by == "width":
             hidden = size * self.base.head_dim
             layers = self._layers(hidden)
-        base, ratio = self.base, self.base.ffn_hidden_size / self.base.hidden_size
+        base = self.base
         fields = base.model_dump(mode="json") | {
             "name": f"{self.name}-{layers}x{hidden}",
             "num_layers": layers,
         }
         if self.by == "width":
-            inner = round(ratio * hidden)
-            unit = MLP_MULTIPLE if base.gated_mlp else 1
-            heads = {"hidden_size": hidden, "num_heads": size, "ffn_hidden_size": -(-inner // unit) * unit}
+            heads = {"hidden_size": hidden, "num_heads": size, "ffn_hidden_size": self._inner(hidden)}
             fields |= heads | {"num_kv_heads": max(1, size * base.num_kv_heads // base.num_heads)}
         if base.has_experts:
             fields["num_moe_layers"] = max(0, layers - (base.num_layers - base.num_moe_layers))
@@ -137,6 +168,11 @@ class Family:
     def parameters(self, size: int) -> int:
         """Parameters of the model of a size."""
         return total_parameters(self.model(size))
+
+    def _inner(self, hidden: int) -> int:
+        unit = MLP_MULTIPLE if self.base.gated_mlp else 1
+        inner = round(self.base.ffn_hidden_size / self.base.hidden_size * hidden)
+        return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
         widths, depths = self._shapes

@@ -124,8 +124,6 @@ def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[
     and all of them.
 
     Of a recommender it is one where its batch divides.
-
-    Where none is, nothing is.
     """
     if isinstance(question, RecommenderQuestion):
         even = int(question.training.global_batch % gpus == 0)

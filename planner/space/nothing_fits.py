@@ -42,7 +42,7 @@ def explain_infeasible(
     share = confident_share(question.confidence, question.memory_error)
     sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
     if needed > gpus:
-        hint = f"model states alone need {counted(needed, 'GPU')} of this size"
+        hint = f"model states alone fill {counted(needed, 'GPU')} of this size"
     else:
         enough = limit + closest.peak_bytes - closest.memory_limit
         hint = f"{format_bytes(enough / share)} a GPU would do; or use more GPUs, or shorter sequences"

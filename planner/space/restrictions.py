@@ -51,6 +51,9 @@ class Restrictions:
     """Bytes of one device a plan may fill, where that is less than the device allows."""
     confidence: float | None = None
     """Least probability of fitting, where that is more than the question's: what is recommended keeps to it."""
+    extreme_mbs: bool = False
+    """Whether of its microbatch sizes a layout has only the smallest and the largest: one of them needs least memory,
+    as what a microbatch keeps grows with it, and some bytes are there only beside several."""
     trainer: str | None = None
     """Whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
@@ -128,6 +131,7 @@ class Restrictions:
         """Whether every layout that keeps to others surely keeps to these."""
         return (
             self.trainer in (None, other.trainer)
+            and self.extreme_mbs <= other.extreme_mbs
             and self.unused <= other.unused
             and other.allowed <= self.allowed
             and all(own >= other.only.get(axis, own | {-1}) for axis, own in self.only.items())

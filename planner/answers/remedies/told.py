@@ -3,7 +3,7 @@
 First what changes a flag on the same machine: a restriction less, other axes, other stacks, offload. Then fewer bytes:
 precision, sequence. Then more GPUs, and other machines of the same class. Last fewer blocks.
 
-They are searched where memory is least: with microbatches as small as allowed and states sharded over all their
+They are searched where memory is least: with the smallest and largest microbatches and states sharded over all their
 replicas. What does not fit there fits nowhere. Of what fits some plan is shown; planning for the change may find a
 faster one.
 """
@@ -25,7 +25,7 @@ from planner.answers.least_memory import where_least
 from planner.answers.remedies import changes
 from planner.answers.remedies.changes import Change
 from planner.search.budget import Budget
-from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
+from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.restrictions import Restrictions
 
 SECONDS = 4.0
@@ -152,15 +152,15 @@ class _Remedies:
         yield from sorted(found, key=lambda one: one.step_seconds)
 
     def _more_gpus(self) -> Iterator[Alternative]:
-        """The fewest GPUs that do: every size from what the states need; once that takes too long, doublings."""
+        """The fewest GPUs that do: every number above; once that takes too long, doublings of it or of what the states
+        need."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
-        least = max(gpus + 1, int(self.state_bytes / device))
         share = self.budget.seconds_spent + (SECONDS - self.budget.seconds_spent) / 2
         last, skipped = gpus, False
-        for size in self._sizes(least):
+        for size in self._sizes(gpus + 1):
             last = size
             try:
-                found = self._fitting(self._on(size), note="no fewer do")
+                found = self._fitting(self._on(size), note=f"the fewest above {gpus}")
             except InfeasibleError:
                 found = None
             else:
@@ -170,7 +170,9 @@ class _Remedies:
                 return
             if self.budget.seconds_spent > share:
                 break
-        doubled = (last * 2**power for power in range(1, DOUBLINGS + 1))
+        per_node = self.whole.cluster.gpus_per_node
+        start = max(2 * last, int(self.state_bytes / device) // per_node * per_node)
+        doubled = (start * 2**power for power in range(DOUBLINGS))
         sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.whole.cluster))
         yield from islice(self._first(map(self._on, sizes)), 1)
 
@@ -178,17 +180,16 @@ class _Remedies:
         return Change(f"--gpus {gpus}", resized(self.whole, gpus), self.limits)
 
     def _sizes(self, least: int) -> Iterator[int]:
-        """Numbers of GPUs from `least` on that the cluster can have and on which some layout is legal."""
+        """Numbers of GPUs from `least` on that the cluster can have."""
         per_node = self.whole.cluster.gpus_per_node
         whole = -(-max(least, per_node + 1) // per_node) * per_node
         for size in chain(range(least, per_node + 1), range(whole, MAX_GPUS, per_node)):
             if not possible(size, self.whole.cluster) or self.budget.seconds_left <= 0:
                 return
-            if plain_layouts(self.whole, size)[1]:
-                yield size
+            yield size
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """The most blocks that fit, on part of a node, where people try things out."""
+        """As many blocks as halving finds to fit, on part of a node, where people try things out."""
         blocks = self.question.model.num_layers
         if self.question.cluster.num_gpus > self.whole.cluster.gpus_per_node:
             return
@@ -201,7 +202,7 @@ class _Remedies:
             words = f"num_layers: {middle} (of {blocks}) in the model's file"
             try:
                 change = Change(words, replace(self.question, model=model), self.limits)
-                found = self._fitting(change, note="no more do")
+                found = self._fitting(change)
             except InfeasibleError:
                 found = None
             low, high, best = (middle, high, found) if found is not None else (low, middle, best)

@@ -83,7 +83,7 @@ def test_llama_by_width_is_llama() -> None:
 
 def test_the_table_fits_a_line(llama: mw.Largest) -> None:
     assert max(map(len, repr(llama).splitlines())) <= 80
-    assert "Proved: the next sizes (" in repr(llama)
+    assert "Proved: no size from the next ones (" in repr(llama)
     assert len(llama.to_frame()) == len(llama.sizes)
 
 

@@ -1,4 +1,4 @@
-"""When nothing fits, each change that is offered makes something fit, and "no fewer" and "no more" are true."""
+"""When nothing fits, each change that is offered makes something fit, and and "the fewest" are."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_more_gpus_are_the_fewest_that_do() -> None:
     question = small_question(1, memory="150 MiB")
     found = offered(question)
     (enough,) = [one for change, one in found.items() if change.startswith("--gpus")]
-    assert enough.note == "no fewer do"
+    assert enough.note == "the fewest above 1"
     whole = replace(question, cluster=small_cluster(8, "150 MiB"))
     assert next(gpus for gpus in range(1, 9) if fits(resized(whole, gpus))) == enough.gpus
     assert found[f"--gpus {enough.gpus}"].layout.startswith("tp")

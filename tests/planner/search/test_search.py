@@ -294,7 +294,7 @@ def test_when_nothing_fits_the_closest_layout_is_told() -> None:
     closest, needs = (problem.what for problem in caught.value.problems)
     assert str(parse_layout(closest)) == closest
     assert re.fullmatch(r"[\d.]+ MiB on pipeline rank \d = weights [\d.]+ \+ .*", needs)
-    assert "model states alone need" in caught.value.hint
+    assert "model states alone fill" in caught.value.hint
     assert caught.value.exit_code == 1
 
 

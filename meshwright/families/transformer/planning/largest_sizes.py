@@ -22,7 +22,7 @@ from planner.answers.largest import LargestSize
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
-from planner.space.families import Family
+from planner.space.families import SEQUENCE_STEP, Family
 from planner.space.restrictions import Restrictions
 
 
@@ -67,8 +67,13 @@ class Largest(AnswerBase):
     def remarks(self) -> tuple[str, ...]:
         """What is said below the answer."""
         told = []
-        if not all(one.next_fails or one.size == self.family.most for one in self.sizes):
+        unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.most)]
+        if any(one.comparable for one in unproved):
             told.append("warning: time ran out before every size was decided; allow more with --time-limit")
+        elif unproved:
+            told.append(
+                "note: sizes are the largest found: with blocks of several kinds, or in chunks alone, larger may fit"
+            )
         gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
         if max(gaps, default=0.0) > PROVEN:
             within = (
@@ -185,14 +190,15 @@ def shape_of(family: Family, size: int) -> str:
 
 
 def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
-    """Which next sizes are proved not to fit; "proved" is said of these only."""
+    """From which sizes on none is proved to fit; "proved" is said of these only."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
     if all(one.size == family.most for one in sizes):
         return wrapped(f"All fit: {shape_of(family, family.most)} is the largest there is; {work}")
     if not failing:
-        return wrapped(f"Nothing proved: time ran out ({work})")
+        return wrapped(f"Nothing proved: each is the largest found; {work}")
     shapes = sentence_list([shape_of(family, size) for size in failing])
     each = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
-    sizes_fit = f"next size ({shapes}) fits" if len(failing) == 1 else f"next sizes ({shapes}) fit"
-    return wrapped(f"Proved: the {sizes_fit} in no layout, so {each}; {work}")
+    what = f"multiple of {SEQUENCE_STEP} tokens" if family.by == "sequence" else "size"
+    nearest = f"next ({shapes})" if len(failing) == 1 else f"next ones ({shapes})"
+    return wrapped(f"Proved: no {what} from the {nearest} on fits in any layout, so {each}; {work}")

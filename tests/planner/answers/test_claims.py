@@ -1,0 +1,159 @@
+"""What is said of sizes and numbers of GPUs beside the best layout is true: the largest size, no layout, the fewest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from effort import number
+from small import small_cluster
+
+from cost_models.axes.pipeline import even_layers
+from cost_models.axes.recompute import allowed_recompute
+from cost_models.defaults import complete_question
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
+from cost_models.schedules import PLAIN
+from cost_models.specs.cluster import DriveSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.answers import largest
+from planner.answers.largest import largest_sizes
+from planner.answers.remedies import told as remedies
+from planner.search import opening
+from planner.search.budget import Budget
+from planner.space.families import WAYS, Family, family_named
+from planner.space.gpu_counts import resized
+from planner.space.layouts import enumerate_layouts
+from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import Restrictions
+
+STACKS = ("meshwright", "fsdp", "megatron-core", "deepspeed", "torchtune")
+LIMITS = ("", "", "", "mbs=1", "recompute=full", "recompute=none", "mbs>=2", "zero=1", "tp=1", "cp>=2")
+SAMPLED = 40
+"""Layouts of a size without any that are priced one by one."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A small question with the family that grows from it."""
+
+    question: Question
+    family: Family
+    limits: Restrictions
+
+
+def drawn(rng: np.random.Generator) -> Asked:
+    """A model of narrow blocks on up to eight small GPUs of a host that holds little, with or without a drive."""
+    by = WAYS[int(rng.integers(len(WAYS)))]
+    heads = int(rng.choice([4, 6, 8, 12]))
+    model = TransformerSpec(
+        name="narrow",
+        num_layers=int(rng.integers(1, 7)),
+        hidden_size=64 * heads,
+        num_heads=heads,
+        num_kv_heads=int(rng.choice([heads, heads // 2])),
+        vocab_size=int(rng.choice([1000, 8000])),
+        tied_embeddings=bool(rng.integers(2)),
+    )
+    family = Family(name="narrow", base=model, by=by)
+    if by == "width":
+        known = family_named(str(rng.choice(["llama", "gpt"])), by)
+        assert known is not None
+        family = known
+    gpus = int(rng.choice([1, 2, 3, 4, 6, 8]))
+    cluster = small_cluster(gpus, f"{rng.choice([400, 1000, 3000])} MiB")
+    host = {"host_memory": float(rng.choice([2e8, 1e9, 8e9, 1e12]))}
+    if rng.random() < 0.3:
+        drive = {"capacity": f"{rng.choice([1, 100])} GB", "read": "1 GB/s", "write": "1 GB/s"}
+        host["drive"] = DriveSpec.model_validate(drive)  # type: ignore[assignment]
+    gpu = cluster.gpu.model_copy(update={"host_bandwidth": 1e10})
+    cluster = cluster.model_copy(update={"gpu": gpu, **host})
+    training = TrainingSpec(
+        global_batch=int(rng.choice([1, 2, 3, 4, 8, 12, 16])),
+        sequence_length=int(rng.choice([256, 512, 768])),
+    )
+    question = complete_question(family.base, cluster, training, stack=str(rng.choice(STACKS)))
+    if question.stack.name == "torchtune" and rng.random() < 0.5:
+        job = training.model_copy(update={"optimizer_in_backward": True})
+        question = replace(question, training=job)
+    word = str(rng.choice(LIMITS))
+    return Asked(question, family, parse_restrictions([word] if word else []))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what fits is asked: neither the fastest layout of a size nor which comes closest where none fits."""
+    monkeypatch.setattr(largest, "FASTEST_SECONDS", 0.0)
+    monkeypatch.setattr(opening, "explain_infeasible", lambda *_: InfeasibleError("nothing fits"))
+
+
+def fits(question: Question, limits: Restrictions) -> bool:
+    try:
+        return bool(Budget().search(question, limits, effort="any"))
+    except InfeasibleError:
+        return False
+
+
+def require_nothing_fits(rng: np.random.Generator, question: Question, limits: Restrictions) -> None:
+    """Of sampled layouts, with an even share of the blocks on each stage, under any one policy."""
+    columns = enumerate_layouts(question, limits)
+    for row in rng.permutation(len(columns))[:SAMPLED].tolist():
+        layout = columns.layout(row)
+        if layout.schedule not in PLAIN:
+            continue
+        layers = even_layers(question.model.num_layers, layout.num_stages)
+        for policy in {*limits.recompute(question)} & {*allowed_recompute(layout.schedule)}:
+            placed = layout.model_copy(update={"layers": layers, "recompute": (policy,)})
+            if min(layers) >= layout.offload.named:
+                assert not estimate(question, placed).fits, str(placed)
+
+
+@pytest.mark.parametrize("seed", range(number(2, 400)))
+def test_no_larger_size_fits(seed: int) -> None:
+    """Neither the next ones nor those that more degrees divide; and of the next no layout that is priced alone."""
+    rng = np.random.default_rng(seed)
+    asked = drawn(rng)
+    family, gpus = asked.family, asked.question.cluster.num_gpus
+    try:
+        found = list(largest_sizes(asked.question, family, asked.limits, Budget()))
+    except InputError:
+        return
+    most = max(one.size for one in found)
+    for one in found[:1] + found[-1:]:
+        stack = asked.question.stack.model_copy(update={"residencies": one.offloads})
+        limits = replace(asked.limits, allowed=frozenset({"offload"} if one.offloads else ()))
+        question = replace(asked.question, stack=stack)
+        assert one.size == family.most or not one.comparable or one.next_fails
+        assert not one.size or fits(family.asked(question, one.size), limits)
+        if not one.next_fails:
+            continue
+        rest = -one.size % np.array([2, 3, 4, gpus, 2 * gpus])
+        sizes = {*range(1, 7), *(rest + 1), *rest, *(rest + 2 * gpus), *rng.integers(1, most + 2, 4)}
+        for size in sorted({int(one.size + size) for size in sizes if size} - {one.size}):
+            if size <= family.most:
+                assert not fits(family.asked(question, size), limits), (one, size)
+        require_nothing_fits(rng, family.asked(question, one.size + 1), limits)
+
+
+@pytest.mark.parametrize("seed", range(number(2, 300)))
+def test_fewest_gpus_are_the_fewest(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number between the one that was asked about and that which is offered."""
+    for limit in ("SECONDS", "EACH_SECONDS"):  # however busy the machine is
+        monkeypatch.setattr(remedies, limit, 600.0)
+    asked = drawn(rng := np.random.default_rng(seed))
+    whole = asked.question.cluster.model_copy(update={"gpus_per_node": 8})
+    limits = replace(asked.limits, allowed=frozenset({"offload"}) if rng.integers(2) else frozenset())
+    large = int(asked.family.usual * rng.choice([1, 2, 4]))
+    question = asked.family.asked(asked.question, min(large, asked.family.most))
+    question = resized(question, int(rng.integers(1, 5)))
+    found = remedies._Remedies(
+        question=question, whole=replace(question, cluster=whole), limits=limits, state_bytes=0.0
+    )
+    for offered in found._more_gpus():
+        if offered.note:
+            assert offered.note == f"the fewest above {question.cluster.num_gpus}"
+            for gpus in range(question.cluster.num_gpus + 1, offered.gpus):
+                assert not fits(found._on(gpus).question, limits), (offered, gpus)
