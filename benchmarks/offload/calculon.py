@@ -19,9 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.offload.hosts import host_bytes
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
@@ -206,7 +204,7 @@ def ours(question: Question, execution: dict[str, Any]) -> str:
     except InputError as error:
         return f"`{layout}`: {error.headline} | – | – | –"
     found = estimate(question, layout)
-    host = host_bytes(question, LayoutColumns.of([layout]))[0] / question.cluster.gpus_per_node
+    host = found.host_bytes / question.cluster.gpus_per_node
     return f"`{layout}` | {found.step_seconds:.2f} s | {found.peak_bytes / GIB:.1f} | {host / GIB:.1f}"
 
 

@@ -119,7 +119,7 @@ class _Sizes:
         """A size above one that fits and is larger, as degrees divide it that do not divide the next; None where no
         larger one does, which the first of each kind decides."""
         kinds: dict[int, Ints] = {}
-        for alike_N in self._family.alike(self._question.cluster.num_gpus):
+        for alike_N in self._family.alike(self._question):
             sizes = np.flatnonzero(alike_N[size:]) + size + 1
             if len(sizes) and len(sizes) <= len(kinds.setdefault(int(sizes[0]), sizes)):
                 kinds[int(sizes[0])] = sizes

@@ -31,9 +31,10 @@ MLP_MULTIPLE = 256
 """The width of a gated MLP is rounded up to a multiple of so much (Touvron et al. 2023, the released code)."""
 MAX_HEADS = 1024
 """The widest size, in heads."""
-_WHOLE = 32
-"""What a rank's tokens, or its columns of an MLP, must be a multiple of at most: two pieces, for causal attention, of
-sixteens, the sides of fp8 products."""
+_PIECES = 2
+"""Most pieces that a context rank's tokens come in, which give causal attention equal work."""
+_FP8_SIDE = 16
+"""What a rank's tokens, and its columns of an MLP, are whole multiples of where products are in fp8."""
 SEQUENCE_STEP = 256
 """Tokens by which sequences grow."""
 MAX_SEQUENCE = 2**24
@@ -127,13 +128,14 @@ class Family:
         inner = np.array([self._inner(width) for width in widths.tolist()])
         return size, inner, np.array([self._layers(width) for width in widths.tolist()])
 
-    def alike(self, gpus: int) -> Iterator[Bools]:
-        """(N,) which of all sizes some degrees of so many GPUs divide, for all degrees: a layout that is legal at a
-        size of them is legal at every smaller one of them, where it needs no more memory."""
+    def alike(self, question: Question) -> Iterator[Bools]:
+        """(N,) which of all sizes some degrees divide, for all degrees that the GPUs have: a layout that is legal at
+        a size of them is legal at every smaller one of them, where it needs no more memory."""
         tokens_N, inner_N, layers_N = self._measures
-        tokens = _WHOLE * gpus if self.by == "sequence" else gpus
+        gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
+        tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
         degrees = [
-            divisors(most) if of.any() else [1] for most, of in ((tokens, tokens_N), (_WHOLE * gpus, inner_N))
+            divisors(most) if of.any() else [1] for most, of in ((tokens, tokens_N), (side * gpus, inner_N))
         ]
         stages = [1, *(2 * pp for pp in divisors(gpus) if pp > 1 and layers_N.any())]
         for one, other, chunks in product(*degrees, stages):
