@@ -177,12 +177,12 @@ def file_obstacle(path: Path) -> str:
         return (error.strerror or str(error)).lower()
 
 
-def lock_alone(descriptor: int) -> bool:
-    """Whether no other process has a file locked that this descriptor now locks, where the file system has locks."""
+def lock_alone(descriptor: int) -> bool | None:
+    """Whether no other process has a file locked that this descriptor now locks; None: it cannot be locked there."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, AttributeError) as error:  # nor has Windows such locks
-        return not isinstance(error, BlockingIOError)
+        return False if isinstance(error, BlockingIOError) else None
     return True
 
 

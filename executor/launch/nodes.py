@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,7 @@ def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]
 
     Raises:
         InputError: another run writes there.
+        HostError: this is the first node, and something listens at the place already.
     """
     with ExitStack() as stack:
         held = []
@@ -118,7 +119,7 @@ def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]
 
 def _lock(descriptor: int, folder: Path, meeting: str) -> None:
     until = time.monotonic() + _ENDING_SECONDS
-    while not lock_alone(descriptor):
+    while (first := lock_alone(descriptor)) is False:
         if meeting and os.pread(descriptor, len(meeting) + 1, 0) == meeting.encode():
             break
         if time.monotonic() > until:
@@ -129,8 +130,20 @@ def _lock(descriptor: int, folder: Path, meeting: str) -> None:
     else:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, meeting.encode(), 0)
+    if first and meeting and _is_open(meeting):
+        raise HostError(
+            f"--rendezvous {meeting}: another program listens there, no node of this run",
+            hint="name a free port of one of the nodes",
+        )
     if meeting:
         lock(descriptor)
+
+
+def _is_open(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_ENDING_SECONDS):
+        return True
+    return False
 
 
 def failed_checks(folder: Path) -> list[dict[str, str]]:

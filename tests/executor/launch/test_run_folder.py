@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from effort import few
 from processes import Processes
 from training import plan_for, reported
 
-from cost_models.errors import InputError
+from cost_models.errors import HostError, InputError
 from executor.faults.heartbeat import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import nodes
@@ -116,16 +117,16 @@ def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
 
     with alone_in([out, None, saved], ""):
         for place in (out, saved):
-            for meeting in ("", "host:1"):
+            for meeting in ("", "127.0.0.1:1"):
                 with pytest.raises(InputError, match=f"another run writes to `{place}`"):
                     enter(meeting, place)
         (out / "run-report.json").write_text("kept")
         with pytest.raises(InputError, match="another run writes"):
             run_plan(plan_for("mbs2"), RunConfig(out=out))
         assert (out / "run-report.json").read_text() == "kept"
-    with alone_in([out], "host:1"):
-        enter("host:1", out)
-        for meeting in ("", "host:12", "host:2"):
+    with alone_in([out], "127.0.0.1:1"):
+        enter("127.0.0.1:1", out)
+        for meeting in ("", "127.0.0.1:12", "127.0.0.1:2"):
             with pytest.raises(InputError, match="another run writes"):
                 enter(meeting, out)
     enter("", out, saved)
@@ -138,6 +139,17 @@ def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
         other.kill()
         other.wait()
         enter("", out)
+
+
+def test_a_place_to_meet_where_others_listen_is_named(tmp_path: Path) -> None:
+    """Before any rank starts, unless a node of the run is there, which listens itself."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(HostError, match="another program listens there"):
+            run_plan(plan_for("dp2 mbs2"), RunConfig(out=tmp_path, nodes=2, rendezvous=place, timeout=1))
+    node = ("127.0.0.1", int(place.rpartition(":")[2]))
+    with alone_in([tmp_path], place), socket.create_server(node), alone_in([tmp_path], place):
+        pass
 
 
 def _stops(folder: Path) -> list[bool]:
