@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
+from cost_models.files.reading import is_file, is_pipe
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
 from planner.plan_files import load_any_plan
@@ -39,5 +41,12 @@ def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
 
 
 def is_plan(choice: str | Path | AnyPlan) -> bool:
-    """Whether a choice means a plan or a plan file, and no layout."""
-    return isinstance(choice, AnyPlan) or str(choice).endswith((".yaml", ".yml")) or Path(choice).exists()
+    """Whether a choice means a plan or a plan file. A word that reads as a layout is one, whatever files are called."""
+    text = str(choice)
+    if isinstance(choice, AnyPlan) or text.endswith((".yaml", ".yml", ".json")):
+        return True
+    try:
+        parse_layout(text)
+    except InputError:
+        return is_file(text) or is_pipe(text)
+    return False
