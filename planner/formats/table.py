@@ -45,6 +45,8 @@ class Argument:
     written: str
     values: Mapping[Any, Any]
     """Value of the field → the trainer's value, where they differ."""
+    why: str
+    """Why no price depends on it, though it is read: how long a job trains; else empty."""
     others: Mapping[str, str]
     """Column of other spellings → the spelling there."""
 
@@ -144,5 +146,6 @@ def _argument(row: Mapping[str, str]) -> Argument:
         field=row.get("field", ""),
         written=row.get("written", ""),
         values=dict(pair.split("=") for pair in row.get("values", "").split()),
+        why=row.get("why", ""),
         others={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
     )

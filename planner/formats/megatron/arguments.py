@@ -175,20 +175,18 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
         _pass_over(said, flag, values, words)
         return
     name, value = found
-    kind = table_of(TABLE).arguments[name].kind
-    arity = 0 if value is not None else max(1, len(values)) if kind == "list" else 1
-    if unknown := [one for one in values if not is_known(one)]:
-        what = f"only the shell knows what `{plain(unknown[0])}` is"
-        said.problems.append(Problem(f"`{words}`", what))
-    elif len(values) != arity:
-        what = f"takes {'no value' if not arity else 'one value'}, not {len(values)}"
-        said.problems.append(Problem(f"`{words}`", what))
-    elif value is not None:
-        said.say(name, value, flag)
-    else:
-        try:
-            said.say(name, _value(kind, values), words)
-        except ValueError as error:
+    row = table_of(TABLE).arguments[name]
+    arity = 0 if value is not None else max(1, len(values)) if row.kind == "list" else 1
+    try:
+        if unknown := [one for one in values if not is_known(one)]:
+            raise ValueError(f"only the shell knows what `{plain(unknown[0])}` is")
+        if len(values) != arity:
+            raise ValueError(f"takes {'no value' if not arity else 'one value'}, not {len(values)}")
+        said.say(name, _value(row.kind, values) if value is None else value, words)
+    except ValueError as error:
+        if row.why and not values[1:]:
+            said.left.append(Left(name, True, words, Fate("noted", f"{error}, and {row.why}", "")))
+        else:
             said.problems.append(Problem(f"`{words}`", str(error)))
 
 

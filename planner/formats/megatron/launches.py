@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -14,8 +14,22 @@ from planner.formats.reading.shell_words import is_known, plain
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus"}
+_SLURM = {
+    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "--nodes"),
+    **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), "--ntasks"),
+    **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), "--ntasks-per-node"),
+    **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), "--gpus-per-node"),
+    **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), "--cpus-per-node"),
+    **{
+        f"SLURM_{name}": f"--{name.replace('_', '-').lower()}"
+        for name in ("GPUS", "GPUS_PER_TASK", "CPUS_PER_TASK")
+    },
+}
+"""Variable that Slurm sets → the option of `sbatch` that fixes it."""
 _NODES = ("--nnodes", "--nodes", "-N")
-_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
+_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node")
+_TASKS = ("--ntasks", "-n", "-np")
 _KNOWN_PROGRAM = "pretrain_gpt.py"
 _TORCHTITAN = re.compile(r"torchtitan\.(?:\w+\.)*train|.*torchtitan/train\.py|.*run_train\.sh")
 _NEMO = re.compile(r".*megatron_gpt_pretraining\.py")
@@ -50,7 +64,10 @@ def launch_of(text: str, also: str = "") -> Launch:
     started = more.environment | {
         name: value for one in more.commands for name, value in one.environment.items()
     }
-    script = read_script(text, started)
+    batch = _options(word for line in _SBATCH.findall(text) for word in line.partition(" #")[0].split())
+    counts = _counted(batch)
+    fixed = {name: str(counts[option]) for name, option in _SLURM.items() if option in counts}
+    script = read_script(text, fixed | started)
     _require_heeded(text, script, started)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
@@ -74,14 +91,48 @@ def launch_of(text: str, also: str = "") -> Launch:
         )
     before, arguments = launches[0]
     environment = next(one.environment for one in script.commands if _is_launch(one))
-    sbatch = tuple(word for line in _SBATCH.findall(text) for word in line.split())
-    sbatch += tuple(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
+    batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
     return Launch(
-        before=(*before, *sbatch),
+        before=(*before, *(word for option in _counted(batch).items() for word in map(str, option))),
         arguments=(*arguments, *(word for one in more.commands for word in one.words)),
         environment=environment,
         assumptions=script.assumptions,
     )
+
+
+def _options(words: Iterable[str]) -> dict[str, str]:
+    """Options of `sbatch` with their values: `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` alike."""
+    found, name = {}, ""
+    for word in words:
+        if word.startswith("-"):
+            name, _, value = word.partition("=")
+            if name[:2] in _SHORT:
+                name, value = _SHORT[name[:2]], word[2:].removeprefix("=")
+            found[name] = value
+        elif name:
+            found[name], name = word, ""
+    return found
+
+
+def _counted(options: Mapping[str, str]) -> dict[str, int]:
+    """Options with whole numbers, those that follow from others too; `a100:4` and `gpu:a100:4` count 4."""
+    gpu = re.search(r"gpu(?::[^,:]+)*?(:\d+)?(?:,|$)", options.get("--gres", ""), re.ASCII)
+    said = {**options, "--gres": (gpu[1] or ":1") if gpu else ""}
+    numbers = {name: re.search(r"(?:^|:)(\d{1,7})$", text, re.ASCII) for name, text in said.items()}
+    found = {name: int(number[1]) for name, number in numbers.items() if number}
+    tasks, each = found.get("--ntasks", 0), found.get("--ntasks-per-node", 0)
+    if tasks and each:
+        found.setdefault("--nodes", -(-tasks // each))
+    nodes = found.get("--nodes", 0)
+    if nodes:
+        tasks = found.setdefault("--ntasks", nodes * (each or 1))
+        each = found.setdefault("--ntasks-per-node", tasks // nodes)
+    gpus = found.get("--gres") or (found.get("--gpus", 0) // nodes if nodes else 0)
+    if gpus := gpus or found.get("--gpus-per-task", 0) * each:
+        found.setdefault("--gpus-per-node", gpus)
+    if cpus := found.get("--cpus-per-task", 0) * each:
+        found["--cpus-per-node"] = cpus
+    return found
 
 
 def _missing(script: Script) -> str:
@@ -134,17 +185,18 @@ def world_size(launch: Launch, gpus: int | None) -> int:
     Raises:
         InputError: neither says them, or they contradict one another.
     """
-    per_node = _number(launch.before, _PER_NODE)
-    nodes = _number(launch.before, _NODES)
     torchrun = any(
         plain(word).endswith(("torchrun", "torch.distributed.run", "launch")) for word in launch.before
     )
-    alone = torchrun and _value(launch.before, _NODES) is None
-    if per_node is None or (nodes is None and not alone):
+    per_node = _number(launch.before, _PER_NODE if torchrun else (*_PER_NODE, "--ntasks-per-node"))
+    nodes = _number(launch.before, _NODES)
+    if nodes is None and torchrun and _value(launch.before, _NODES) is None:
+        nodes = 1
+    said = per_node * nodes if per_node and nodes else None if torchrun else _number(launch.before, _TASKS)
+    if said is None:
         if gpus is None:
             raise InputError("the command does not say on how many GPUs it runs", hint="--gpus says it")
         return gpus
-    said = per_node * (nodes or 1)
     if gpus is not None and gpus != said:
         raise InputError(
             f"the command starts on {said} GPUs, --gpus says {gpus}",
@@ -154,8 +206,8 @@ def world_size(launch: Launch, gpus: int | None) -> int:
 
 
 def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
-    value = _value(words, flags)
-    return int(value) if value is not None and value.isascii() and value.isdecimal() else None
+    values = [_value(words, [flag]) or "" for flag in flags]
+    return next((int(one) for one in values if one.isascii() and one.isdecimal()), None)
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:

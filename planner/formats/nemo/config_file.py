@@ -19,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.reading.python_values import Unknown
-from planner.formats.reading.settings import Reading, Settings, also_words, by_path
+from planner.formats.reading.settings import Left, Reading, Settings, also_words, by_path
 from planner.formats.table import Fate, table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -43,21 +43,20 @@ class Taken:
 
     def get(self, path: str, default: Any = None) -> Any:
         """A setting; one that is filled in when the program starts is a problem."""
-        value = self.settings.get(path)
+        value, why = self.settings.get(path), ""
         if isinstance(value, Unknown):
-            self.said.problems.append(Problem(f"`{path}`", f"only Python knows what `{value}` is"))
-            return default
-        if isinstance(value, str) and "${" in value:
-            self.said.problems.append(Problem(f"`{path}`", f"`{value}` is filled in when the program starts"))
-            return default
-        return default if value is None else value
+            why = f"only Python knows what `{value}` is"
+        elif isinstance(value, str) and "${" in value:
+            why = f"`{value}` is filled in when the program starts"
+        if why:
+            self.said.problems.append(Problem(f"`{path}`", why))
+        return default if value is None or why else value
 
     def take(self, path: str, name: str) -> None:
         """Take a setting under another name, if it is there and fits."""
-        value = self.get(path)
-        if value is None:
-            return
-        words, kind = f"{path}: {printable(str(value))}", table_of(TABLE).arguments[name].kind
+        row, before = table_of(TABLE).arguments[name], len(self.said.problems)
+        value, kind = self.get(path), row.kind
+        words = f"{path}: {printable(str(value))}"
         if kind == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)
         fits = isinstance(value, _TYPES[kind]) and (kind in ("switch", "off")) == isinstance(value, bool)
@@ -66,10 +65,13 @@ class Taken:
             fits = bool(value) and all(isinstance(one, wanted) for one in value)
         elif fits and kind in ("whole", "share", "pattern"):
             fits = abs(value) <= LARGEST
-        if not fits:
-            self.said.problems.append(Problem(f"`{words}`", "is no value of this setting"))
-        else:
+        if fits:
             self.said.say(name, tuple(value) if isinstance(value, list) else value, words)
+        elif value is not None:
+            self.said.problems.append(Problem(f"`{words}`", "is no value of this setting"))
+        if row.why and len(self.said.problems) > before:
+            fate = Fate("noted", f"{self.said.problems.pop().what}, and {row.why}", "")
+            self.said.left.append(Left(path, True, path, fate))
 
     def take_fused_activation(self) -> None:
         """Take the fusion of biases with the activation, which Megatron-LM names by the activation."""

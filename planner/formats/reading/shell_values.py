@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cost_models.errors import InputError
-from planner.formats.reading.shell_words import CLOSE, OPEN, Piece, Word, word_of
+from planner.formats.reading.shell_words import CLOSE, OPEN, Piece, Word, may_hold_arguments, word_of
 
 UNKNOWN = [f"{OPEN}{CLOSE}"]
 """Value of a variable that is assigned where only a shell knows whether."""
@@ -119,7 +119,7 @@ class Values:
         if not found["count"]:
             said = self._changed(found, values, depth)
             return unknown if said is None else (said, listed)
-        if values is None or values == UNKNOWN:
+        if values is None or any(may_hold_arguments(one) for one in values):
             return unknown
         return [str(len(values) if listed else len("".join(values)))], False
 

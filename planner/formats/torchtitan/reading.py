@@ -41,7 +41,7 @@ def read_torchtitan(
         raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
     assumed: list[str] = []
     shape = _model(recipe, model, assumed)
-    said = _settings(recipe)
+    said = _settings(recipe, assumed)
     base = load_stack(stack or STACK)
     layout, local = layout_of(said, recipe, shape, gpus, assumed)
     training = _training(said, recipe, layout, local, assumed)
@@ -50,20 +50,23 @@ def read_torchtitan(
     return Reading(model=shape, training=training, layout=layout, stack=own, assumptions=assumptions)
 
 
-def _settings(recipe: Recipe) -> Settings:
+def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
     """Raises InputError where only Python knows a setting that a step may depend on."""
-    table = table_of("torchtitan")
-    hidden = [
-        Problem(f"`{path}`", f"only Python knows what `{value}` is")
-        for path, value in recipe.settings.items()
-        if isinstance(value, Unknown) and table.fate(path) is None
-    ]
+    table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
+    for path, value in recipe.settings.items():
+        if isinstance(value, Unknown) and table.fate(path) is None:
+            what = f"only Python knows what `{value}` is"
+            if path in table.arguments and (why := table.arguments[path].why):
+                assumed.append(f"no effect of `{path}`: {what}, and {why}")
+                del values[path]
+            else:
+                hidden.append(Problem(f"`{path}`", what))
     if hidden:
         path = hidden[0].where.strip("`")
         raise InputError(
             "the recipe computes settings", problems=hidden, hint=f'--also "--{path} VALUE" says it'
         )
-    return Settings(recipe.settings, table)
+    return Settings(values, table)
 
 
 def _model(recipe: Recipe, named: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
