@@ -122,7 +122,8 @@ class ImportOptions(Searching, Request, _Source):
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
         from planner.formats.registry import reader_of
 
-        kind = reader_of(str(self.source), self.trainer)
+        beside = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
+        kind = reader_of(str(self.source), self.trainer, beside)
         return verbs_that_read(kind).ask_import(kind, self)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
@@ -18,7 +22,9 @@ from planner.formats.axolotl import writing as axolotl
 from planner.formats.deepspeed import reading as from_deepspeed
 from planner.formats.deepspeed import writing as deepspeed
 from planner.formats.exporter import Exporter, Job, settings_of
+from planner.formats.foreign import READERS, refuse_foreign
 from planner.formats.megatron import script as megatron
+from planner.formats.nemo import config_file as nemo_file
 from planner.formats.nemo import recipe as nemo
 from planner.formats.torchtitan import writing as torchtitan
 from planner.formats.trainers import trainers_of
@@ -38,7 +44,6 @@ EXPORTERS: dict[str, Exporter] = {
     "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,
 }
-READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")
 _SUFFIXES = {
     ".json": "torchrec",
     ".sh": "megatron",
@@ -83,12 +88,12 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
     return "", refused[0]
 
 
-def reader_of(source: str, said: str | None = None) -> str:
-    """Name of the reader of a file or a command line.
+def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Name of the reader of a file or a command line, beside a `model`, a `cluster` and `gpus`.
 
     Raises:
         UnknownNameError: there is no such reader.
-        InputError: neither its name nor its words tell.
+        InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
     known = ", ".join(READERS)
     if said is not None:
@@ -105,24 +110,39 @@ def reader_of(source: str, said: str | None = None) -> str:
         )
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
-    marked = _marked(source, _MARKS.get(suffix.replace("yml", "yaml"), {}))
-    return marked or ("nemo" if suffix == ".py" and _is_bridge(source) else _SUFFIXES[suffix])
+    text = _text(source) if suffix in (".py", ".toml") else ""
+    document = _document(source, text, suffix)
+    is_bridge = suffix == ".py" and nemo.MARK in text
+    refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", beside)
+    for name, keys in _MARKS.get(suffix.replace("yml", "yaml"), {}).items():
+        if keys & document.keys():
+            return name
+    if is_bridge:
+        return "nemo"
+    if _SUFFIXES[suffix] == "nemo" and not document.keys() >= nemo_file.KEYS:
+        raise InputError(
+            f"`{source}` is of no trainer that is known here",
+            hint=f"read are those of {known}; `meshwright estimate` asks about any layout",
+        )
+    return _SUFFIXES[suffix]
 
 
-def _marked(source: str, marks: Mapping[str, frozenset[str]]) -> str:
-    """The first trainer one of whose keys a document has; empty where it has none."""
-    if not marks:
-        return ""
-    document = read_document(source, most_bytes=torchrec.MOST_BYTES).value
-    keys = document.keys() if isinstance(document, dict) else set()
-    return next((name for name, own in marks.items() if own & keys), "")
-
-
-def _is_bridge(source: str) -> bool:
+def _text(source: str) -> str:
     try:
-        return nemo.MARK in read_text(source)
+        return read_text(source)
     except InputError:
-        return False
+        return ""
+
+
+def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
+    """Settings of a file of YAML, JSON or TOML; none of another."""
+    if suffix == ".toml":
+        with suppress(tomllib.TOMLDecodeError, RecursionError):
+            return tomllib.loads(text)
+    if suffix not in (".json", ".yaml", ".yml"):
+        return {}
+    document = read_document(source, most_bytes=torchrec.MOST_BYTES).value
+    return document if isinstance(document, dict) else {}
 
 
 def is_command(source: str) -> bool:

@@ -25,7 +25,7 @@ from planner.formats.axolotl.reading import read_axolotl
 from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.config_file import read_nemo
+from planner.formats.nemo.config_file import KEYS, read_nemo
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.reading.settings import Reading, without
 from planner.formats.registry import is_command
@@ -69,7 +69,7 @@ def _megatron_command(request: ImportOptions) -> EstimateQuestion:
     _require_unsaid(request, tuple(_SAID), "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
     reading = read_megatron(
-        launch_of(text, request.also or ""),
+        launch_of(text, request.also or "", {"cluster": request.cluster, "gpus": request.gpus}),
         gpus=questions.single_count(request.gpus),
         stack=request.stack,
         ignore=request.ignore,
@@ -206,7 +206,7 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
         )
         return _asked(recipe, request)
     document = _document(request, "NeMo")
-    if not {"trainer", "model"} <= set(document):
+    if not document.keys() >= KEYS:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
     return _asked(
         read_nemo(document, gpus=gpus, stack=request.stack, also=also),

@@ -124,6 +124,7 @@ def unlisted(said: Arguments) -> list[Left]:
     found = []
     for name in dict.fromkeys([*said.values, "offload_modules"]):
         value, switch = said.get(name) or (), name
+        wrong: Sequence[str]
         several = [value] if isinstance(value, str) else value
         known = list(table_of(TABLE).arguments[name].values.values())
         wrong = known and [one for one in several if one not in known]

@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
 from cost_models.errors import InputError, Problem
+from planner.formats.foreign import refuse_foreign
 from planner.formats.reading.shell import Command, Script, read_script
 from planner.formats.reading.shell_commands import CALLS, SAYS
 from planner.formats.reading.shell_words import is_known, plain
@@ -53,9 +56,9 @@ class Launch:
         return _value(self.arguments, ("--tokenizer-type",)) or usual
 
 
-def launch_of(text: str, also: str = "") -> Launch:
+def launch_of(text: str, also: str = "", beside: Mapping[str, Any] = MappingProxyType({})) -> Launch:
     """The one launch of Megatron-LM in a bash text; `also` are variables that it is started with (`SIZE=7b`), and
-    further arguments.
+    further arguments; `beside` are the `model`, `cluster` and `gpus` that were said.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
@@ -71,9 +74,16 @@ def launch_of(text: str, also: str = "") -> Launch:
     _require_heeded(text, script, started)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
-        others = (import_instead(one.words) for one in script.commands if one.words[0] not in SAYS)
-        if (other := next((one for one in others if one is not None), None)) is not None:
-            raise InputError(f"this starts {other[0]}, whose settings are in a file", hint=other[1])
+        others = [
+            plain("\0".join(one.words)).split("\0") for one in script.commands if one.words[0] not in SAYS
+        ]
+        for words in others:
+            if (other := import_instead(words)) is not None:
+                raise InputError(f"this starts {other[0]}, whose settings are in a file", hint=other[1])
+        for words in others:
+            said = " ".join(words)
+            pairs = re.findall(r"(?:^|\s)(?:--)?([A-Za-z_][\w.-]*)[=\s]([^-\s]\S*)", said)
+            refuse_foreign(said[:60], dict(pairs), said, beside)
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
             raise InputError(

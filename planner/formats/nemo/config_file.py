@@ -115,6 +115,8 @@ def _literal(text: str) -> Any:
 
 
 STACK = "nemo"
+KEYS = frozenset({"trainer", "model"})
+"""Tables that every file has."""
 _NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "rmsnorm": "RMSNorm"}
 _GATED = ("swiglu", "fast-swiglu")
 _OTHER_GATES = ("geglu", "fast-geglu")

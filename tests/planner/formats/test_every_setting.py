@@ -3,11 +3,21 @@ change layout or memory and is not priced stops the import unless --ignore names
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from calling import Answer
+
+from cost_models.errors import InputError
+from planner.formats import foreign
+from planner.formats.exporter import nested
+from planner.formats.megatron.launches import launch_of, world_size
+from planner.formats.registry import reader_of
+
+FOLDER = Path(foreign.__file__).parent
 
 MEGATRON = (
     "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
@@ -48,3 +58,67 @@ def test_what_could_matter_stops_and_all_else_is_named(
     plain = asked("warp_offload_degree", 4, "--ignore", "absent")
     assert plain.code == 2
     assert "`absent`: is not there" in plain.err
+
+
+def test_another_trainers_files_are_told_by_their_keys(tmp_path: Path) -> None:
+    """Every alternative of keys, in YAML, JSON and TOML; the `estimate` in the hint says what the file says."""
+    for row in csv.DictReader((FOLDER / "foreign.csv").read_text().splitlines()):
+        for keys in filter(None, row["keys"].split("|")):
+            axes = {row[name].split()[0]: 4 for name in ("tp", "mbs") if row[name]}
+            paths = {
+                key: 4 for key in keys.split() if not any(path.startswith(f"{key}.") for path in axes)
+            } | axes
+            file = tmp_path / "job.yaml"
+            file.write_text(json.dumps(nested(paths)))
+            with pytest.raises(InputError, match="seems to be of") as error:
+                reader_of(str(file), None, {"model": "gpt3-175b", "cluster": "dgx-h100", "gpus": "16"})
+            said = str(error.value)
+            assert f"of {row['trainer']}," in said
+            assert "meshwright estimate gpt3-175b dgx-h100 --gpus 16 " in said
+            assert all(f"{axis}4" in said for axis in ("tp", "mbs") if row[axis])
+
+
+@pytest.mark.parametrize(
+    ("command", "trainer"),
+    [
+        ("python3 -m verl.trainer.main_ppo trainer.nnodes=1", "verl"),
+        ("swift sft --model Qwen/Qwen3-8B --train_type lora", "ms-swift"),
+        ("tune run full_finetune_single_device --config x.yaml", "torchtune"),
+        ("llamafactory-cli train x.yaml", "LLaMA-Factory"),
+        ("deepy.py train.py x.yml", "GPT-NeoX"),
+        ("torchrun --nproc_per_node 8 run_train.py --config-file x.yaml", "nanotron"),
+    ],
+)
+def test_another_trainers_commands_are_told_by_their_words(command: str, trainer: str) -> None:
+    with pytest.raises(InputError, match=f"seems to be of {trainer}"):
+        launch_of(command)
+
+
+@pytest.mark.parametrize("nodes", ["--nodes=16", "--nodes 16", "-N 16", "-N16"])
+@pytest.mark.parametrize(
+    "each",
+    [
+        *(
+            "--gpus-per-node=4",
+            "--gpus-per-node 4",
+            "--gpus-per-node=a100:4",
+            "--gres=gpu:4",
+            "--gres gpu:a100:4,x:1",
+        ),
+        *("--gpus=64", "-G 64", "-G64", "--ntasks-per-node=4 --gpus-per-task=1", "--gpus-per-node=4  # all"),
+    ],
+)
+def test_what_a_batch_script_fixes_is_known(nodes: str, each: str) -> None:
+    launcher = (
+        "srun torchrun --nproc-per-node $SLURM_GPUS_ON_NODE --nnodes $SLURM_JOB_NUM_NODES pretrain_gpt.py"
+    )
+    assert world_size(launch_of(f"#SBATCH {nodes}\n#SBATCH {each}\n{launcher} --num-layers 2"), None) == 64
+
+
+def test_what_a_batch_script_leaves_open_is_not_guessed() -> None:
+    text = "#SBATCH --nodes=2\nN=($(scontrol show hostnames))\ntorchrun --nproc-per-node {} --nnodes {} pretrain_gpt.py"
+    assert (
+        world_size(launch_of(text.format(8, "${{#N[@]}}")), None) == 16
+    )  # as many nodes as the script asks for
+    with pytest.raises(InputError, match="how many GPUs"):
+        world_size(launch_of(text.format("$EACH", "$MANY")), None)

@@ -143,5 +143,7 @@ def test_a_file_becomes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
         == "tp1 pp1 cp2 dp4 mbs1 zero1"
     )
     file.write_text("model: {num_layers: 3}")
-    with pytest.raises(InputError, match="no file of NeMo"):
+    with pytest.raises(InputError, match="no trainer that is known here"):
         mw.import_plan(file, None, "dgx-h100")
+    with pytest.raises(InputError, match="no file of NeMo"):
+        mw.import_plan(file, None, "dgx-h100", trainer="nemo")

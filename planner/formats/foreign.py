@@ -1,0 +1,77 @@
+"""Trainers whose files and commands are not read: whose a source seems to be, and the `estimate` that asks the same.
+
+Columns of `foreign.csv`: trainer; keys of its files (all of an alternative, which `|` parts; a key may be a table);
+words of its commands and Python as a regular expression; then the paths of its settings, the first that is set counts;
+and the software stack of the catalogue that prices the trainer.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.models import resolve_model
+from planner.formats.reading.settings import by_path
+
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")
+
+
+_AXES = ("tp", "pp", "cp", "dp", "ep", "mbs", "zero")
+
+
+@cache
+def _trainers() -> tuple[dict[str, str], ...]:
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def refuse_foreign(source: str, document: Mapping[str, Any], text: str, beside: Mapping[str, Any]) -> None:
+    """Raise InputError where a document, or else the words of a command or of Python, are another trainer's; `beside`
+    are the `model`, `cluster` and `gpus` that were said."""
+    values = dict(by_path(document))
+    for row in _trainers():
+        keys = [each.split() for each in row["keys"].split("|") if each]
+        has = any(
+            all(any(f"{path}.".startswith(f"{key}.") for path in values) for key in each) for each in keys
+        )
+        if has or (text and re.search(row["command"], text)):
+            raise InputError(
+                f"`{source}` seems to be of {row['trainer']}, whose files are not read",
+                hint=f"read are those of {', '.join(READERS)}; the same is asked by: {_estimate(row, values, beside)}",
+            )
+
+
+def _estimate(row: Mapping[str, str], values: Mapping[str, Any], beside: Mapping[str, Any]) -> str:
+    """The `estimate` that asks what a file says, with capitals for what it does not say."""
+    said = {name: next((values[path] for path in row[name].split() if path in values), None) for name in row}
+    number = {
+        name: int(str(value))
+        for name, value in said.items()
+        if re.fullmatch(r"[1-9]\d{0,8}", str(value), re.ASCII)
+    }
+    split = math.prod(number.get(axis, 1) for axis in _AXES[:3])
+    gpus = beside.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1) or split * number.get("dp", 0)
+    if gpus and str(gpus).isdecimal():
+        number.setdefault("dp", int(gpus) // split)
+    if {"mbs", "dp"} <= number.keys():
+        number.setdefault("batch", number["mbs"] * number.get("steps", 1) * number["dp"])
+    model, cluster = (
+        str(one) for one in (beside.get("model") or said["model"], beside.get("cluster") or "CLUSTER")
+    )
+    try:
+        resolve_model(model)
+    except (InputError, UnknownNameError, OSError):
+        model = "MODEL"
+    layout = " ".join(f"{axis}{number[axis]}" for axis in _AXES if axis in number)
+    words = ["meshwright estimate", printable(model), cluster, f"--gpus {gpus or 'N'}"]
+    words += [f"--global-batch {number.get('batch', 'B')}", f"--sequence {number.get('sequence', 'S')}"]
+    words += [f"--task {said['task']}"] if said["task"] in ("lora", "qlora") else []
+    words += [f"--stack {row['stack']}"] if row["stack"] else []
+    return f'{" ".join(words)} --layout "{layout or "LAYOUT"}"'
