@@ -46,25 +46,25 @@ class Asked:
 
 
 def drawn(rng: np.random.Generator) -> Asked:
-    """A model of narrow blocks on up to eight small GPUs of a host that holds little, with or without a drive."""
+    """A model of few blocks on up to eight small GPUs of a host that holds little, with or without a drive."""
     by = WAYS[int(rng.integers(len(WAYS)))]
     heads = int(rng.choice([4, 6, 8, 12]))
     model = TransformerSpec(
-        name="narrow",
+        name="small",
         num_layers=int(rng.integers(1, 7)),
-        hidden_size=64 * heads,
+        hidden_size=128 * heads,
         num_heads=heads,
         num_kv_heads=int(rng.choice([heads, heads // 2])),
         vocab_size=int(rng.choice([1000, 8000])),
         tied_embeddings=bool(rng.integers(2)),
     )
-    family = Family(name="narrow", base=model, by=by)
+    family = Family(name="small", base=model, by=by)
     if by == "width":
         known = family_named(str(rng.choice(["llama", "gpt"])), by)
         assert known is not None
         family = known
     gpus = int(rng.choice([1, 2, 3, 4, 6, 8]))
-    cluster = small_cluster(gpus, f"{rng.choice([400, 1000, 3000])} MiB")
+    cluster = small_cluster(gpus, f"{rng.choice([200, 500, 1000])} MiB")
     host = {"host_memory": float(rng.choice([2e8, 1e9, 8e9, 1e12]))}
     if rng.random() < 0.3:
         drive = {"capacity": f"{rng.choice([1, 100])} GB", "read": "1 GB/s", "write": "1 GB/s"}
