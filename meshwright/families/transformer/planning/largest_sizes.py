@@ -79,7 +79,8 @@ class Largest(AnswerBase):
             within = (
                 f"within {percent(max(gaps))} of the fastest" if max(gaps) < 1 else "none proved the fastest"
             )
-            told.append(f"note: sizes are proved, layouts are the best found in a few seconds each, {within}")
+            proved = "" if unproved else "sizes are proved, "
+            told.append(f"note: {proved}layouts are the best found in a few seconds each, {within}")
         return tuple(told)
 
     @property
