@@ -13,6 +13,7 @@ from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.operators.parameters import total_parameters
 from cost_models.operators.tuning import trained_parameters, unfrozen_parameters
 from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.terms.sizes import narrow_copies
 from cost_models.question import Question
 from cost_models.specs.changes import changes_of, without
 from cost_models.specs.training import Reference
@@ -181,7 +182,11 @@ def tuning_sentence(question: Question) -> str:
         )
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
-    kept = tuning.base or training.precision
+    kept = tuning.base or training.wide_precision
+    if copies := narrow_copies(question):
+        kept += (
+            f" with copies in {training.precision}, {training.element_bytes + copies:.3g} bytes a parameter"
+        )
     what = f"{tuning.task} of rank {tuning.rank} on {on}"
     return wrapped(f"{what}: trains {trained} parameters beside frozen matrices in {kept}{beside}")
 

@@ -110,9 +110,20 @@ def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
 
 def _fp8_weight_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes per parameter of a block of copies for products in fp8 or fp4; ZeRO-3 makes them as it gathers."""
+    return np.where(columns.zero <= 2, narrow_copies(question), 0.0)
+
+
+def narrow_copies(question: Question) -> float:
+    """Bytes per parameter of a block of the copies that Transformer Engine casts once a step, one for each way that a
+    product reads a matrix: a frozen one is read both ways, too, as its input wants a gradient (module/linear.py, 2.5).
+
+    Quantised matrices have none: they are made 16 bits wide where they are used, and multiplied so.
+    """
     training = question.training
-    copies = question.stack.fp8_weight_bytes * training.operand_bytes if training.narrow else 0.0
-    return np.where(columns.zero <= 2, copies, 0.0)
+    quantised = training.tuning is not None and training.tuning.base is not None
+    if quantised or not training.narrow:
+        return 0.0
+    return question.stack.fp8_weight_bytes * training.operand_bytes
 
 
 def _joined(one: Term, other: Term) -> Term:

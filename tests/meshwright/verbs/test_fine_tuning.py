@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import pytest
 import yaml
 from calling import told
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import total_parameters
+from cost_models.pipeline.terms.sizes import sizes_of
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.tuning import TuningSpec
+from meshwright.render.goals import tuning_sentence
 from planner.plan_files import load_any_plan
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
@@ -280,3 +291,26 @@ def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[s
         == 0
     )
     assert told(capsys, "run", plan, "--dry-run").code == 0
+
+
+SAID_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int8": 1.0, "nf4": 4.127 / 8}
+
+
+@pytest.mark.parametrize("base", [None, "nf4", "int8"])
+@pytest.mark.parametrize("stack", catalog.names("stacks"))
+def test_frozen_matrices_are_charged_what_is_said_of_them(stack: str, base: str | None) -> None:
+    """Of every trainer in every precision: bytes a parameter as the sentence has them, in blocks on one GPU."""
+    if not isinstance(catalog.load_stack(stack), StackSpec):
+        return
+    model, cluster = catalog.load_model("llama3-8b"), resolve_cluster("dgx-b200", 1)
+    tuning = TuningSpec(rank=1, targets=("q",), base=base)  # type: ignore[arg-type]
+    for precision in sorted(cluster.gpu.peak):
+        training = TrainingSpec(global_batch=1, sequence_length=256, precision=precision, tuning=tuning)
+        question = complete_question(model, cluster, training, stack=stack)
+        sizes = sizes_of(question, LayoutColumns.of([Layout()]))
+        charged = float((sizes.held_block(sizes.states, sizes.experts)["weights"] / sizes.counts.block)[0])
+        words = " ".join(tuning_sentence(question).split()).partition(" frozen matrices in ")[2]
+        said = re.search(r"([\d.]+) bytes a parameter", words)
+        assert charged == pytest.approx(float(said[1]) if said else SAID_BYTES[words.split()[0]], rel=0.01), (
+            words
+        )
