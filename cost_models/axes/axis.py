@@ -149,8 +149,6 @@ class Axis:
     with the ZeRO stage or the schedule, or stays as if no layout named it."""
     closed: bool = False
     """Whether the search tries no value but the simplest unless `--allow` names the axis, or a restriction a column."""
-    refuses: Callable[[Question], Words | None] | None = None
-    """Why `--allow` is an error in a question; None: it is not."""
     opens_nothing: Callable[[Question, str | None], str] | None = None
     """Why `--allow` opens nothing in a question, or for a trainer; empty: it does."""
     counted: Counted | None = None

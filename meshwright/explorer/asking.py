@@ -31,7 +31,6 @@ from meshwright.inputs.options import Limits, Operations
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
 from meshwright.verbs.plan import PlanOptions
-from planner.rules.legality import require_opened
 from planner.space.restrictions import Restrictions
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -111,7 +110,6 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
     )
     question, assumed = question_of(request, stack)
     question, notes = _with_hardware(question, amounts)
-    require_opened(question, restrictions.allowed)
     return Sought(
         question=question,
         restrictions=restrictions,

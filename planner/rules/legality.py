@@ -6,8 +6,6 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from cost_models import schedules
@@ -183,17 +181,6 @@ def require_held(question: Question, layout: Layout) -> None:
     """
     for _, words in broken_late(question, layout):
         raise InputError(words.what, hint=words.hint)
-
-
-def require_opened(question: Question, allowed: Iterable[str]) -> None:
-    """Nothing where every axis that `--allow` names means something in a question.
-
-    Raises:
-        InputError: the first that does not.
-    """
-    for axis in (AXES[name] for name in AXES if name in allowed):
-        if axis.refuses is not None and (words := axis.refuses(question)):
-            raise InputError(words.what, hint=words.hint)
 
 
 def _fewest_blocks(layout: Layout) -> int:

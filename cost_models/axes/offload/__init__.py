@@ -204,20 +204,11 @@ def _names_more_than_placed(layout: Layout, least: int) -> Words | None:
     )
 
 
-def _no_second_tier(question: Question) -> Words | None:
-    """Where a device computes in the host's memory there is nowhere else to keep anything."""
-    if _unpriced(question):
-        return Words(_UNPRICED, "leave out --allow offload")
-    cpu = next((pool.cluster for pool in question.by_pool if pool.cluster.gpu.kind == "cpu"), None)
-    if cpu is None:
-        return None
-    return Words(
-        f"`--allow offload` on `{cpu.name}`: its devices' memory is the host's",
-        "leave out --allow offload: there is nowhere else to keep anything",
-    )
-
-
 def _opens_nothing(question: Question, trainer: str | None) -> str:
+    if _unpriced(question):
+        return _UNPRICED
+    if any(pool.cluster.gpu.kind == "cpu" for pool in question.by_pool):
+        return f"the memory of devices of `{question.cluster.name}` is the host's"
     if not question.stack.residencies:
         return f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
     if len(question.by_pool) > 1:
@@ -274,7 +265,6 @@ OFFLOAD = Axis(
     placed_rule=_names_more_than_placed,
     values=_tried,
     closed=True,
-    refuses=_no_second_tier,
     opens_nothing=_opens_nothing,
     counted=Counted(tuple(f"offload_{part}" for part in RESIDENCIES), countable),
     fewest_blocks=named_blocks,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cost_models.axes.axis import Axis
-from cost_models.axes.rule import Words
 from cost_models.axes.words import PerStage
 from cost_models.question import Question
 from cost_models.units import counted
@@ -27,11 +26,10 @@ def _replicas_complaint(layout: Layout) -> str:
     return ""
 
 
-def _one_pool(question: Question) -> Words | None:
-    if len(question.by_pool) > 1:
-        return None
-    what = f"`--allow replicas` puts replicas in different pools, and `{question.cluster.name}` has one"
-    return Words(what, "leave out --allow replicas: dp is there as it is")
+def _opens_nothing(question: Question, trainer: str | None) -> str:
+    if len(question.by_pool) == 1:
+        return f"it puts replicas in different pools, and `{question.cluster.name}` has one"
+    return f"{trainer} gives every replica as many microbatches" if trainer else ""
 
 
 REPLICAS = Axis(
@@ -39,10 +37,7 @@ REPLICAS = Axis(
     text="Whole replicas of the model lie in each of several pools, and share a batch as they are fast.",
     complaint=_replicas_complaint,
     closed=True,
-    refuses=_one_pool,
-    opens_nothing=lambda question, trainer: (
-        f"{trainer} gives every replica as many microbatches" if trainer else ""
-    ),
+    opens_nothing=_opens_nothing,
     price="cost_models.axes.replicas.ranks:PRICE",
     search="planner.axes.replicas:SEARCHED",
 )

@@ -67,7 +67,9 @@ def without_any(question: Question, limits: Restrictions) -> Change:
 def opened(question: Question, limits: Restrictions) -> Iterator[Change]:
     """Each axis that the search leaves alone unless it is allowed, the host's memory one of them."""
     for name in CLOSED:
-        if name not in limits.allowed and not ((why := AXES[name].refuses) and why(question)):
+        if name not in limits.allowed and not (
+            (why := AXES[name].opens_nothing) and why(question, limits.trainer)
+        ):
             yield Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
 
 

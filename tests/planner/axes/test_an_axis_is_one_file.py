@@ -76,8 +76,9 @@ LENT = Axis(
     values=lambda question, mesh: (0, 1),
     closed=True,
     compared=lambda value: "lent" if value else "own",
-    refuses=lambda question: Words("nobody lends one GPU") if question.cluster.num_gpus == 1 else None,
-    opens_nothing=lambda question, trainer: f"{trainer} lends nothing" if trainer else "",
+    opens_nothing=lambda question, trainer: (
+        "nobody lends one GPU" if question.cluster.num_gpus == 1 else f"{trainer} lends nothing" if trainer else ""
+    ),
     price=Price(seconds=_lent),
 )
 '''
@@ -125,7 +126,7 @@ from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from meshwright.render.estimates import estimate_text
 from planner.bounds.relaxed import ideal_seconds
-from planner.rules.legality import check, require_opened
+from planner.rules.legality import check
 from planner.space.layouts import legal_space
 from planner.space.notes import notes_of
 from planner.search.search import search
@@ -203,7 +204,7 @@ print(json.dumps({
     "says": AXES["toy"].text,
     "closed": [opened(), opened(allow=("lent",))],
     "bound": lowest(lend) <= opened(allow=("lent",))[0],
-    "refused": refused(lambda: require_opened(replace(question, cluster=one_gpu), {"lent"})),
+    "alone": notes_of(replace(question, cluster=one_gpu), parse_restrictions(allow=("lent",)))[-1],
     "note": notes_of(question, parse_restrictions(allow=("lent",), trainer="megatron"))[-1],
     "differ": axes_that_differ(parse_layout("tp2 lent"), parse_layout("tp2")),
     "executor": [one.what for one in check(own, layout)],
@@ -256,7 +257,7 @@ def test_an_axis_is_one_file_and_its_field(tmp_path: Path) -> None:
     assert "lent" in lent
     assert told["bound"]
     assert faster < alone
-    assert told["refused"] == ["nobody lends one GPU"]
+    assert told["alone"] == "--allow lent opens nothing: nobody lends one GPU"
     assert told["note"] == "--allow lent opens nothing: megatron lends nothing"
     assert told["differ"] == ["lent"]
     assert "the executor has no toys in fp8" in told["executor"]

@@ -19,7 +19,6 @@ from meshwright.inputs.questions import cluster_of, in_words, questions_of, sing
 from meshwright.verbs.plan import PlanOptions
 from planner.certificate import Proof
 from planner.objectives import Objective
-from planner.rules.legality import require_opened
 from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
@@ -128,7 +127,6 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     assert picked is not None
     assert weighed is not None
     assert proof is not None
-    require_opened(found.question, restrictions.allowed)
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
         question = replace(found.question, risk=weighed)
