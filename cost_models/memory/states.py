@@ -19,12 +19,19 @@ from cost_models.operators.accumulation import accumulates_apart, gradient_dtype
 from cost_models.operators.parameters import total_parameters
 from cost_models.operators.tuning import ENDS, Part, Tuned, job_operators, trained_parameters, tuned
 from cost_models.question import Question
-from cost_models.specs.training import STATE_BYTES, OptimizerName
+from cost_models.specs.training import STATE_BYTES
 
-MOMENTS: Mapping[OptimizerName, int] = {"adamw": 2, "lamb": 2, "sgd": 0, "muon": 1}
+MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
 """Of each parameter; `muon` has Adam's two of embedding and head."""
-_8BIT_MOMENTS = 2 * (1.0 + 4.0 / 256)
-"""Both in a byte, with a scale in fp32 for each block of 256 (bitsandbytes 0.50, optim/optimizer.py)."""
+_8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
+_BLOCKWISE = {
+    "adamw-8bit": 2 * _8BIT,
+    "paged-adamw-8bit": 2 * _8BIT,
+    "lion-8bit": _8BIT,
+    "adamw-4bit": 2 * _4BIT,
+}
+"""Bytes of all together: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes 0.50, optim/optimizer.py;
+torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +125,8 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
     training = question.training
     moment = STATE_BYTES[training.moment_dtype or training.state_dtype]
     match training.optimizer:
-        case "adamw-8bit" | "paged-adamw-8bit":
-            return _8BIT_MOMENTS
+        case name if name in _BLOCKWISE:
+            return _BLOCKWISE[name]
         case "adafactor":
             return _factored_bytes(question, part)
         case "muon" if part in ENDS:
@@ -156,7 +163,7 @@ def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held:
     mixed = training.precision != "fp32"
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = 0.0 if training.optimizer == "paged-adamw-8bit" else moment_bytes(question, part)
+    moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
     waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = _is_sharded(question, columns, ranks, experts)

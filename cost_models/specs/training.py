@@ -17,7 +17,9 @@ from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
 Reference = Literal["resident", "host", "computed"]
-OptimizerName = Literal["adamw", "sgd", "lamb", "adamw-8bit", "paged-adamw-8bit", "adafactor", "muon"]
+Blockwise = Literal["adamw-8bit", "adamw-4bit", "paged-adamw-8bit", "lion-8bit"]
+"""Optimizers whose moments are quantised block by block."""
+OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adamw", "lion", Blockwise]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
@@ -50,10 +52,10 @@ class TrainingSpec(Spec):
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
     """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020).
-    `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022); paged ones move to host memory where the device is
-    full: they count as there, and the time of moving is not priced. `adafactor` keeps sums of rows and columns
-    (Shazeer & Stern 2018), `muon` one moment of a block's parameters and Adam's of embedding and head (Jordan et al.
-    2024)."""
+    `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022), `adamw-4bit` in 4 (Li et al. 2023); paged ones move to
+    host memory where the device is full: they count as there, and the time of moving is not priced. `lion` has one
+    moment (Chen et al. 2023), `adafactor` sums of rows and columns (Shazeer & Stern 2018), `muon` one moment of a
+    block's parameters and Adam's of embedding and head (Jordan et al. 2024)."""
     optimizer_in_backward: bool = Field(default=False, exclude_if=lambda on: not on)
     """Each parameter is updated as soon as it has its gradient, which is freed at once: there is one at a time, so none
     is clipped by the norm of all, and a step is one microbatch (Lv et al. 2023, LOMO, arXiv 2306.09782)."""

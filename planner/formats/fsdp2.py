@@ -14,18 +14,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.offload import Offload, offloads
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Rule, refuses
 from cost_models.axes.words import EVERY
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
+from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Recompute
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
-from planner.formats.reading.settings import Settings
+from planner.formats.reading.settings import Beside, Settings
 from planner.formats.trainer import Trainer
 
-STACK = "fsdp"
+STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
+"""The software stack, and the same with a loss that never has all logits."""
 POLICIES: tuple[Recompute, ...] = ("none", "full")
 """Blocks are recomputed whole: all, or none."""
 WRAPS = "TRANSFORMER_BASED_WRAP"
@@ -36,6 +39,7 @@ class Paths(NamedTuple):
 
     version: str
     reshard: str
+    strategy: str
     offload: str
     wrap: str
     tp: str
@@ -43,6 +47,25 @@ class Paths(NamedTuple):
     shard: str
     replicate: str
     recompute: str
+    ep: str = ""
+    """Empty: it has none."""
+
+
+def streams_whole(name: str) -> Rule:
+    """What a trainer of this name refuses of offloading, which it does with what it shards."""
+    return refuses(
+        "all blocks stream, with their states, or none",
+        lambda q, x: (
+            offloads(x)
+            & (
+                (x.offload_streamed < EVERY)
+                | (x.offload_activations > 0)
+                | ((x.zero == 0) & (x.replicas > 1))
+            )
+        ),
+        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else",
+        "write `offload=streamed` with zero2 or zero3",
+    )
 
 
 def fsdp2_rules(name: str) -> tuple[Rule, ...]:
@@ -85,6 +108,7 @@ def fsdp2_rules(name: str) -> tuple[Rule, ...]:
             f"{name} keeps the sequences of tensor ranks whole",
             "leave out `sp`; `cp` splits them",
         ),
+        streams_whole(name),
     )
 
 
@@ -108,14 +132,7 @@ def sharding(job: Job, paths: Paths) -> dict[str, Any]:
 
 def offload(job: Job, paths: Paths) -> Word:
     """The setting of `layout.offload`: parameters and with them states on the host."""
-    moved = job.layout.offload
-    if not any(moved):
-        return NOTHING
-    if moved != Offload(streamed=EVERY):
-        return lacks("it streams the weights of all blocks with their states, nothing else")
-    if not job.layout.zero and job.layout.data_ranks > 1:
-        return lacks("it offloads what it shards: zero2 or zero3")
-    return says(**{paths.offload: True})
+    return says(**{paths.offload: True}) if any(job.layout.offload) else NOTHING
 
 
 def tokens(job: Job) -> Word:
@@ -165,43 +182,83 @@ def translated(paths: Paths) -> Mapping[str, Translate]:
 
 
 def sharded_layout(
-    said: Settings, paths: Paths, model: TransformerSpec, gpus: int, mbs: int, *, fsdp: bool
+    said: Settings,
+    paths: Paths,
+    model: TransformerSpec,
+    beside: Beside,
+    mbs: int,
+    assumed: list[str],
+    *,
+    fsdp: bool,
 ) -> Layout:
-    """The layout of a file on so many GPUs.
+    """The layout of a file on the GPUs that are said beside it, or as many as its sizes say.
 
     Raises:
-        InputError: sizes that contradict one another, or FSDP 1.
+        InputError: sizes that contradict one another, or are not said.
     """
-    if fsdp and int(said.get(paths.version) or 1) != 2:
-        raise InputError("the file is for FSDP 1", hint=f"`{paths.version}: 2` is priced here")
     tp, cp, replicas = said.whole(paths.tp), said.whole(paths.cp), said.whole(paths.replicate)
-    said.get(paths.wrap)
+    ep = said.whole(paths.ep) if paths.ep else 1
+    said.read |= {paths.wrap, paths.version, paths.strategy, paths.reshard, paths.offload}
     if not fsdp and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP")
-    ranks = tp * cp * replicas
-    shard = said.whole(paths.shard, None) or max(gpus // ranks, 1)
-    if ranks * shard != gpus:
-        raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp} × {replicas} × {shard} of the file")
-    dp = replicas * shard
-    reshards = said.get(paths.reshard)
-    zero = 0 if not fsdp or dp * cp == 1 else 3 if reshards else 2
-    offloaded = fsdp and bool(said.get(paths.offload))
+    ranks, shard = tp * cp * ep * replicas, said.whole(paths.shard, None)
+    if (gpus := beside.gpus or (shard and ranks * shard)) is None:
+        raise InputError(
+            "the file does not say all", problems=[Problem("--gpus", "missing")], hint="--gpus 8 says it"
+        )
+    shard = shard or max(gpus // ranks, 1)
+    zero, within = (0, "") if not fsdp else _sharded(said, paths, assumed)
+    if within and not shard % beside.node:
+        shard, replicas = beside.node, replicas * (shard // beside.node)
+    if tp * cp * ep * replicas * shard != gpus:
+        experts = f" × ep{ep}" if ep > 1 else ""
+        raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp}{experts} × {replicas} × {shard} of the file")
+    if ep > 1 and shard > 1:
+        assumed.append(
+            f"what is no expert is sharded over all {ep * shard} ranks; there over {shard}, in {ep} copies"
+        )
     return Layout(
         tp=tp,
         cp=cp,
-        dp=dp,
+        dp=replicas * shard * ep,
+        ep=ep,
         mbs=mbs,
         zero=zero,
-        shard=shard * cp if zero and replicas > 1 else None,
-        recompute=("full" if said.get(paths.recompute) else "none",),
-        offload=Offload(streamed=EVERY) if offloaded else Offload(),
+        shard=shard * ep * cp if zero and replicas > 1 else None,
+        recompute=(said.ours(paths.recompute),),
+        offload=Offload(streamed=EVERY) if said.get(paths.offload) and fsdp else Offload(),
         layers=(model.num_layers,),
     )
+
+
+def _sharded(said: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
+    """ZeRO stage of a file for FSDP, and "node" where each node shards for itself. Raises InputError."""
+    first = int(said.get(paths.version)) == 1
+    zero, _, within = said.ours(
+        paths.strategy if first and paths.strategy in said.values else paths.reshard
+    ).partition("/")
+    if first:
+        assumed.append(
+            f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
+        )
+    return int(zero), within
+
+
+def with_context(layout: Layout, way: str, stack: StackSpec) -> Layout:
+    """The layout with its way of context parallelism, where that is not the stack's usual one."""
+    usual = layout.cp == 1 or way == stack.context_parallel
+    return layout if usual else layout.model_copy(update={"context": way})
+
+
+def with_fused_loss(stack: StackSpec) -> StackSpec:
+    """The stack with a loss that never has all logits, as Liger's and cut cross-entropy."""
+    return stack.model_copy(update={"loss_chunk": load_stack(FUSED_LOSS).loss_chunk})
 
 
 ACCELERATE = Trainer(
     name="accelerate",
     stack=STACK,
+    other_stacks=(FUSED_LOSS,),
     rules=fsdp2_rules("accelerate"),
     policies=POLICIES,
     counts_full=False,
@@ -212,6 +269,7 @@ ACCELERATE = Trainer(
 AXOLOTL = Trainer(
     name="axolotl",
     stack=STACK,
+    other_stacks=(FUSED_LOSS,),
     rules=fsdp2_rules("axolotl"),
     policies=POLICIES,
     counts_full=False,

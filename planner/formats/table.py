@@ -2,10 +2,10 @@
 
 Columns: name; kind (how its value is written); default of the release that the folder's readers name; unit; field of
 a plan that the argument sets; when an export writes the field from the table alone (`always`, `changed` from the
-default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`; other spellings; why, of
-arguments that no price is made of. These are of three kinds: `ignored` changes neither time nor memory of a step,
-`noted` changes them a little and is named where it is set, `unpriced` changes them and stops a reader unless its value
-is the default or switches it off. A name that ends with `*` stands for all that begin so.
+default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`, of several the one to write
+first; other spellings; why, of arguments that no price is made of. These are of three kinds: `ignored` changes neither
+time nor memory of a step, `noted` changes them a little and is named where it is set, `unpriced` changes them and stops
+a reader unless its value is the default or switches it off. A name that ends with `*` stands for all that begin so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planner.formats.exporter import NOTHING, Job, Translate, Word, says
+from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, says
 
 _FOLDER = Path(__file__).parent
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
@@ -44,7 +44,9 @@ class Argument:
     """Path of the field of a plan, as `layout.tp`; of a switch perhaps behind `not`."""
     written: str
     values: Mapping[Any, Any]
-    """Value of the field → the trainer's value, where they differ."""
+    """Value of the field → the trainer's value that is written for it, where they differ."""
+    synonyms: Mapping[Any, Any]
+    """Every value of the trainer's, in lower case → value of the field."""
     why: str
     """Why no price depends on it, though it is read: how long a job trains; else empty."""
     others: Mapping[str, str]
@@ -52,7 +54,10 @@ class Argument:
 
     def word(self, job: Job) -> Word:
         """The trainer's setting for the field."""
-        value = self.theirs(job.value(self.field.removeprefix("not ")))
+        ours = job.value(self.field.removeprefix("not "))
+        if self.values and ours not in self.values:
+            return lacks(f"it has no {ours}")
+        value = self.theirs(ours)
         if "mixtures" in self.written and not job.model.has_experts:
             return NOTHING
         return NOTHING if "changed" in self.written and value == self.default else says(**{self.name: value})
@@ -65,7 +70,7 @@ class Argument:
         """The field's value for a trainer's value. Raises KeyError where the table lists values, and not this one."""
         if self.field.startswith("not "):
             return not value
-        return {theirs: ours for ours, theirs in self.values.items()}[value] if self.values else value
+        return self.synonyms[str(value).lower()] if self.values else value
 
 
 class Fate(NamedTuple):
@@ -139,13 +144,17 @@ def table_of(folder: str) -> Table:
 def _argument(row: Mapping[str, str]) -> Argument:
     text, parse = row.get("default"), _PARSERS.get(row["kind"], str)
     usual = {"switch": False, "off": True}.get(row["kind"])
+    pairs = [
+        (ours, theirs) for ours, _, theirs in (pair.partition("=") for pair in row.get("values", "").split())
+    ]
     return Argument(
         name=row["name"],
         kind=row["kind"],
         default=usual if text is None else parse(text),
         field=row.get("field", ""),
         written=row.get("written", ""),
-        values=dict(pair.split("=") for pair in row.get("values", "").split()),
+        values={ours: next(two for one, two in pairs if one == ours) for ours, _ in pairs},
+        synonyms={theirs.lower(): ours for ours, theirs in pairs},
         why=row.get("why", ""),
         others={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
     )

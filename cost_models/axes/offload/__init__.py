@@ -108,7 +108,7 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
 
 @rule_when(
     "the stack uses drives under this ZeRO stage",
-    lambda q, x: (x.offload_drive > 0) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+    lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
 )
 def _drive_at(question: Question, layout: Layout) -> Words:
     stages = either([f"`zero{stage}`" for stage in question.stack.drive.zero_stages])

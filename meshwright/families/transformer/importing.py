@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cost_models.defaults import assumed_dropout, complete_question
-from cost_models.documents import Document
-from cost_models.errors import InputError, Problem
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files.amounts import read_sequence
 from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.reading import read_document, read_text
@@ -27,7 +26,7 @@ from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import KEYS, read_nemo
 from planner.formats.nemo.recipe import read_bridge
-from planner.formats.reading.settings import Reading, without
+from planner.formats.reading.settings import Beside, Reading, by_path, said_beside, without
 from planner.formats.registry import is_command
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
@@ -42,21 +41,23 @@ _SAID = {
 """What the command itself says."""
 
 
+_OF_SETTINGS = {
+    "deepspeed": (read_deepspeed, ""),
+    "accelerate": (read_accelerate, "deepspeed_config"),
+    "axolotl": (read_axolotl, "deepspeed"),
+}
+"""Trainer of a file of settings → its reader, and where the file has or names one for DeepSpeed."""
+
+
 def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
     """Read what a trainer of transformers runs; nothing of it is run.
 
     Raises:
         InputError: the source, or what is said beside it, is wrong.
     """
-    if options.also is not None and kind in ("deepspeed", "axolotl"):
-        raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
-    reads = {
-        "deepspeed": _deepspeed_config,
-        "accelerate": _accelerate_config,
-        "axolotl": _axolotl_config,
-        "torchtitan": _torchtitan_recipe,
-        "nemo": _nemo_file,
-    }
+    if kind in _OF_SETTINGS:
+        return _settings_file(kind, options)
+    reads = {"torchtitan": _torchtitan_recipe, "nemo": _nemo_file}
     return reads.get(kind, _megatron_command)(options)
 
 
@@ -77,74 +78,72 @@ def _megatron_command(request: ImportOptions) -> EstimateQuestion:
     return _asked(reading, request)
 
 
-def _deepspeed_config(request: ImportOptions) -> EstimateQuestion:
-    """Read DeepSpeed's JSON for the model that is named.
+def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
+    """Read a file of DeepSpeed, accelerate or axolotl, with arguments of its program, for the model that is named; else
+    for the one that the file names.
 
     Raises:
         InputError: the file cannot be read or contradicts itself; what it does not have is not said.
     """
-    _require_unsaid(request, ("global_batch", "precision", "training"), "file")
-    gpus = questions.single_count(request.gpus)
-    _require_said(request, "DeepSpeed", ("model", "sequence", "gpus"))
-    assert gpus is not None
-    return _with_model(
-        request,
-        lambda model: read_deepspeed(
-            _document(request, "DeepSpeed"),
-            model,
-            gpus=gpus,
-            sequence=_sequence(request),
-            stack=request.stack,
-        ),
+    read, place = _OF_SETTINGS[kind]
+    said = ("sequence",) if kind == "axolotl" else ()
+    _require_unsaid(request, ("global_batch", "precision", "training", *said), "file")
+    document = _with_file(request, kind, place)
+    named: Any = request.model or document.get("base_model")
+    sequence = request.sequence or bool(said)
+    flags = {"MODEL": named, "--sequence": sequence}
+    if missing := [Problem(flag, "missing") for flag, one in flags.items() if not one]:
+        hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
+        raise InputError(f"{kind}'s file does not say all", problems=missing, hint=hint)
+    assert not isinstance(named, RecommenderSpec), "the file is of a transformer"
+    try:
+        model = LoadedModel(spec=named) if isinstance(named, TransformerSpec) else resolve_model(named)
+    except UnknownNameError as error:
+        if request.model:
+            raise
+        hint = "name one of the catalogue before the cluster, or a folder with its config.json"
+        raise InputError(f"`base_model: {named}`: {error.headline}", hint=hint) from None
+    beside = Beside(
+        gpus=questions.single_count(request.gpus),
+        node=getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1),
+        sequence=0 if said else _sequence(request),
+        also=said_beside(request.also or ""),
+        stack=request.stack,
     )
+    reading = read(document, model.spec, beside)
+    training, dropped = questions.with_dropout_of(model, reading.training)
+    assumptions = (*model.assumptions, *reading.assumptions, *dropped)
+    return _asked(replace(reading, training=training, assumptions=assumptions), request)
 
 
-def _accelerate_config(request: ImportOptions) -> EstimateQuestion:
-    """Read accelerate's YAML for the model that is named, with arguments of its program.
-
-    Raises:
-        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
-    """
-    _require_unsaid(request, ("global_batch", "precision", "training"), "file")
-    _require_said(request, "accelerate", ("model", "sequence"))
-    return _with_model(
-        request,
-        lambda model: read_accelerate(
-            _document(request, "accelerate"),
-            model,
-            sequence=_sequence(request),
-            also=request.also or "",
-            stack=request.stack,
-        ),
-    )
-
-
-def _axolotl_config(request: ImportOptions) -> EstimateQuestion:
-    """Read axolotl's YAML for the model that is named.
+def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
+    """A document, without what --ignore names, with the file in it that it names for DeepSpeed, if it does; that lies
+    beside it, or where the command runs.
 
     Raises:
-        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
+        InputError: either cannot be read, or --ignore names what is in neither.
     """
-    _require_unsaid(request, ("global_batch", "sequence", "precision", "training"), "file")
-    gpus = questions.single_count(request.gpus)
-    _require_said(request, "axolotl", ("model", "gpus"))
-    assert gpus is not None
-    document = _document(request, "axolotl")
-    return _with_model(request, lambda model: read_axolotl(document, model, gpus=gpus, stack=request.stack))
+    document = _document(request.source, kind)
+    inner = document.get(place) or {}
+    name = inner.get(f"{place}_file") if isinstance(inner, dict) else inner
+    if name:
+        places = [Path(request.source).parent / str(name), Path(str(name))]
+        if not (there := [one for one in places if one.is_file()]):
+            what = f"`{printable(str(name))}`, which `{request.source}` names, is not there"
+            raise InputError(what, hint="put it beside that file")
+        inner = _document(there[0], "deepspeed")
+    own = [
+        key for key in request.ignore if any(f"{path}.".startswith(f"{key}.") for path, _ in by_path(inner))
+    ]
+    rest = {key: value for key, value in document.items() if key != place}
+    return without(rest, [key for key in request.ignore if key not in own]) | {place: without(inner, own)}
 
 
-def _require_said(request: ImportOptions, trainer: str, names: tuple[str, ...]) -> None:
-    """Raise InputError for what the trainer's file does not say and nobody else did."""
-    flags = {"model": "MODEL", "sequence": "--sequence", "gpus": "--gpus"}
-    if missing := [Problem(flags[name], "missing") for name in names if not getattr(request, name)]:
-        raise InputError(f"{trainer}'s file does not say all", problems=missing)
-
-
-def _document(request: ImportOptions, trainer: str) -> dict[str, Any]:
-    document = read_document(request.source).value
+def _document(source: str | Path, trainer: str) -> dict[str, Any]:
+    document = read_document(source).value
     if not isinstance(document, dict):
-        raise InputError(f"`{request.source}` is no file of {trainer}")
-    return without(document, request.ignore)
+        raise InputError(f"`{source}` is no file of {trainer}")
+    return document
 
 
 def _sequence(request: ImportOptions) -> int:
@@ -153,18 +152,6 @@ def _sequence(request: ImportOptions) -> int:
         return int(read_sequence(request.sequence))
     except ValueError as error:
         raise InputError(f"--sequence: {error}") from None
-
-
-def _with_model(request: ImportOptions, read: Callable[[TransformerSpec], Reading]) -> EstimateQuestion:
-    """What a file says of the model that is named beside it, with the dropout of that model."""
-    assert not isinstance(request.model, RecommenderSpec), "the file is of a transformer"
-    named = request.model
-    assert named is not None
-    model = resolve_model(named) if isinstance(named, (str, Document)) else LoadedModel(spec=named)
-    reading = read(model.spec)
-    training, dropped = questions.with_dropout_of(model, reading.training)
-    assumptions = (*model.assumptions, *reading.assumptions, *dropped)
-    return _asked(replace(reading, training=training, assumptions=assumptions), request)
 
 
 def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
@@ -205,7 +192,7 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
             ignore=request.ignore,
         )
         return _asked(recipe, request)
-    document = _document(request, "NeMo")
+    document = without(_document(request.source, "NeMo"), request.ignore)
     if not document.keys() >= KEYS:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
     return _asked(
@@ -221,6 +208,11 @@ def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -
 
 
 def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
+    layout = reading.layout
+    if layout.zero and layout.shard_group == 1:
+        idle = f"ZeRO-{layout.zero} shards over a single replica, which is nothing: zero0"
+        settled = layout.model_copy(update={"zero": 0, "shard": None})
+        reading = replace(reading, layout=settled, assumptions=(*reading.assumptions, idle))
     cluster = questions.cluster_of(request.cluster, reading.layout.num_gpus)
     if isinstance(cluster, MixedCluster):
         raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")

@@ -1,11 +1,13 @@
 """accelerate: layout and precision of its YAML; model, sequence and batch are the program's.
 
-Sources: accelerate 1.15.0: commands/config/config_args.py, commands/launch.py; transformers' TrainingArguments.
+Sources: accelerate 1.15.0: commands/config/config_args.py, commands/launch.py, utils/dataclasses.py (DeepSpeedPlugin);
+transformers' TrainingArguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cost_models.errors import InputError
@@ -14,71 +16,70 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.accelerate.writing import CHECKPOINTING, MBS, PATHS, STEPS, STRATEGY
-from planner.formats.reading.settings import Reading, Settings, also_words, by_path
+from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.reading.settings import Beside, Reading, settings_of
 from planner.formats.table import table_of
 
 MARKS = frozenset({"distributed_type", "fsdp_config"})
 """Keys that tell its YAML from other files: each has one of them."""
-_CONTEXTS = {"allgather": "all-gather", "alltoall": "ring"}
+_DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
+"""The stage is DeepSpeedPlugin's where a file has none."""
+OPTIMIZER = "optim"
 
 
-def read_accelerate(
-    document: Mapping[str, Any],
-    model: TransformerSpec,
-    *,
-    sequence: int,
-    also: str = "",
-    stack: str | None = None,
-) -> Reading:
-    """The run of a file, of a model in sequences of so many tokens; `also` are arguments of the program.
+def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, beside: Beside) -> Reading:
+    """The run of a file, of a model.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.
     """
-    said = Settings(dict(by_path(document)) | _of_program(also), table_of("accelerate"))
-    kind = str(said.get("distributed_type"))
-    if kind not in ("FSDP", "MULTI_GPU", "NO"):
-        raise InputError(f"`distributed_type: {kind}` is not read here", hint="FSDP, MULTI_GPU and NO are")
-    gpus = said.whole("num_processes") or 1
+    said = settings_of(dict(document) | {_DEEPSPEED: None} | beside.also, table=table_of("accelerate"))
+    kind, stated = said.ours("distributed_type"), said.whole("num_processes")
+    gpus = beside.gpus or stated or 1
+    if stated and gpus != stated:
+        raise InputError(f"{gpus} GPUs contradict `num_processes: {stated}`", hint="leave out --gpus")
     if kind == "NO" and gpus > 1:
         raise InputError(f"`distributed_type: NO` with {gpus} processes", hint="MULTI_GPU or FSDP share them")
-    mbs, steps = said.whole(MBS), said.whole(STEPS)
+    half, brain, precision = said.get("fp16"), said.get("bf16"), said.ours("mixed_precision")
+    precision = "bf16" if brain else "fp16" if half else precision
+    inner = dict(document.get(_DEEPSPEED) or {})
+    inner |= {} if "zero_optimization" in inner else {"zero_stage": inner.get("zero_stage", _ZERO_STAGE)}
+    mbs, steps = said.whole(MBS), said.whole(STEPS, None) or inner.pop(STEPS, None) or said.usual(STEPS)
     assumed = [
         f"`--{name} {size}`: --also says otherwise"
         for name, size in ((MBS, mbs), (STEPS, steps))
         if name not in said.values
     ]
-    layout = fsdp2.sharded_layout(said, PATHS, model, gpus, mbs, fsdp=kind == "FSDP")
-    base = load_stack(stack or fsdp2.STACK)
-    way = _CONTEXTS.get(str(said.get(STRATEGY)))
-    if layout.cp > 1 and way != base.context_parallel:
-        layout = layout.model_copy(update={"context": way})
-    precision = {"no": "fp32"}.get(str(said.get("mixed_precision")), said.get("mixed_precision"))
-    if precision not in ("fp32", "bf16", "fp16"):
-        raise InputError(f"`mixed_precision: {precision}` is not priced here", hint="no, bf16 and fp16 are")
-    training = TrainingSpec(
-        global_batch=mbs * steps * layout.dp, sequence_length=sequence, precision=precision
+    recompute, fused, optimizer = (
+        said.ours(PATHS.recompute),
+        said.get("use_liger_kernel"),
+        said.ours(OPTIMIZER),
     )
-    return Reading(
-        model=model,
-        training=training,
-        layout=layout,
-        stack=base,
-        assumptions=(*said.unread(), *assumed, "AdamW: the file names no optimizer"),
-    )
-
-
-def _of_program(also: str) -> dict[str, Any]:
-    """Batch and recompute among the arguments of a program, with underscores or hyphens. Raises InputError."""
-    found: dict[str, Any] = {}
-    words = iter(also_words(also.replace("=", " ")))
-    for word in words:
-        name = word.removeprefix("--").replace("-", "_")
-        if name in (MBS, STEPS):
-            value = next(words, "")
-            if not value.isdecimal():
-                raise InputError(f"--also: `{word} {value}` is no whole number")
-            found[name] = int(value)
-        elif name == CHECKPOINTING and next(words, "true").lower() == "true":
-            found[PATHS.recompute] = True
-    return found
+    if kind != "FSDP":  # accelerate leaves it alone
+        said.read |= {path for path in said.values if path.startswith("fsdp_config.")}
+    beside = replace(beside, gpus=gpus, node=max(gpus // said.whole("num_machines"), 1))
+    if kind == "DEEPSPEED":
+        batch = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
+        narrow = {} if precision == "fp32" else {f"{precision}.enabled": True}
+        known = read_deepspeed(inner, model, replace(beside, also=batch | narrow))
+        base, layout, training = (
+            known.stack,
+            known.layout,
+            known.training.model_copy(update={"optimizer": optimizer}),
+        )
+        training = known.training if OPTIMIZER not in said.values else training
+        assumed += known.assumptions
+    else:
+        base = load_stack(beside.stack or fsdp2.STACK)
+        layout = fsdp2.sharded_layout(said, PATHS, model, beside, mbs, assumed, fsdp=kind == "FSDP")
+        layout = fsdp2.with_context(layout, said.ours(STRATEGY), base)
+        sizes = {
+            "global_batch": mbs * steps * layout.dp,
+            "sequence_length": beside.sequence,
+            "precision": precision,
+        }
+        training = TrainingSpec.model_validate(sizes | {"optimizer": optimizer})
+        assumed += ["AdamW: the file names no optimizer"] if OPTIMIZER not in said.values else []
+    stack = fsdp2.with_fused_loss(base) if fused else base
+    words = (*said.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=words)

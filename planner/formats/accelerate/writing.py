@@ -16,6 +16,7 @@ _FSDP, _MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 PATHS = fsdp2.Paths(
     version=f"{_FSDP}version",
     reshard=f"{_FSDP}reshard_after_forward",
+    strategy=f"{_FSDP}sharding_strategy",
     offload=f"{_FSDP}offload_params",
     wrap=f"{_FSDP}auto_wrap_policy",
     tp=f"{_MESH}tp_size",

@@ -1,110 +1,121 @@
-"""axolotl: layout and job of its YAML; the model is the checkpoint's.
+"""axolotl: layout and job of its YAML, under FSDP or DeepSpeed.
 
-Sources: axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, peft.py, training.py, validation.py.
+Sources: axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, peft.py, training.py, validation.py,
+integrations/liger/args.py, integrations/cut_cross_entropy/args.py, integrations/expert_parallel/plugin.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from cost_models.specs.cluster import Precision
-from cost_models.specs.training import OptimizerName, TrainingSpec
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
 from planner.formats import fsdp2
-from planner.formats.axolotl.writing import MODULES, OPTIMIZERS, PATHS
-from planner.formats.reading.settings import Reading, Settings, by_path
+from planner.formats.axolotl.writing import PATHS
+from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.reading.settings import Beside, Reading, Settings, settings_of
 from planner.formats.table import table_of
 
 MARKS = frozenset({"base_model", "micro_batch_size"})
 """Keys that tell its YAML from other files: each has one of them."""
 _FSDP, _PREFIX = "fsdp_config", "fsdp_"
+_FULL = "sequences are full: packed, or cut to `sequence_len`"
+_CUTS = "cut_cross_entropy"
 
 
-def read_axolotl(
-    document: Mapping[str, Any], model: TransformerSpec, *, gpus: int, stack: str | None = None
-) -> Reading:
-    """The run of a file, of a model on so many GPUs.
+def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, beside: Beside) -> Reading:
+    """The run of a file, of a model.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.
     """
-    said = Settings(dict(by_path(_as_now(document))), table_of("axolotl"))
+    said = settings_of(_as_now(document) | beside.also, table=table_of("axolotl"))
     if rl := said.get("rl"):
         raise InputError(f"`rl: {rl}` is not read here", hint="--task dpo of plan prices preferences")
-    if "deepspeed" in document:
-        raise InputError("the file trains with DeepSpeed", hint="import its JSON")
-    mbs, steps = said.whole("micro_batch_size"), said.whole("gradient_accumulation_steps")
-    layout = fsdp2.sharded_layout(said, PATHS, model, gpus, mbs, fsdp=_FSDP in document)
-    if layout.cp > 1 and said.get("ring_attn_func") != "batch_ring":
-        raise InputError("context ranks of `ring_attn_func` are priced as a ring alone", hint="batch_ring is")
-    precision: Precision = "fp16" if said.get("fp16") is True else "bf16" if said.get("bf16") else "fp32"
-    training = TrainingSpec(
-        global_batch=mbs * steps * layout.dp,
-        sequence_length=said.whole("sequence_len"),
-        precision=precision,
-        optimizer=_optimizer(said),
-        tuning=_adapters(said),
-    )
-    return Reading(
-        model=model,
-        training=training,
-        layout=layout,
-        stack=load_stack(stack or fsdp2.STACK),
-        assumptions=(*said.unread(), "sequences are full: packed, or cut to `sequence_len`"),
-    )
-
-
-def _optimizer(said: Settings) -> OptimizerName:
-    """The optimizer, by any of its names."""
-    name = str(said.get("optimizer"))
-    exact = {theirs: ours for ours, theirs in OPTIMIZERS.items()}
-    if name in exact:
-        return exact[name]
-    if name.startswith(("adamw", "paged_adamw")):
-        eight = "8bit" in name
-        return ("paged-adamw-8bit" if name.startswith("paged") else "adamw-8bit") if eight else "adamw"
-    raise InputError(f"`optimizer: {name}` is not priced here", hint="AdamW and Adafactor are")
+    mbs, total = said.whole("micro_batch_size"), said.whole("batch_size")
+    steps = said.whole("gradient_accumulation_steps", None) or max(1, (total or mbs) // mbs)
+    half, brain, cuts = said.get("fp16") is True, said.get("bf16"), said.get(_CUTS) is not False
+    precision = "fp16" if half else "bf16" if brain else "fp32"
+    job = {
+        "sequence_length": said.whole("sequence_len"),
+        "tuning": _adapters(said),
+        "optimizer": said.ours("optimizer"),
+    }
+    packed, attention = said.get("sample_packing"), said.get("attn_implementation")
+    way = said.ours("ring_attn_func") or ("all-gather" if packed else "ring")
+    settings = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
+    fsdp, assumed = any(one not in (None, []) for one in settings), [_FULL]
+    fused = said.get("liger_fused_linear_cross_entropy") or (_CUTS in said.ours("plugins") and cuts)
+    if config := document.get("deepspeed"):
+        program = {
+            "train_micro_batch_size_per_gpu": mbs,
+            "gradient_accumulation_steps": steps,
+            "bf16.enabled": precision == "bf16",
+            "fp16.enabled": precision == "fp16",
+            "gradient_checkpointing": said.ours(PATHS.recompute) == "full",
+            "tensor_parallel.autotp_size": said.whole(PATHS.tp),
+        }
+        if said.whole(PATHS.cp) > 1:
+            raise InputError(f"`{PATHS.cp}` under DeepSpeed is not priced here", hint="under FSDP it is")
+        with_program = replace(beside, also=program, sequence=said.whole("sequence_len"))
+        known = read_deepspeed(config, model, with_program)
+        base, layout, training = known.stack, known.layout, known.training.model_copy(update=job)
+        assumed += known.assumptions
+    else:
+        base = load_stack(beside.stack or fsdp2.STACK)
+        layout = fsdp2.sharded_layout(said, PATHS, model, beside, mbs, assumed, fsdp=fsdp)
+        layout = fsdp2.with_context(layout, way, base)
+        sizes = {"global_batch": mbs * steps * layout.dp, "precision": precision}
+        training = TrainingSpec.model_validate(sizes | job)
+    if said.get("eager_attention") or attention == "eager":
+        base = base.model_copy(update={"attention": "unfused"})
+    own = fsdp2.with_fused_loss(base) if fused else base
+    words = (*said.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=own, assumptions=words)
 
 
 def _adapters(said: Settings) -> TuningSpec | None:
     """Adapters of low rank; None: every weight is trained."""
-    adapter, four, eight = (said.get(name) for name in ("adapter", "load_in_4bit", "load_in_8bit"))
-    if not adapter:
+    four, eight, linear = (said.get(name) for name in ("load_in_4bit", "load_in_8bit", "lora_target_linear"))
+    rank, alpha, dropout = said.whole("lora_r"), said.whole("lora_alpha"), said.get("lora_dropout")
+    named = said.ours("lora_target_modules")
+    if not said.get("adapter"):
         return None
-    if adapter not in ("lora", "qlora"):
-        raise InputError(f"`adapter: {adapter}` is not priced here", hint="lora and qlora are")
-    if (rank := said.whole("lora_r")) is None:
+    adapter = said.ours("adapter")
+    if rank is None:
         raise InputError(f"`adapter: {adapter}` needs `lora_r`")
-    named = said.listed("lora_target_modules") or []
-    usual = {theirs: ours for ours, theirs in MODULES.items()}
-    if unknown := [str(name) for name in named if name not in usual]:
-        raise InputError(f"`lora_target_modules` {', '.join(unknown)} are not known here")
-    if not (linear := bool(said.get("lora_target_linear"))) and not named:
-        raise InputError(
-            f"`adapter: {adapter}` says no modules", hint="lora_target_linear or lora_target_modules does"
-        )
+    if not linear and not named:
+        hint = "lora_target_linear or lora_target_modules does"
+        raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
     return TuningSpec.model_validate(
         {
             "rank": rank,
-            "targets": ("all-linear",) if linear else tuple(usual[name] for name in named),
+            "targets": ("all-linear",) if linear else tuple([named] if isinstance(named, str) else named),
             "base": "nf4" if four else "int8" if eight else None,
-            "dropout": said.get("lora_dropout"),
-            "alpha": None if (alpha := said.whole("lora_alpha")) == rank else alpha,
+            "dropout": dropout,
+            "alpha": None if alpha == rank else alpha,
         }
     )
 
 
 def _as_now(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The file with the version beside `fsdp_config` and its older names, `fsdp_…`, without their beginning."""
+    """The file with the version beside `fsdp_config`, its older names, `fsdp_…`, without their beginning, and the list
+    `fsdp` of FSDP 1 among them."""
     found = dict(document)
-    if isinstance(inner := found.get(_FSDP), Mapping):
-        version = inner.get("fsdp_version") or inner.get("version")
-        found.setdefault("fsdp_version", version)
-        found[_FSDP] = {
-            key.removeprefix(_PREFIX) if key != "fsdp_version" else key: value for key, value in inner.items()
-        }
-    return found
+    listed = found.pop("fsdp", None) or []
+    words = [str(word).lower() for word in (listed.split() if isinstance(listed, str) else listed)]
+    inner = {str(key).removeprefix(_PREFIX): value for key, value in (found.get(_FSDP) or {}).items()}
+    found["fsdp_version"] = found.get("fsdp_version") or inner.pop("version", None)
+    if inner.pop("activation_checkpointing", None):
+        found["gradient_checkpointing"] = True
+    if "offload" in words:
+        inner["offload_params"] = True
+    for word in words:
+        if word not in ("auto_wrap", "offload"):
+            inner.setdefault("sharding_strategy", word)
+    return found | {_FSDP: inner}

@@ -6,36 +6,23 @@ loaders/adapter.py, loaders/model.py (nf4 with scales quantised once more).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from cost_models.operators.tuning import target_names
-from cost_models.specs.training import OptimizerName
 from planner.formats import fsdp2
 from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, nested, otherwise, says
 from planner.formats.launching import torchrun_by_hand
+from planner.formats.table import table_of
 from planner.formats.target import Target
 
 VERSION = "0.18.0"
-OPTIMIZERS: Mapping[OptimizerName, str] = {
-    "adamw": "adamw_torch_fused",
-    "adamw-8bit": "adamw_torch_8bit",
-    "paged-adamw-8bit": "paged_adamw_8bit",
-    "adafactor": "adafactor",
-}
-_PROJ = ("q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_b")
-MODULES = {name: f"{name}_proj" for name in _PROJ} | {
-    "kv_a": "kv_a_proj_with_mqa",
-    "in_proj": "in_proj",
-    "out_proj": "out_proj",
-}
-"""Usual name of a matrix → the module that Llama, DeepSeek and most others have for it."""
 _RATE = 2e-5
 PATHS = fsdp2.Paths(
     version="fsdp_version",
     reshard="fsdp_config.reshard_after_forward",
+    strategy="fsdp_config.sharding_strategy",
     offload="fsdp_config.offload_params",
     wrap="fsdp_config.auto_wrap_policy",
     tp="tensor_parallel_size",
@@ -43,6 +30,7 @@ PATHS = fsdp2.Paths(
     shard="dp_shard_size",
     replicate="dp_replicate_size",
     recompute="gradient_checkpointing",
+    ep="expert_parallel_size",
 )
 
 
@@ -66,13 +54,6 @@ def _precision(job: Job) -> Word:
     return lacks("it trains in bf16, fp16 or fp32")
 
 
-def _optimizer(job: Job) -> Word:
-    name = job.training.optimizer
-    if name not in OPTIMIZERS:
-        return lacks("it is not priced alike")
-    return says(optimizer=OPTIMIZERS[name])
-
-
 def _adapters(job: Job) -> Word:
     tuning = job.training.tuning
     if tuning is None:
@@ -91,7 +72,8 @@ def _adapters(job: Job) -> Word:
         return otherwise("on routers, too", **said) if job.model.has_experts else says(**said)
     if "experts" in (wanted := target_names(tuning)):
         return lacks("its adapters beside experts alone are named by the model")
-    said["lora_target_modules"] = sorted(MODULES[name] for name in wanted)
+    modules = table_of("axolotl").arguments["lora_target_modules"].values
+    said["lora_target_modules"] = sorted(modules[name] for name in wanted)
     return otherwise("modules have the names of Llama's", **said)
 
 
@@ -130,7 +112,6 @@ TARGET = Target(
             gradient_accumulation_steps=job.layout.microbatches(job.training.global_batch)
         ),
         "training.precision": _precision,
-        "training.optimizer": _optimizer,
         "training.tuning": _adapters,
     },
     text=_text,

@@ -1,7 +1,8 @@
 """DeepSpeed: layout, training job and software stack of its JSON; the model is the program's own.
 
 Sources: DeepSpeed 0.19.8: deepspeed/runtime/config.py, runtime/constants.py, runtime/zero/config.py,
-runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py.
+runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py; what fills in
+`auto`: transformers' integrations/deepspeed.py.
 """
 
 from __future__ import annotations
@@ -17,42 +18,71 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.reading.settings import Reading, Settings, by_path
+from planner.formats.reading.settings import Beside, Reading, Settings, by_path, settings_of
 from planner.formats.table import table_of
 
 STACK = "deepspeed"
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
 """Keys that tell its JSON from other files: each has one of them."""
 _ZERO = "zero_optimization"
+_REDUCES = f"{_ZERO}.reduce_bucket_size"
+_NARROW = ("bf16.enabled", "fp16.enabled")
+_RECOMPUTES = "gradient_checkpointing"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "cpuadam": "adamw", "sgd": "sgd", "lamb": "lamb"}
 
 
-def read_deepspeed(
-    document: Mapping[str, Any], model: TransformerSpec, *, gpus: int, sequence: int, stack: str | None = None
-) -> Reading:
-    """The run of a file, of a model on so many GPUs.
+def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, beside: Beside) -> Reading:
+    """The run of a file, of a model.
 
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
     """
-    said = Settings(dict(by_path(document)), table_of("deepspeed"))
-    if auto := [path for path, value in said.values.items() if value == "auto" and path != "pipeline.stages"]:
-        problems = [Problem(path, "`auto` is filled in when the program starts") for path in auto]
-        raise InputError("the file leaves values to the program", problems=problems, hint="write them in")
     assumed: list[str] = []
-    base = load_stack(stack or STACK)
-    layout = _layout(said, model, gpus, assumed)
-    training = _training(said, layout, sequence, base, assumed)
+    said = _filled(document, beside.also, model, assumed)
+    base = load_stack(beside.stack or STACK)
+    layout = _layout(said, model, beside.gpus, assumed)
+    training = _training(said, layout, beside.sequence, base, assumed)
     own = base.model_copy(update=_facts(said, layout, base))
     assumptions = (*said.unread(), *assumed)
     return Reading(model=model, training=training, layout=layout, stack=own, assumptions=assumptions)
 
 
-def _layout(said: Settings, model: TransformerSpec, gpus: int, assumed: list[str]) -> Layout:
+def _filled(
+    document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec, assumed: list[str]
+) -> Settings:
+    """Settings of a file with those that the program fills in; `auto` of what changes no step is left out.
+
+    Raises:
+        InputError: the program's contradict the file's, or nothing fills one in.
+    """
+    table, left = table_of("deepspeed"), list[Problem]()
+    spelled = table.spelled("earlier")
+    said = settings_of({path: one for path, one in by_path(document) if one != "auto"}, program, table=table)
+    auto = {spelled.get(path, path) for path, value in by_path(document) if value == "auto"}
+    for path in sorted(auto - said.values.keys()):
+        if path == _REDUCES:
+            said.values[path] = model.hidden_size**2
+        elif path in _NARROW and not any(said.values.get(other) for other in _NARROW):
+            said.values[path] = True
+            assumed.append(f"`{path}: true`, which the file leaves to the program: --also {path}=false")
+        elif path in table.arguments and path not in (*_BATCHES, *_NARROW, "pipeline.stages"):
+            left.append(Problem(path, "`auto` is filled in when the program starts"))
+        elif table.fate(path) is None and path not in table.arguments:
+            said.values[path] = "auto"
+    if left:
+        hint = f'--also "{left[0].where}=VALUE" says it'
+        raise InputError("the file leaves values to the program", problems=left, hint=hint)
+    return said
+
+
+def _layout(said: Settings, model: TransformerSpec, gpus: int | None, assumed: list[str]) -> Layout:
     tp, cp = said.whole("tensor_parallel.autotp_size"), said.whole("sequence_parallel_size")
-    pp = 1 if said.get("pipeline.stages") == "auto" else said.whole("pipeline.stages")
-    ep = said.whole("expert_parallel.autoep_size")
+    pp, ep = said.whole("pipeline.stages"), said.whole("expert_parallel.autoep_size")
+    if gpus is None:
+        batch, mbs, steps = (said.whole(name) for name in _BATCHES)
+        if None in (batch, mbs, steps):
+            raise InputError("the file does not say all", problems=[Problem("--gpus", "missing")])
+        gpus = tp * pp * cp * batch // (mbs * steps)
     if gpus < 1 or gpus % (tp * pp * cp):
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
@@ -78,7 +108,8 @@ def _batches(said: Settings, dp: int) -> tuple[int, int, int]:
     """Global batch, microbatch and accumulation: of three any two give the third (`_batch_assertion`)."""
     batch, mbs, steps = (said.whole(name) for name in _BATCHES)
     if batch is None and mbs is None:
-        raise InputError(f"the file has neither `{_BATCHES[0]}` nor `{_BATCHES[1]}`")
+        hint = f'--also "{_BATCHES[1]}=1" says it'
+        raise InputError(f"the file says neither `{_BATCHES[0]}` nor `{_BATCHES[1]}`", hint=hint)
     steps = steps or (1 if batch is None or mbs is None else max(1, batch // (mbs * dp)))
     mbs = mbs or max(1, batch // (steps * dp))
     batch = batch or mbs * steps * dp
@@ -91,8 +122,9 @@ def _batches(said: Settings, dp: int) -> tuple[int, int, int]:
 
 
 def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
-    if pp > 1:
-        return bool(said.get("pipeline.activation_checkpoint_interval"))
+    program, interval = said.get(_RECOMPUTES, None), said.get("pipeline.activation_checkpoint_interval")
+    if pp > 1 or program is not None:
+        return bool(interval if pp > 1 else program)
     named = any(path.startswith("activation_checkpointing") for path in said.values)
     what = "every block is recomputed" if named else "nothing is recomputed"
     assumed.append(
@@ -103,13 +135,18 @@ def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
 
 def _offload(said: Settings, blocks: int) -> Offload:
     optimizer = said.get(f"{_ZERO}.offload_optimizer.device")
-    weights = said.get(f"{_ZERO}.offload_param.device")
+    weights = said.get(f"{_ZERO}.offload_param.device") if said.get(f"{_ZERO}.stage") == 3 else None
     for device in (optimizer, weights):
         if device not in ("none", None, "cpu", "nvme"):
             raise InputError(f"`device: {device}` is not known here")
     if weights == "nvme":
         raise InputError("weights on a drive are not priced here", hint="`offload_param` to cpu is")
     drive = EVERY if optimizer == "nvme" else 0
+    if weights == "cpu" and optimizer in ("none", None):
+        raise InputError(
+            "weights on the host and states on the device are not priced here",
+            hint="`offload_optimizer` to cpu is",
+        )
     if weights == "cpu":
         return Offload(streamed=EVERY, drive=drive)
     if optimizer in ("none", None):
@@ -123,12 +160,9 @@ def _offload(said: Settings, blocks: int) -> Offload:
 def _training(
     said: Settings, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
 ) -> TrainingSpec:
-    kind = said.get("optimizer.type")
-    if kind is None:
+    path = "optim" if said.get("optim") and "optimizer.type" not in said.values else "optimizer.type"
+    if path not in said.values:
         assumed.append("AdamW: the file names no optimizer")
-    name = _OPTIMIZERS.get(str(kind or "adamw").lower())
-    if name is None:
-        raise InputError(f"`optimizer.type: {kind}` is not priced here", hint="Adam, AdamW, SGD and Lamb are")
     narrow = [one for one in ("bf16", "fp16") if said.get(f"{one}.enabled")]
     if len(narrow) > 1:
         raise InputError("`bf16.enabled` contradicts `fp16.enabled`")
@@ -141,7 +175,7 @@ def _training(
         "global_batch": _batches(said, layout.dp)[0],
         "sequence_length": sequence,
         "precision": narrow[0] if narrow else "fp32",
-        "optimizer": name,
+        "optimizer": said.ours(path),
         "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
         "state_dtype": "bf16" if narrow_states else "fp32",
     }

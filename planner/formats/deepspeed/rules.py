@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from cost_models.arrays import Bools
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import offloads
 from cost_models.axes.rule import refuses
+from cost_models.axes.words import EVERY
 from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
+
+
+def _offloads(x: LayoutColumns) -> Bools:
+    """(N,): what it can; one replica, which shards nothing, is under any stage."""
+    alone, all_weights = x.replicas == 1, x.offload_streamed >= EVERY
+    states = (x.offload_streamed == 0) & ((x.zero >= 1) | alone)
+    found: Bools = np.where(all_weights, ((x.zero == 3) | alone) & (x.offload_states == 0), states)
+    found &= all_weights | (x.offload_states >= EVERY) | (x.zero == 3) | alone
+    return found
+
 
 DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
-    other_stacks=("deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
+    other_stacks=("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
     rules=(
         refuses(
             "pipelines run 1F1B",
@@ -40,6 +56,12 @@ DEEPSPEED = Trainer(
             lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
             "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
             "use cp1, or zero2",
+        ),
+        refuses(
+            "hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone",
+            lambda q, x: (x.offload_activations > 0) | (offloads(x) & ~_offloads(x)),
+            "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)",
+            "write `offload=states` or `offload=streamed`",
         ),
     ),
     policies=("none", "full"),

@@ -72,25 +72,23 @@ def _offload(job: Job) -> Word:
     moved, layout = job.layout.offload, job.layout
     if not any(moved):
         return NOTHING
-    if moved.parked or moved.activations:
-        return lacks("it keeps states or weights on the host, and updates them there")
-    if layout.zero == 0:
-        return lacks("it offloads from zero1 on")
     settings: dict[str, Any] = {f"{_ZERO}.offload_optimizer.device": "nvme" if moved.drive else "cpu"}
     if moved.drive:
         settings[f"{_ZERO}.offload_optimizer.nvme_path"] = _DRIVE
     if moved.streamed:
-        if layout.zero < 3 or moved.streamed < EVERY:
-            return lacks("it streams the weights of all blocks, under zero3")
-        return says(**settings, **{f"{_ZERO}.offload_param.device": "cpu"})
-    if moved.states >= EVERY:
+        settings[f"{_ZERO}.offload_param.device"] = "cpu"
+    if moved.streamed or moved.states >= EVERY:
         return says(**settings)
-    if layout.zero < 3:
-        return lacks("it keeps the states of all blocks on the host, or with zero3 a share of them")
     share = round(moved.states / min(layout.layers), 6)
     return otherwise(
         "a share of a rank's parameters", **settings, **{f"{_ZERO}.offload_optimizer.ratio": share}
     )
+
+
+def _stage(job: Job) -> Word:
+    """ZeRO's stage; what one replica offloads is ZeRO-3's there, which shards nothing of it."""
+    layout = job.layout
+    return _set(stage=3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero)
 
 
 def _layers(job: Job) -> Word:
@@ -198,6 +196,7 @@ TARGET = Target(
         "layout.ep": _ep,
         "layout.etp": nothing,  # said with `ep`
         "layout.mbs": _mbs,
+        "layout.zero": _stage,
         "layout.shard": nothing,  # all: its rules
         "layout.sp": only("layout.sp", "its tensor ranks have whole sequences", False),
         "layout.schedule": nothing,  # 1f1b: its rules

@@ -19,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.reading.python_values import Unknown
-from planner.formats.reading.settings import Left, Reading, Settings, also_words, by_path
+from planner.formats.reading.settings import Left, Reading, Settings, also_words, by_path, literal
 from planner.formats.table import Fate, table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -98,20 +98,8 @@ def overrides(text: str) -> dict[str, Any]:
         path, equals, value = word.lstrip("+").partition("=")
         if not equals or path.startswith(("-", "~")):
             raise InputError(f"--also: `{printable(word)}` is no setting like `model.global_batch_size=512`")
-        found[path] = _literal(value)
+        found[path] = literal(value)
     return found
-
-
-def _literal(text: str) -> Any:
-    known = {"null": None, "none": None, "": None, "true": True, "false": False}
-    if text.lower() in known:
-        return known[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 STACK = "nemo"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
@@ -42,11 +44,26 @@ class Reading:
     """What the file does not say, and what was taken instead; settings that are not known here."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is said beside a trainer's file."""
+
+    gpus: int | None = None
+    """None: the file says it."""
+    node: int = 8
+    """GPUs of a node."""
+    sequence: int = 0
+    """Tokens of a sequence, where the file does not say it."""
+    also: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the program that the file is for, by name."""
+    stack: str | None = None
+
+
 @dataclass(slots=True)
 class Settings:
     """Settings by their paths, as `training.seq_len`, with the trainer's defaults."""
 
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     table: Table
     read: set[str] = field(default_factory=set)
 
@@ -69,6 +86,20 @@ class Settings:
         if not isinstance(value, int | float) or not 1 <= value <= LARGEST or value != int(value):
             raise InputError(f"`{path}: {printable(str(value))}` is no whole number above zero")
         return int(value)
+
+    def ours(self, path: str) -> Any:
+        """The plan's word for a setting, or for each of a list; an empty list where nothing sets it.
+
+        Raises:
+            InputError: the table has none for it.
+        """
+        known, value = self.table.arguments[path], self.get(path)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        found = [known.synonyms.get(str(one).lower()) for one in values]
+        if None in found:
+            what = f"`{path}: {printable(str(values[found.index(None)]))}` is not priced here"
+            raise InputError(what, hint=f"priced are {', '.join(known.values.values())}")
+        return found if isinstance(value, list) or value is None else found[0]
 
     def listed(self, path: str) -> list[Any] | None:
         """A list; None where it is not set. Raises InputError where the file sets something else."""
@@ -151,6 +182,59 @@ def without(values: Mapping[str, Any], keys: Sequence[str], before: str = "") ->
         for name, value in values.items()
         if f"{before}{name}" not in keys
     }
+
+
+def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
+    """Settings of files by the table's names; null, or an empty table, says nothing. Raises InputError as `renamed`."""
+    said = (
+        (path, one) for path, one in chain.from_iterable(map(by_path, documents)) if one not in (None, {})
+    )
+    return Settings(renamed(said, table), table)
+
+
+def renamed(said: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
+    """Settings by the table's names. Raises InputError where two spellings of one contradict one another."""
+    spelled, found, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()
+    for path, value in said:
+        name = spelled.get(path, path)
+        if found.get(name, value) != value:
+            problem = Problem(f"`{path}: {printable(str(value))}`", f"contradicts `{words[name]}`")
+            raise InputError("a setting is said twice", problems=[problem])
+        found[name], words[name] = value, f"{path}: {printable(str(value))}"
+    return found
+
+
+def said_beside(text: str) -> dict[str, Any]:
+    """`--training.seq_len 8192 --compile.enable batch=4` by path. Raises InputError."""
+    found: dict[str, Any] = {}
+    words = also_words(text)
+    while words:
+        flag, equals, value = words.pop(0).partition("=")
+        if not re.fullmatch(
+            r"--[A-Za-z_][\w.-]*" if not equals else r"(--)?[A-Za-z_][\w.-]*", flag, re.ASCII
+        ):
+            raise InputError(f"--also: `{printable(flag)}` is no setting like `--training.seq_len 8192`")
+        values = [value] if value else []
+        while not value and words and not words[0].startswith("--") and "=" not in words[0]:
+            values.append(words.pop(0))
+        path = flag.removeprefix("--").replace("-", "_")
+        part, _, last = path.rpartition(".")
+        if part and not values and last.startswith("no_"):
+            found[f"{part}.{last[3:]}"] = False
+        else:
+            said = [literal(one) for one in values] or [True]
+            found[path] = said[0] if len(said) == 1 else said
+    return found
+
+
+def literal(text: str) -> Any:
+    """A value as it is written on a command line."""
+    known = {"null": None, "none": None, "": None, "true": True, "false": False}
+    try:
+        found = ast.literal_eval(text) if len(text) < 10_000 else text
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        found = text
+    return known.get(text.lower(), found)
 
 
 def also_words(text: str) -> list[str]:

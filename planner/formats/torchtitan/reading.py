@@ -103,7 +103,7 @@ def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assume
         "precision": _precision(said, recipe, assumed),
         "dropout": 0.0,
         **({"tokens": float(steps * batch * length)} if steps else {}),
-        "state_dtype": _type(said, "training.dtype"),
+        "state_dtype": said.ours("training.dtype"),
         "optimizer_in_backward": said.get("optimizer.early_step_in_backward"),
     }
     groups = [
@@ -120,7 +120,7 @@ def _training(said: Settings, recipe: Recipe, layout: Layout, local: int, assume
 
 
 def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
-    precision = _type(said, "training.mixed_precision_param")
+    precision = str(said.ours("training.mixed_precision_param"))
     for name in recipe.converters:
         low = name.lower()
         if "float8" in low or "mxfp8" in low or low == "mx":
@@ -131,13 +131,6 @@ def _precision(said: Settings, recipe: Recipe, assumed: list[str]) -> str:
             raise InputError(f"`{name}` changes the model in a way that is not priced here")
         assumed.append(f"products of all blocks in {precision} (`{name}`)")
     return precision
-
-
-def _type(said: Settings, path: str) -> str:
-    known = said.table.arguments[path]
-    if (name := str(said.get(path))) not in known.values.values():
-        raise InputError(f"`{path}: {name}` is not known here")
-    return str(known.ours(name))
 
 
 def _facts(said: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:

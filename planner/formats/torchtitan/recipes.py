@@ -7,7 +7,6 @@ models/llama3/config_registry.py; 0.1 and 0.2: torchtitan/config/job_config.py, 
 from __future__ import annotations
 
 import ast
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from pathlib import PurePath
 from typing import Any
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError
 from planner.formats.reading.python_values import Built, Module, Unknown, built_by, module_of
-from planner.formats.reading.settings import also_words, by_path
+from planner.formats.reading.settings import by_path, renamed, said_beside
 from planner.formats.table import table_of
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
@@ -47,40 +46,10 @@ def read_recipe(text: str, name: str, also: str = "") -> Recipe:
     Raises:
         InputError: it is no recipe, or says a setting twice.
     """
-    arguments = _arguments(also)
+    arguments = said_beside(also)
     if PurePath(name).suffix == ".toml":
         return _of_job_file(text, arguments)
     return _of_registry(text, name, arguments)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """`--training.seq_len 8192 --compile.enable` by path."""
-    found: dict[str, Any] = {}
-    words = also_words(text)
-    while words:
-        flag, _, value = words.pop(0).partition("=")
-        if not re.fullmatch(r"--[A-Za-z_][\w.-]*", flag, re.ASCII):
-            raise InputError(f"--also: `{printable(flag)}` is no setting like `--training.seq_len 8192`")
-        values = [value] if value else []
-        while not value and words and not words[0].startswith("--"):
-            values.append(words.pop(0))
-        path = flag[2:].replace("-", "_")
-        part, _, last = path.rpartition(".")
-        if not values and last.startswith("no_"):
-            found[f"{part}.{last[3:]}"] = False
-        else:
-            said = [_literal(one) for one in values] or [True]
-            found[path] = said[0] if len(said) == 1 else said
-    return found
-
-
-def _literal(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return ast.literal_eval(text) if len(text) < 10_000 else text
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return text
 
 
 def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
@@ -109,16 +78,7 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
 
 def _today(said: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by the paths of today. Raises InputError where two releases' words contradict one another."""
-    moved = table_of("torchtitan").spelled("earlier")
-    found: dict[str, Any] = {}
-    words: dict[str, str] = {}
-    for path, value in said.items():
-        today = moved.get(path, path)
-        if today in found and found[today] != value:
-            problem = Problem(f"`{path}: {printable(str(value))}`", f"contradicts `{words[today]}`")
-            raise InputError("a setting is said twice", problems=[problem])
-        found[today], words[today] = value, f"{path}: {printable(str(value))}"
-    return found
+    return renamed(said.items(), table_of("torchtitan"))
 
 
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:

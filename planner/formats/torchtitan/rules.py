@@ -7,6 +7,7 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.question import Question
+from planner.formats.fsdp2 import streams_whole
 from planner.formats.trainer import Trainer
 
 
@@ -60,6 +61,7 @@ TORCHTITAN = Trainer(
             "leave out `etp`",
         ),
         _experts_in_shard,
+        streams_whole("torchtitan"),
     ),
     counts_full=False,
     source=(

@@ -12,7 +12,6 @@ from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
-from cost_models.axes.words import EVERY
 from cost_models.schedules.registry import schedule_named
 from planner.formats import python_text as py
 from planner.formats.exporter import NOTHING, Job, Word, lacks, nothing, only, otherwise, says
@@ -103,12 +102,7 @@ def _recompute(job: Job) -> Word:
 
 
 def _offload(job: Job) -> Word:
-    moved = job.layout.offload
-    if not any(moved):
-        return NOTHING
-    if moved.streamed >= EVERY and not (moved.activations or moved.drive):
-        return says(**{"training.enable_cpu_offload": True})
-    return lacks("it keeps all weights with their states on the host, or none")
+    return says(**{"training.enable_cpu_offload": True}) if any(job.layout.offload) else NOTHING
 
 
 def _overlap(job: Job) -> Word:

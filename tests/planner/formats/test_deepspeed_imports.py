@@ -15,11 +15,15 @@ from benchmarks.exporters.draw import DENSE, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_model
+from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from meshwright.verbs.export import export
 from planner.formats.deepspeed.reading import read_deepspeed
-from planner.formats.reading.settings import Reading
+from planner.formats.deepspeed.writing import TARGET
+from planner.formats.exporter import Job, nested, settings_of
+from planner.formats.reading.settings import Beside, Reading
 from planner.formats.registry import reader_of
+from planner.formats.trainers import refusals
 from planner.plan import make_plan
 from planner.plan_files import load_any_plan
 
@@ -27,7 +31,7 @@ BASE = {"train_batch_size": 32, "zero_optimization": {"stage": 2}, "bf16": {"ena
 
 
 def read(**more: Any) -> Reading:
-    return read_deepspeed(BASE | more, load_model("llama3.1-8b"), gpus=8, sequence=4096)
+    return read_deepspeed(BASE | more, load_model("llama3.1-8b"), Beside(gpus=8, sequence=4096))
 
 
 def test_what_was_exported_comes_back() -> None:
@@ -41,7 +45,8 @@ def test_what_was_exported_comes_back() -> None:
             continue
         found += 1
         length = asked.training.sequence_length
-        reading = read_deepspeed(json.loads(text), asked.model, gpus=asked.cluster.num_gpus, sequence=length)
+        beside = Beside(gpus=asked.cluster.num_gpus, sequence=length)
+        reading = read_deepspeed(json.loads(text), asked.model, beside)
         same = {"context": None, "layers": layout.layers}
         assert str(reading.layout) == str(layout.model_copy(update=same))
         back = complete_question(asked.model, asked.cluster, reading.training, stack=reading.stack)
@@ -67,7 +72,8 @@ def test_two_batches_give_the_third() -> None:
             ("size: 32`", "steps: 4`", "dp8"),
         ),
         ({"fp16": {"enabled": True}}, ("bf16.enabled", "fp16.enabled")),
-        ({"train_batch_size": "auto"}, ("train_batch_size: `auto`",)),
+        ({"train_batch_size": "auto"}, ("neither `train_batch_size`", "--also")),
+        ({"zero_optimization": {"stage": "auto"}}, ("zero_optimization.stage: `auto`", "--also")),
         ({"optimizer": {"type": "Muon"}}, ("Muon", "AdamW")),
         ({"sequence_parallel_size": 3}, ("8 GPUs", "cp3")),
         ({"train_batch_size": -1}, ("no whole number above zero",)),
@@ -79,6 +85,53 @@ def test_contradictions_are_named(more: dict[str, Any], named: tuple[str, ...]) 
     assert [one for one in named if one not in str(error.value)] == []
 
 
+def test_only_the_batch_of_a_file_for_transformers_is_asked_for() -> None:
+    """`auto` of what changes no step is nothing; buckets follow from the model; the program's own names are read."""
+    auto = dict.fromkeys(
+        ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
+    )
+    zero = {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
+    rest = {
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        "scheduler": {"params": {"total": "auto"}},
+    }
+    document = (
+        auto | rest | {"zero_optimization": zero, "gradient_clipping": "auto", "fp16": {"enabled": "auto"}}
+    )
+    model = load_model("llama3.1-8b")
+    for bf16 in ("auto", True):
+        also = {"per_device_train_batch_size": 2, "gradient_checkpointing": True}
+        file = document | {"bf16": {"enabled": bf16}}
+        found = read_deepspeed(file, model, Beside(gpus=8, sequence=4096, also=also))
+        assert found.layout.brief == "tp1 pp1 dp8 mbs2 zero3 recompute=full"
+        assert found.training.precision == "bf16"
+        assert found.stack.collective_buffers == 2 * (4096**2 + 5e8)
+        assert len(found.assumptions) == (bf16 == "auto")
+    with pytest.raises(InputError, match="--also"):
+        read_deepspeed(document, model, Beside(gpus=8, sequence=4096))
+
+
+def test_gpus_follow_from_three_batches() -> None:
+    sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+    found = read_deepspeed(BASE | sizes, load_model("llama3.1-8b"), Beside(sequence=4096))
+    assert found.layout.dp == 8
+
+
+def test_a_plan_that_offloads_on_one_gpu_is_exported_and_read_back() -> None:
+    """ZeRO-3 there shards nothing, and is what its file needs."""
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    for sizes in ({"offload_param": None}, {}):
+        document = {"train_batch_size": 4, "bf16": {"enabled": True}, "zero_optimization": zero | sizes}
+        found = read_deepspeed(document, load_model("qwen3-14b"), Beside(gpus=1, sequence=4096))
+        layout = found.layout.model_copy(update={"zero": 0})
+        job = Job(complete_question(found.model, resolve_cluster("gh200-quad", 1), found.training), layout)
+        assert not refusals("deepspeed", job.question, layout)
+        written = settings_of(TARGET.translations(job))
+        assert written["zero_optimization.stage"] == 3
+        again = read_deepspeed(nested(written), found.model, Beside(gpus=1, sequence=4096))
+        assert str(again.layout) == str(found.layout)
+
+
 def test_unknown_settings_are_listed() -> None:
     monitors = {"comet": {"enabled": True}, "wandb": {"enabled": True}}
     said = read(**monitors, frobnicate={"much": 3}, optimizer={"type": "AdamW"}).assumptions[0]
@@ -88,7 +141,13 @@ def test_unknown_settings_are_listed() -> None:
 def test_the_verb_tells_it_from_a_sharding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ds.json"
     path.write_text(
-        json.dumps(BASE | {"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": {"a": 1}})
+        json.dumps(
+            BASE
+            | {
+                "train_micro_batch_size_per_gpu": 1,
+                "activation_checkpointing": {"partition_activations": True},
+            }
+        )
     )
     assert reader_of(str(path)) == "deepspeed"
     words = ("import", str(path), "llama3.1-8b", "dgx-h100", "--gpus", "8", "--sequence", "4K")

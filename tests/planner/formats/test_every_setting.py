@@ -16,6 +16,7 @@ from planner.formats import foreign
 from planner.formats.exporter import nested
 from planner.formats.megatron.launches import launch_of, world_size
 from planner.formats.registry import reader_of
+from planner.formats.table import table_of
 
 FOLDER = Path(foreign.__file__).parent
 
@@ -29,8 +30,16 @@ trainer: {num_nodes: 1, devices: 8, precision: bf16}
 model: {num_layers: 32, hidden_size: 4096, num_attention_heads: 32, encoder_seq_length: 4096, micro_batch_size: 1,
   global_batch_size: 64, tokenizer: {type: GPT2BPETokenizer}, ffn_hidden_size: 16384, NEW}
 """
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 1\nbf16: true\n{0}: {1}\n"
+ACCELERATE = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {{fsdp_version: 2, {0}: {1}}}\n"
+DEEPSPEED = (
+    '{{"train_batch_size": 8, "bf16": {{"enabled": true}}, "zero_optimization": {{"stage": 2}}, "{0}": {1}}}'
+)
 FILES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "megatron": ("run.sh", MEGATRON + " --{0} {1}", ()),
+    "axolotl": ("tune.yaml", AXOLOTL, ("--gpus", "8")),
+    "accelerate": ("acc.yaml", ACCELERATE, ("--sequence", "4096")),
+    "deepspeed": ("ds.json", DEEPSPEED, ("--sequence", "4096", "--gpus", "8")),
     "torchtitan": ("job.toml", TITAN + "{0} = {1}\n", ("--gpus", "8")),
     "nemo": ("gpt.yaml", NEMO.replace("{", "{{").replace("}", "}}").replace("NEW", "{0}: {1}"), ()),
 }
@@ -46,7 +55,8 @@ def test_what_could_matter_stops_and_all_else_is_named(
 
     def asked(key: str, value: int, *more: str) -> Answer:
         file.write_text(text.format(key, value))
-        return meshwright("import", str(file), "dgx-h100", *beside, *more)
+        model = ("llama3.1-8b",) if trainer in ("accelerate", "deepspeed") else ()
+        return meshwright("import", str(file), *model, "dgx-h100", *beside, *more)
 
     stopped = asked("warp_offload_degree", 4)
     assert stopped.code == 2
@@ -122,3 +132,15 @@ def test_what_a_batch_script_leaves_open_is_not_guessed() -> None:
     )  # as many nodes as the script asks for
     with pytest.raises(InputError, match="how many GPUs"):
         world_size(launch_of(text.format("$EACH", "$MANY")), None)
+
+
+@pytest.mark.parametrize("folder", ["axolotl", "accelerate", "deepspeed"])
+def test_every_argument_has_one_fate_and_a_reason(folder: str) -> None:
+    """Each is read, or has a line that says what becomes of it, and why; none has two."""
+    table = table_of(folder)
+    fates = table.fates["name"]
+    assert not {*table.arguments, *table.spelled("earlier")} & {*fates}
+    assert not [name for name, fate in fates.items() if not fate.why]
+    with (FOLDER / folder / "arguments.csv").open(encoding="utf-8") as file:
+        names = [row["name"] for row in csv.DictReader(file)]
+    assert len(names) == len(set(names))

@@ -9,14 +9,16 @@ import pytest
 import yaml
 from calling import told
 
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.specs.tuning import TuningSpec
 from planner.formats.accelerate.reading import read_accelerate
 from planner.formats.axolotl.reading import read_axolotl
 from planner.formats.exporter import nested
-from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Beside, Reading, said_beside
 from planner.formats.registry import reader_of
+from planner.formats.table import table_of
 from planner.plan_files import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
@@ -31,11 +33,11 @@ AXOLOTL = {
 
 def accelerate(also: str = "", **more: Any) -> Reading:
     document = FSDP | {"mixed_precision": "bf16"} | nested(more)
-    return read_accelerate(document, load_model("llama3.1-8b"), sequence=4096, also=also)
+    return read_accelerate(document, load_model("llama3.1-8b"), Beside(sequence=4096, also=said_beside(also)))
 
 
 def axolotl(**more: Any) -> Reading:
-    return read_axolotl(AXOLOTL | nested(more), load_model("llama3.1-8b"), gpus=8)
+    return read_axolotl(AXOLOTL | nested(more), load_model("llama3.1-8b"), Beside(gpus=8))
 
 
 def test_batches_are_of_the_program_and_sharding_of_the_file() -> None:
@@ -78,20 +80,20 @@ def test_adapters_of_axolotl_are_read() -> None:
 @pytest.mark.parametrize(
     ("read", "more", "named"),
     [
-        (accelerate, {"fsdp_config": {"fsdp_version": 1}}, "FSDP 1"),
-        (accelerate, {"distributed_type": "DEEPSPEED"}, "DEEPSPEED"),
         (accelerate, {"distributed_type": "NO"}, "8 processes"),
         (accelerate, {"mixed_precision": "fp8"}, "fp8"),
         (accelerate, {"parallelism_config": {"parallelism_config_tp_size": 3}}, "tp3"),
         (accelerate, {"also": "--gradient_accumulation_steps many"}, "many"),
         (accelerate, {"also": "--gradient_accumulation_steps '4"}, "no closing quotation"),
+        (accelerate, {"distributed_type": "MEGATRON_LM"}, "MEGATRON_LM"),
+        (axolotl, {"gradient_checkpointing": "offload"}, "offload"),
+        (axolotl, {"plugins": ["my.own.Plugin"]}, "my.own.Plugin"),
+        (axolotl, {"context_parallel_size": 2, "sequence_parallel_degree": 4}, "said twice"),
         (axolotl, {"adapter": "lora"}, "needs `lora_r`"),
         (axolotl, {"adapter": "lora", "lora_r": 8}, "says no modules"),
         (axolotl, {"adapter": "lora", "lora_r": 8, "lora_target_modules": ["qkv"]}, "qkv"),
         (axolotl, {"adapter": "llama-adapter"}, "lora and qlora|llama-adapter"),
         (axolotl, {"rl": "dpo"}, "rl: dpo"),
-        (axolotl, {"deepspeed": "zero3.json"}, "DeepSpeed"),
-        (axolotl, {"optimizer": "muon"}, "muon"),
         (axolotl, {"tensor_parallel_size": 2}, "needs FSDP"),
         (axolotl, {"micro_batch_size": "few"}, "no whole number above zero"),
     ],
@@ -99,6 +101,78 @@ def test_adapters_of_axolotl_are_read() -> None:
 def test_what_is_not_priced_is_named(read: Any, more: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         read(**more)
+
+
+EP = "expert_parallel_size"
+SAME: list[tuple[Any, dict[str, Any], str]] = [
+    (axolotl, {"deepspeed": None, "fsdp": None, "fsdp_config": {"offload_params": None}}, "dp8 mbs2 zero0"),
+    (axolotl, {"fsdp": ["full_shard", "auto_wrap"]}, "dp8 mbs2 zero3"),
+    (axolotl, {"fsdp": "shard_grad_op auto_wrap offload"}, "dp8 mbs2 zero2 offload=streamed"),
+    (axolotl, {"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, "dp8 mbs2 zero0"),
+    (axolotl, {"fsdp_config": {"activation_checkpointing": True}}, "dp8 mbs2 zero3 recompute=full"),
+    (axolotl, {"fsdp_config": {"version": 2}, "sequence_parallel_degree": 2}, "cp2 dp4 mbs2 zero3"),
+    (axolotl, {"fsdp_version": 2, "fsdp_config": {"use_orig_params": True}, EP: 2}, "dp8 ep2 mbs2 zero3"),
+    (
+        axolotl,
+        {"deepspeed": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}},
+        "dp8 mbs2 zero2",
+    ),
+    (accelerate, {"fsdp_config": {"fsdp_sharding_strategy": 2}}, "dp8 mbs1 zero2"),
+    (
+        accelerate,
+        {"fsdp_config": {"sharding_strategy": "HYBRID_SHARD"}, "num_machines": 2},
+        "dp8 mbs1 zero3 shard4",
+    ),
+    (accelerate, {"fsdp_config": {"fsdp_version": 1, "fsdp_offload_params": None}}, "dp8 mbs1 zero3"),
+    (accelerate, {"distributed_type": "DEEPSPEED"}, "dp8 mbs1 zero2"),
+    (
+        accelerate,
+        {
+            "distributed_type": "DEEPSPEED",
+            "deepspeed_config": {
+                "zero_stage": 3,
+                "offload_optimizer_device": "cpu",
+                "offload_param_device": "cpu",
+            },
+        },
+        "dp8 mbs1 zero3 offload=streamed",
+    ),
+    (
+        accelerate,
+        {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_optimization": {"stage": 1}}},
+        "dp8 mbs1 zero1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "more", "layout"), SAME)
+def test_every_dialect_is_read_as_its_trainer_reads_it(read: Any, more: dict[str, Any], layout: str) -> None:
+    """Null is nothing, older names are names, FSDP 1 shards as FSDP 2, and both programs have DeepSpeed beside FSDP."""
+    found = read(**more).layout.model_copy(update={"layers": ()})
+    assert found == parse_layout(f"tp1 pp1 {layout}")
+
+
+def test_every_optimizer_of_transformers_is_priced_or_named() -> None:
+    """By its whole name: a variant that the table lacks is refused with its name, and none passes for another."""
+    row = table_of("axolotl").arguments["optimizer"]
+    for name, ours in row.synonyms.items():
+        assert axolotl(optimizer=name).training.optimizer == ours
+        assert accelerate(f"--optim {name}").training.optimizer == ours
+        for variant in (f"{name}_layerwise", f"paged_{name}_2bit"):
+            with pytest.raises(InputError, match=variant):
+                axolotl(optimizer=variant)
+
+
+def test_a_loss_without_whole_logits_is_priced_so() -> None:
+    cce = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+    said = [
+        {"liger_fused_linear_cross_entropy": True},
+        {"plugins": [cce]},
+        {"plugins": [cce], "cut_cross_entropy": False},
+    ]
+    chunks = [axolotl(**more).stack.loss_chunk for more in said]
+    assert chunks == [2048, 2048, None]
+    assert accelerate("--use_liger_kernel").stack.loss_chunk == 2048
 
 
 def test_the_verb_tells_them_from_nemo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ from planner.formats.megatron.script import TARGET as MEGATRON
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.recipe import TARGET as NEMO
 from planner.formats.nemo.recipe import read_bridge
-from planner.formats.reading.settings import Reading
+from planner.formats.reading.settings import Beside, Reading, said_beside
 from planner.formats.table import Argument, table_of
 from planner.formats.target import Target
 from planner.formats.torchtitan.reading import read_torchtitan
@@ -153,13 +153,14 @@ def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[di
 
 
 def read_ds(text: str) -> Reading:
-    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), gpus=GPUS, sequence=4096)
+    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), Beside(gpus=GPUS, sequence=4096))
 
 
 def read_acc(text: str) -> Reading:
     """With the arguments of the program, which stand in the file's first line."""
     also = text.partition("train.py")[2].partition("\n")[0]
-    return read_accelerate(yaml.safe_load(text), load_model("llama3.1-8b"), sequence=4096, also=also)
+    beside = Beside(sequence=4096, also=said_beside(also))
+    return read_accelerate(yaml.safe_load(text), load_model("llama3.1-8b"), beside)
 
 
 def acc_of(said: dict[str, Any]) -> str:
@@ -171,7 +172,7 @@ def acc_of(said: dict[str, Any]) -> str:
 
 
 def read_axo(text: str) -> Reading:
-    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), gpus=GPUS)
+    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), Beside(gpus=GPUS))
 
 
 def read_titan(text: str) -> Reading:

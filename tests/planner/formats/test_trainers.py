@@ -75,6 +75,15 @@ REFUSED = [
         "DeepSpeed's experts go under zero3 only without context",
         {"experts": True},
     ),
+    ("deepspeed", "dp8 offload=states", "DeepSpeed keeps on hosts all states (from zero1", {}),
+    ("deepspeed", "dp8 zero2 offload=streamed", "a share of them (zero3) or all weights too", {}),
+    ("deepspeed", "dp8 zero3 offload=streamed:1", "DeepSpeed keeps on hosts", {}),
+    (
+        "deepspeed",
+        "dp8 zero2 offload=states:1",
+        "a share of them (zero3)",
+        {},
+    ),
     ("deepspeed", "pp2 dp4 recompute=full,none", "DeepSpeed recomputes the same on every stage", {}),
     ("megatron", "pp2 dp4 recompute=full:1/selective", "Megatron has one policy for the blocks of a", {}),
     ("torchtitan", "pp2 dp4 zero3 recompute=full:1", "torchtitan has one policy for the blocks of a", {}),
@@ -97,9 +106,10 @@ FSDP2 = [
     ("tp2 dp4 ep2 zero3", "holds experts as the rest", {"experts": True}),
     ("tp2 dp4 zero3 sp", "keeps the sequences of tensor ranks whole", {}),
     ("dp8 zero3 recompute=selective", "has no `recompute=selective`", {}),
+    ("dp8 zero3 offload=streamed:1", "offloads the weights of all blocks with their states", {}),
 ]
 REFUSED += [(trainer, *case) for trainer in ("accelerate", "axolotl") for case in FSDP2]
-REFUSED += [("deepspeed", *FSDP2[-1])]
+REFUSED += [("deepspeed", *FSDP2[-2]), ("torchtitan", *FSDP2[-1])]
 
 
 @pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED)
