@@ -37,8 +37,9 @@ MOST_POINTS = 1000
 def _frontier(request: PictureRequest) -> Drawing:
     plan, options = request.only("frontier", Plan), request.options
     question, chosen = plan.question, priced_again(plan)
-    if offers := offers_of(plan):
-        return _offers(offers, plan, options, request.budget)
+    offers = offers_of(plan)
+    if offers and question.training.tokens is not None and all(one.price is not None for one in offers):
+        return _offers(offers, plan, options if request.named else PlotOptions(), request.budget)
     asked = question if options.gpus is None else answered_question(plan)
     names = _two_objectives(options.between)
     tokens = options.tokens or question.training.tokens

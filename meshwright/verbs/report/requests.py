@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import MeshwrightError
 from meshwright.pages.chapters import Chapter, Picture
 from meshwright.plots.drawn import Drawing
 from meshwright.render.facts import Fact
@@ -56,7 +56,7 @@ def pictures(
         )
         try:
             drawing = drawers[kind](asked)
-        except (InfeasibleError, RunError) as error:
+        except MeshwrightError as error:  # what is asked of it is the page's, not the user's
             yield Chapter(title=title, blocks=[f"Not drawn: {error}"])
         else:
             command = f"meshwright plot {kind} {request.name}"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from effort import few
 
 import meshwright as mw
 from planner.plan_files import load_plan
@@ -71,6 +72,19 @@ def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best: 
         ("dgx-a100-80gb", (4, 8), 1.5),
         ("dgx-h100", (4, 8), 2.5),
     ]
+
+
+@few(1)
+@pytest.mark.parametrize("goal", [GOAL, ("--gpus", "8")], ids=["cost", "time"])
+def test_its_page_has_every_chapter(goal: tuple[str, ...], meshwright, tmp_path: Path) -> None:
+    """Without prices or tokens the frontier is that of its own cluster."""
+    plan, page = tmp_path / "best.yaml", tmp_path / "best.html"
+    assert meshwright(*ASKED, *LIMITS, *goal, "-o", str(plan)).code == 0
+    answer = meshwright("report", str(plan), "-o", str(page), "--json")
+    assert answer.code == 0, answer.err
+    chapters = json.loads(answer.out)["chapters"]
+    assert {"Beside its rivals", "All layouts", "Memory", "One step"} <= set(chapters)
+    assert "Not drawn" not in page.read_text("utf-8")
 
 
 def test_its_frontier_is_drawn_with_the_same_question(meshwright, best: Path, tmp_path: Path) -> None:
