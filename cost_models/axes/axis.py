@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.rule import Rule, Words
+from cost_models.axes.rule import Limit, Rule, Words
 from cost_models.axes.words import Word
 from cost_models.question import Question
 
@@ -144,6 +144,8 @@ class Axis:
     placed_rule: Callable[[Layout, int], Words | None] | None = None
     """What is wrong with it once blocks are placed and the emptiest rank has so many; None: nothing."""
 
+    limits: tuple[Limit, ...] = ()
+    """What the search leaves out of it though rules allow it."""
     values: Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int, ...]]] | None = None
     """What the search tries of it in a mesh, in the numbers of its columns; None: it is a degree of the mesh, or chosen
     with the ZeRO stage or the schedule, or stays as if no layout named it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,26 @@ class Rule:
     """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
     sized: bool = False
     """Whether it reads the microbatch size, whatever the schedule: then it is asked of every size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One kind of legal layouts that a search leaves out."""
+
+    name: str
+    covered: str
+    """What is covered, as a part of a sentence on the space."""
+    beyond: Callable[[Question, Any, LayoutColumns], Bools]
+    """(N,): which layouts lie beyond it, within restrictions (`planner.space.restrictions`) that may ask for them."""
+    what: str
+    """The sentence on one that does, a template of `layout`, `question` and `model`."""
+    hint: str
+    matters: Callable[[Question, Any], bool] = lambda question, restrictions: True
+    """Whether it leaves out any layout of a question within some restrictions that is not redundant."""
+
+    def rule(self, restrictions: Any) -> Rule:
+        """The limit as a rule within some restrictions."""
+        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what, self.hint)
 
 
 Broken = Callable[[Question, "LayoutColumns"], Bools]

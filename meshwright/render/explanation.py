@@ -146,7 +146,8 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
         sentence = f"{name} is faster: {seconds}, placed as {other.layout.brief}{kept_out}. The plan {parts}."
     else:
         sentence = f"{name} is slower: {seconds} at its best, {other.layout.brief}. The plan {parts}."
-    return "\n".join([wrapped(sentence), *read])
+    beyond = [wrapped(f"The search leaves it out: {what}.") for what in answer.left_out]
+    return "\n".join([wrapped(sentence), *beyond, *read])
 
 
 def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:

@@ -9,11 +9,14 @@ from math import log
 from typing import TYPE_CHECKING
 
 from cost_models.axes.axis import divisors
+from cost_models.axes.layout import Layout
 from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from planner.search.budget import Budget
+from planner.search.pools import count_layouts
 from planner.space.layouts import Restrictions, legal_space
+from planner.space.limits import left_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,10 +36,11 @@ def heatmap_frame(
     """A row for each pair of `tp` and `pp`: `layout`, `mfu`, `step_seconds`, `peak_bytes` and `gap` of the best layout
     with them, NaN where there is none.
 
-    `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`, or
-    `time` where the budget was spent; `why` says it in words, every rule between slashes. `chosen` marks the
-    pair of a plan. What the restrictions say of both degrees is left aside, all else holds. Degrees are those that
-    divide the GPUs: `tp` those that divide a node and the first over nodes, `pp` up to the first beyond the blocks.
+    `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`,
+    `limit` where plans are not searched for unless asked (`planner.space.limits`), or `time` where the budget was
+    spent; `why` says it in words, every rule between slashes. `chosen` marks the pair of a plan. What the restrictions
+    say of both degrees is left aside, all else holds. Degrees are those that divide the GPUs: `tp` those that divide a
+    node and the first over nodes, `pp` up to the first beyond the blocks.
     """
     import pandas as pd
 
@@ -55,17 +59,23 @@ def heatmap_frame(
         _ = isinstance(question, MixedQuestion) or legal_space(limits.held(question), limits)
     for tp, pp in pairs:
         spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
-        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, spending)}
+        asked = limits if own is None else replace(limits, only={**limits.only, "tp": frozenset({own[0]})})
+        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, asked, spending)}
         rows.append({**row, "chosen": (tp, pp) == own})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
-def _cell(question: Question, tp: int, pp: int, limits: Restrictions, budget: Budget) -> dict[str, object]:
-    """The best layout with both degrees, or why there is none."""
-    only = {**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})}
+def _cell(
+    question: Question, tp: int, pp: int, limits: Restrictions, asked: Restrictions, budget: Budget
+) -> dict[str, object]:
+    """The best layout with both degrees, or why there is none; `asked` are the restrictions with what a plan has."""
+    within = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     nothing = dict.fromkeys(("mfu", "step_seconds", "peak_bytes", "gap"), float("nan"))
+    untried = left_out(question, asked, Layout(tp=tp))
+    if untried and count_layouts(question, within):
+        return {"layout": "", **nothing, "reason": "limit", "why": untried[0]}
     try:
-        found = budget.search(question, replace(limits, only=only), effort="bounds")
+        found = budget.search(question, within, effort="bounds")
     except DoesNotFitError as error:
         why = BETWEEN.join(f"{one.where}: {one.what}" for one in error.problems)
         return {"layout": "", **nothing, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}

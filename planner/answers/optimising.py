@@ -23,8 +23,8 @@ from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult, by_speed
-from planner.space.cores import tried_tensor_degrees
 from planner.space.gpu_counts import resized
+from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions
 
 

@@ -20,8 +20,8 @@ from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from planner.bounds.relaxed import ideal_seconds, known_not_to_fit, known_seconds
 from planner.kept import Found, Kept
 from planner.search.budget import Budget
-from planner.space.cores import tensor_degrees
 from planner.space.layouts import Restrictions, Space, legal_space
+from planner.space.limits import tensor_degrees
 
 NEXT_TO_NOTHING = 1e-4
 """Relative gain of step time below which nothing is said."""

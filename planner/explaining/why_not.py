@@ -13,6 +13,7 @@ from planner.explaining.compare import difference
 from planner.explaining.completing import Meant, meant
 from planner.explaining.explain import gain, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
+from planner.space.limits import left_out
 from planner.space.restrictions import Restrictions, keeps_to
 
 
@@ -29,6 +30,8 @@ class WhyNot:
     """What it means, priced; None of an illegal one."""
     excluded: bool = False
     """Whether the restrictions of the search exclude the layout, however fast it is."""
+    left_out: tuple[str, ...] = ()
+    """The limits of the search that it lies beyond, each as a sentence."""
     difference: Breakdown | None = None
     """layout − plan, seconds by part, largest first."""
 
@@ -60,6 +63,7 @@ def why_not(
         reason=_reason(estimate, priced),
         meant=found,
         excluded=restrictions is not None and not keeps_to(question, restrictions, priced.layout),
+        left_out=left_out(question, restrictions or Restrictions(), priced.layout),
         difference=difference(estimate.time, priced.time),
     )
 

@@ -34,6 +34,7 @@ from planner.search.candidates import Tally
 from planner.search.entries import FIRST_OPENED, MOST_OPENED, SEEDS, TIES, Cores, Pairs, joined
 from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import Space, legal_space
+from planner.space.limits import limits_in_words
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
 
@@ -52,6 +53,7 @@ class UniformCandidates:
             max_memory=limits.max_memory,
             counted=limits.counts_blocks(question),
         )
+        self._limits = limits
         self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
         none = np.empty(0, dtype=np.int64)
         self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
@@ -198,16 +200,13 @@ class UniformCandidates:
         used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
         policies = " / ".join(self._pricing.policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
-        alike = ", all ranks recomputing as many of their first blocks"
+        alike = ", or where stages are of such sizes all ranks as many of their first blocks"
         if self._pricing.counted:
             mixes, alike = "any number of first blocks recomputed in full, of every stage the same", ""
         return (
-            "all legal tp x pp x vpp x cp x dp x ep x etp (a divisor of tp) x mbs x ZeRO x shard groups (of two ranks"
-            " or more) x sequence parallelism x axis"
+            "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
-            f" {self.question.cluster.num_gpus} GPUs; {mixes}; every number of blocks on each stage or, where a rank"
-            " has several chunks or split backward passes, equal stages or one or two at the ends with a block less (or"
-            f" none, where they are interleaved){alike}"
+            f" {self.question.cluster.num_gpus} GPUs, within limits: {limits_in_words(self.question, self._limits)}; {mixes}{alike}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self._pricing.space.in_scenarios)
         )

@@ -23,6 +23,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
+from planner.bounds.boxes import within_late_rules
 from planner.bounds.pools import ideal_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.pool_shape import RankGroup
@@ -30,6 +31,7 @@ from planner.rules.pools import fills_pools
 from planner.rules.searched import searched
 from planner.search.candidates import Tally
 from planner.space.layouts import Restrictions, legal_space
+from planner.space.limits import limits_in_words
 from planner.space.nothing_fits import closest_first, least_share, nothing_fits, nothing_legal
 
 OPENED_TOGETHER = 2048
@@ -163,7 +165,8 @@ class PoolCandidates:
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
             "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
-            f" ({plain}) on {sizes}, every pipeline rank in one pool, the pools in every order;"
+            f" ({plain}) on {sizes}, every pipeline rank in one pool, the pools in every order, within limits:"
+            f" {limits_in_words(self.question, Restrictions())};"
             f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
         )
 
@@ -177,9 +180,12 @@ class PoolCandidates:
 def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
     """Enumerate and bound every layout; raises InfeasibleError where none is legal."""
     policies = limits.recompute(question)
-    columns = _layouts(question, limits)
+    columns, held = _layouts(question, limits)
     if not len(columns):
         raise nothing_legal(question, limits)
+    if not held.any():
+        raise next(axis.nothing_held(question, columns) for axis in searched().values() if axis.nothing_held)
+    columns = columns.rows(np.flatnonzero(held))
     orders = tuple(permutations(range(len(question.pools))))
     base = np.tile(np.arange(len(columns)), len(orders))
     order = np.repeat(np.arange(len(orders)), len(columns))
@@ -218,18 +224,21 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
     besides = sum(axis.count(question, limits) for axis in searched().values() if axis.count)
-    return len(_layouts(question, limits)) * factorial(len(question.pools)) + besides
+    _, held = _layouts(question, limits)
+    return int(held.sum()) * factorial(len(question.pools)) + besides
 
 
-def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
-    """Legal layouts with one stage a rank whose pipeline ranks fill the pools."""
+def _layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
+    """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and (N,) which of them late rules
+    allow."""
     plain = {SCHEDULES.index(name) for name in PLAIN}
     only = limits.only | {
         "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
         "vpp": frozenset(limits.only.get("vpp", {1})) & {1},
     }
     space = legal_space(question, replace(limits, only=only))
-    return space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
+    rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
+    return rows, within_late_rules(question, rows)
 
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:

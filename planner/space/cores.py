@@ -19,12 +19,11 @@ from cost_models.axes.layout import AXES
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import Switch
-from cost_models.communication.levels import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from cost_models.specs.cluster import ClusterSpec
 from planner.placement.chunks import covers
 from planner.rules.legality import SIZED_RULES, legal_rows
+from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
@@ -68,28 +67,6 @@ class _Options:
         numbers = {value for value in values if not isinstance(value, tuple)}
         asked = self._restrictions.only.get(name, frozenset())
         return [(value,) for value in self.permitted(name, sorted(numbers | asked))]
-
-
-NEARLY_AS_FAST = 0.5
-"""Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
-it their messages take over twice as long, which no published run thought worth it."""
-
-
-def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
-    inside, between = (
-        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
-    )
-    near = not between or min(between) < NEARLY_AS_FAST * min(inside)
-    return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
-
-
-def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
-    """Those degrees within some restrictions, and what these ask for: all that divide the GPUs."""
-    gpus, asked = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
-    degrees = [one for one in sorted({*tensor_degrees(question.cluster), *asked}) if gpus % one == 0]
-    permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
-    return [one for one, may in zip(degrees, permitted.tolist(), strict=True) if may]
 
 
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:

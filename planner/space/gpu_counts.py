@@ -20,7 +20,7 @@ from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from planner.rules.legality import legal_rows
-from planner.space.cores import tensor_degrees
+from planner.space.limits import tensor_degrees
 
 Q = TypeVar("Q", Question, RecommenderQuestion)
 

@@ -14,7 +14,7 @@ from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.context import USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import ENDS, goes_with
+from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, refuses, rule_when
 from cost_models.axes.words import MAX_STAGES
@@ -23,10 +23,9 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.units import counted
 from planner.formats.trainers import trainer_named
-from planner.placement.chunks import covers
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
-from planner.space.cores import tensor_degrees
+from planner.space.limits import beyond_limits, tensor_degrees
 from planner.space.restrictions import Restrictions, settled
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
@@ -111,13 +110,7 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
         _pool_words,
-        _uncovered_words,
-        refuses(
-            "groups to shard over",
-            lambda q, x: (x.zero > 0) & (x.shard == 1),
-            "`zero{layout.zero} shard1` shards over one rank, which the search has as zero0",
-            "write zero=0, or shard=2 or more",
-        ),
+        *beyond_limits(limits),
         refuses(
             "the schedule may recompute so",
             lambda q, x: ~recomputes[x.schedule],
@@ -135,21 +128,6 @@ def _outside_pools(question: Question, x: LayoutColumns) -> Bools:
 @rule_when("ranks fill the pools", _outside_pools)
 def _pool_words(question: Question, layout: Layout) -> Words:
     return pool_objections(question, layout)[0]
-
-
-def _uncovered(question: Question, x: LayoutColumns) -> Bools:
-    blocks = question.model.num_layers
-    shapes = zip(x.schedule.tolist(), (x.pp * x.vpp).tolist(), strict=True)
-    covered = [stages > blocks + ENDS or covers(SCHEDULES[s], blocks, stages) for s, stages in shapes]
-    return ~np.array(covered, dtype=np.bool_)
-
-
-@rule_when("the search covers such stages", _uncovered)
-def _uncovered_words(question: Question, layout: Layout) -> Words:
-    blocks = question.model.num_layers
-    what = f"`pp{layout.pp} vpp{layout.vpp}` makes {counted(layout.num_stages, 'stage')} of {counted(blocks, 'block')}"
-    why = "the search has several chunks a rank only where all are of one size, or one or two a block smaller"
-    return Words(f"{what}; {why}", f"choose pp x vpp that divides {blocks}")
 
 
 def _within(question: Question, limits: Restrictions) -> LayoutColumns:

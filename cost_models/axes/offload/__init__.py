@@ -23,7 +23,7 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Counted, Mesh, Needless
-from cost_models.axes.rule import Words, refuses, rule_when
+from cost_models.axes.rule import Limit, Words, refuses, rule_when
 from cost_models.axes.words import EVERY, Counts
 from cost_models.errors import either
 from cost_models.question import Question
@@ -187,6 +187,14 @@ def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     return found
 
 
+def _untried(question: Question, limits: object, x: LayoutColumns) -> Bools:
+    beside = (x.offload_states > 0) | (x.offload_streamed > 0)
+    whole = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
+    own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
+    counts_all = named_blocks(x) > countable(question, x.pp)
+    return own_host | counts_all | whole | ((x.offload_parked > 0) & beside)
+
+
 def _complaint(layout: Layout) -> str:
     """One residency for all that no count names, at most."""
     every = [part for part in RESIDENCIES if getattr(layout.offload, part) >= EVERY]
@@ -264,6 +272,18 @@ OFFLOAD = Axis(
     late_rules="cost_models.axes.offload.hosts:RULES",
     placed_rule=_names_more_than_placed,
     values=_tried,
+    limits=(
+        Limit(
+            name="residencies go together",
+            covered="of offloaded blocks parked ones beside resident ones alone, and streamed ones, unless all are,"
+            " beside those with states away",
+            beyond=_untried,
+            what="`{layout.brief}` mixes residencies or counts all blocks of a rank; the search has parked blocks"
+            " beside resident ones alone, all streamed, or some beside those with states away, and no count of all",
+            hint="park no block, or nothing else; leave out a count of all blocks",
+            matters=lambda q, limits: limits.opens("offload") and bool(q.stack.residencies),
+        ),
+    ),
     closed=True,
     opens_nothing=_opens_nothing,
     counted=Counted(tuple(f"offload_{part}" for part in RESIDENCIES), countable),

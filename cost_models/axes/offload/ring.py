@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.axes.axis import Axis
 from cost_models.axes.offload import USUAL_RING, evenly
-from cost_models.axes.rule import Words, refuses, rule_when
+from cost_models.axes.rule import Limit, Words, refuses, rule_when
 from cost_models.axes.words import Assigned
 from cost_models.question import Question
 from cost_models.units import counted
@@ -41,6 +41,18 @@ RING = Axis(
     settled=lambda layout: layout.ring if layout.offload.streamed else USUAL_RING,
     values=lambda question, mesh: (USUAL_RING,),
     touches=frozenset({"states"}),
+    limits=(
+        Limit(
+            name="rings have the usual buffers",
+            covered="a ring of two buffers, or as asked for",
+            beyond=lambda q, limits, x: (
+                (x.ring != USUAL_RING) & ~np.isin(x.ring, list(limits.only.get("ring", ())))
+            ),
+            what="`ring={layout.ring}` has other buffers than the two that the search tries unless asked",
+            hint="`--fix ring={layout.ring}` asks for it",
+            matters=lambda q, limits: limits.opens("offload") and "streamed" in q.stack.residencies,
+        ),
+    ),
     rules=(
         refuses(
             "a ring is for streamed weights",

@@ -143,6 +143,7 @@ class NotChosen(AnswerBase):
             "layout": self.answer.layout,
             **meant_record(self.answer.meant),
             "excluded": self.answer.excluded,
+            "left_out": list(self.answer.left_out),
             "reason": self.answer.reason,
             "problems": [str(problem) for problem in self.answer.problems],
             "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,

@@ -103,15 +103,16 @@ def finding(frame: Frame) -> str:
 def _counts(frame: Frame) -> str:
     """ "11 do not fit, 8 break a rule"."""
     said = {"memory": ("does not fit", "do not fit"), "rule": ("breaks a rule", "break a rule")}
+    said["limit"] = ("is beyond the limits of a search", "are beyond the limits of a search")
     said["time"] = ("was not searched", "were not searched")
     many = {reason: int((frame["reason"] == reason).sum()) for reason in said}
     return sentence_list([f"{n} {said[reason][n > 1]}" for reason, n in many.items() if n])
 
 
 def _rules(frame: Frame) -> dict[str, tuple[str, str]]:
-    """What a rule says, without its numbers → its letter, and the words of the first cell that breaks it."""
+    """What a rule or a limit says, without its numbers → its letter, and the words of the first such cell."""
     rules: dict[str, tuple[str, str]] = {}
-    for row in frame[frame["reason"] == "rule"].to_dict(orient="records"):
+    for row in frame[frame["reason"].isin(("rule", "limit"))].to_dict(orient="records"):
         words = str(row["why"]).split(BETWEEN)[0]
         letter, first = rules.setdefault(_NUMBER.sub("#", words), (ascii_lowercase[len(rules) % 26], words))
         if first != words and not first.endswith(_ALIKE):

@@ -43,10 +43,11 @@ def _replicas_are_outermost(columns: LayoutColumns) -> Bools:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """The question in which every replica takes the mean number of microbatches, for rules that know one number."""
+    """The question in which every replica takes the mean number of microbatches, rounded up as some take more than the
+    mean, for rules that know one number."""
     if not layout.replicas:
         return question
-    return with_microbatches(question, layout, max(1, layout.microbatches(question.training.global_batch)))
+    return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))
 
 
 def replica_objections(question: MixedQuestion, layout: Layout) -> list[Words]:

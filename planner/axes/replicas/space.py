@@ -28,8 +28,10 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.axes.replicas.leaf import ReplicaLeaf, start_up, summed_rates
 from planner.axes.replicas.rules import ONCE_A_STEP, holds_replicas
+from planner.bounds.boxes import within_late_rules
 from planner.placement.leaf import TOLERANCE
 from planner.space.layouts import Restrictions, legal_space
+from planner.space.limits import limits_in_words
 
 REPLICAS = "replicas"
 """What `--allow` opens."""
@@ -50,7 +52,9 @@ def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColu
     found = []
     for size in (size for size in range(1, together + 1) if together % size == 0):
         dp = gpus // size
-        training = question.training.model_copy(update={"global_batch": batch * dp})
+        training = question.training
+        if not training.optimizer_in_backward:  # which leaves each replica one microbatch
+            training = training.model_copy(update={"global_batch": batch * dp})
         within = _within(limits, dp)
         if within is None or batch < dp or dp > MOST_REPLICAS:
             continue
@@ -85,7 +89,8 @@ def _may_run(question: MixedQuestion, columns: LayoutColumns) -> Bools:
     """(N,): layouts of whole replicas in pools, with blocks for every stage and microbatches for every replica."""
     together = question.training.global_batch // columns.mbs
     blocks = columns.pp <= question.model.num_layers
-    return holds_replicas(question, columns) & blocks & (together >= _least(columns) * columns.dp)
+    enough = together >= _least(columns) * columns.dp
+    return holds_replicas(question, columns) & blocks & enough & within_late_rules(question, columns)
 
 
 def _least(columns: LayoutColumns) -> Ints:
@@ -216,5 +221,5 @@ def in_words(question: MixedQuestion, policies: Sequence[Recompute]) -> str:
     return (
         f"whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x zero0-{ONCE_A_STEP} x shard groups x"
         f" sequence parallelism x schedule ({plain}), microbatches shared at best; stages as equal as the blocks allow,"
-        f" recompute {' / '.join(policies)} of so many blocks of every stage"
+        f" recompute {' / '.join(policies)} of so many blocks of every stage; {limits_in_words(question, Restrictions())}"
     )

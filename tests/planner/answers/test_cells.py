@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import count
 from unittest.mock import Mock
 
@@ -28,6 +29,23 @@ def test_layouts_are_enumerated_once_for_all_cells(monkeypatch: pytest.MonkeyPat
         own = parse_restrictions([f"tp={cell.tp}", f"pp={cell.pp}"], ["zero3"])
         best = search(question, top=1, restrictions=own).best
         assert (cell.layout, cell.step_seconds) == (best.layout.brief, best.step_seconds)
+
+
+def test_what_a_plan_is_not_searched_for_has_no_cell() -> None:
+    """Tensor groups over slow links: no cell is better than the plan, unless the plan itself has such a group."""
+    question = small_question(2, "2 GiB")
+    links = question.cluster.links
+    slow = links.model_copy(update={"inter_node": links.intra_node.faster(0.1)})  # type: ignore[union-attr]
+    cluster = question.cluster.model_copy(update={"nodes": 2, "links": slow})
+    question = replace(question, cluster=cluster)
+    best = search(question, top=1).best
+    cells = heatmap_frame(question, best)
+    over_nodes = cells[cells["tp"] == 4]
+    assert set(over_nodes["reason"]) == {"limit", "rule"}
+    assert over_nodes["why"].iloc[0].startswith("`tp4` spreads tensor groups over nodes")
+    assert cells["step_seconds"].min() == pytest.approx(best.step_seconds)
+    asked = search(question, top=1, restrictions=parse_restrictions(["tp=4"])).best
+    assert "" in set(heatmap_frame(question, asked).query("tp == 4")["reason"])
 
 
 def test_a_slow_machine_draws_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.search import search
-from planner.space.cores import tried_tensor_degrees
 from planner.space.gpu_counts import plain_layouts
 from planner.space.layouts import enumerate_layouts, parse_restrictions
+from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions
 
 

@@ -20,7 +20,7 @@ from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.search.search import search
-from planner.space.cores import tensor_degrees
+from planner.space.limits import tensor_degrees
 from planner.space.restriction_words import parse_restrictions
 
 GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_heads=128, vocab_size=51200)

@@ -1,0 +1,146 @@
+"""What a search leaves out though rules allow it: named limits, each with its sentences. Covered is what is legal and
+within all of them.
+
+The search's space keeps to them as it is made; `beyond` asks them of one layout at a time, as obstacles, `--why-not`
+and an enumerator do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.arrays import Bools
+from cost_models.axes.axis import divisors, loaded
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.pipeline import ENDS
+from cost_models.axes.rule import Limit, Rule
+from cost_models.communication.levels import levels_of
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, SCHEDULES
+from cost_models.specs.cluster import ClusterSpec
+from planner.placement.chunks import covers
+from planner.space.restrictions import Restrictions
+
+NEARLY_AS_FAST = 0.5
+"""Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
+it their messages take over twice as long, which no published run thought worth it."""
+
+
+def tensor_degrees(cluster: ClusterSpec) -> list[int]:
+    """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
+    return divisors(cluster.gpus_per_node if _is_slow_between_nodes(cluster) else cluster.num_gpus)
+
+
+def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
+    """Those degrees within some restrictions, and what these ask for: all that divide the GPUs."""
+    gpus, asked = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
+    degrees = [one for one in sorted({*tensor_degrees(question.cluster), *asked}) if gpus % one == 0]
+    permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
+    return [one for one, may in zip(degrees, permitted.tolist(), strict=True) if may]
+
+
+def _is_slow_between_nodes(cluster: ClusterSpec) -> bool:
+    inside, between = (
+        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
+    )
+    return not between or min(between) < NEARLY_AS_FAST * min(inside)
+
+
+def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    spread: Bools = ~np.isin(x.tp, [*tensor_degrees(question.cluster), *limits.only.get("tp", ())])
+    return spread
+
+
+def _uneven(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    blocks = question.model.num_layers
+    shapes = zip(x.schedule.tolist(), (x.pp * x.vpp).tolist(), strict=True)
+    legal = [
+        stages <= blocks + ENDS and not covers(SCHEDULES[name], blocks, stages) for name, stages in shapes
+    ]
+    return np.array(legal, dtype=np.bool_)
+
+
+def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    beyond = np.zeros(len(x), dtype=np.bool_)
+    for name, axis in AXES.items():
+        if axis.closed and not limits.opens(name):
+            for column, (_, word) in axis.word.columns(name).items():
+                beyond |= getattr(x, column) != word.simplest
+    return beyond
+
+
+def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    beyond = (x.zero > 0) & (x.shard == 1)
+    beyond |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
+    for own in (axis.needless for axis in AXES.values() if axis.needless):
+        if not limits.named.intersection(own.columns):
+            beyond |= loaded(own.rows)(question, x)
+    return beyond
+
+
+SEARCH_LIMITS: tuple[Limit, ...] = (
+    Limit(
+        name="tensor groups lie on fast links",
+        covered="tp within a node, or as asked for",
+        beyond=_spread,
+        what="`tp{layout.tp}` spreads tensor groups over nodes whose links have less than half the bandwidth of those"
+        " inside, which the search tries only where asked",
+        hint="`--fix tp={layout.tp}` asks for it",
+        matters=lambda q, limits: q.cluster.nodes > 1 and _is_slow_between_nodes(q.cluster),
+    ),
+    Limit(
+        name="experts are split no finer than the rest",
+        covered="etp a divisor of tp, or as asked for",
+        beyond=lambda q, limits, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, list(limits.only.get("etp", ()))),
+        what="`etp{layout.etp}` splits experts otherwise than tp{layout.tp} can be divided, which the search tries only"
+        " where asked",
+        hint="`--fix etp={layout.etp}` asks for it",
+        matters=lambda q, limits: q.model.has_experts and q.stack.expert_tensor_parallel,
+    ),
+    Limit(
+        name="chunks are of nearly one size",
+        covered="every number of blocks on each stage or, where a rank has several chunks or split backward passes,"
+        " equal stages or one or two at the ends with a block less (or none, where they are interleaved)",
+        beyond=_uneven,
+        what="`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages} stages of {model.num_layers} blocks; the search"
+        " gives every rank a block, and has several chunks a rank only where all are of one size, or one or two a block"
+        " smaller",
+        hint="choose pp x vpp that divides {model.num_layers}",
+    ),
+    Limit(
+        name="axes are closed unless asked for",
+        covered=f"{', '.join(name for name, axis in AXES.items() if axis.closed)} as `--allow` opens them",
+        beyond=_closed,
+        what="`{layout.brief}` has what the search leaves alone unless `--allow` opens it",
+        hint="`--allow offload` or `--allow overlap` does",
+    ),
+    *(limit for axis in AXES.values() for limit in axis.limits),
+    Limit(
+        name="each meaning has one word",
+        covered="each layout once",
+        beyond=_redundant,
+        what="`{layout.brief}` shards over groups of one rank, names the stack's usual way of context parallelism, or"
+        " has on the drive what memory holds; the search has it without",
+        hint="leave out `shard1`, `context` or `drive`",
+        matters=lambda q, limits: False,
+    ),
+)
+"""In the order in which they are told."""
+
+
+def limits_in_words(question: Question, limits: Restrictions) -> str:
+    """What is covered of what is legal: of those limits that leave anything out."""
+    return "; ".join(limit.covered for limit in SEARCH_LIMITS if limit.matters(question, limits))
+
+
+def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
+    """The limits as rules within some restrictions."""
+    return tuple(limit.rule(limits) for limit in SEARCH_LIMITS)
+
+
+def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
+    """Why a search within some restrictions leaves out a legal layout: a sentence for each limit."""
+    columns = LayoutColumns.of([layout])
+    broken = [rule for rule in beyond_limits(limits) if rule.broken(question, columns)[0]]
+    return tuple(rule.sentence(question, layout).what for rule in broken)
