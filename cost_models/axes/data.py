@@ -22,7 +22,6 @@ ZERO_STAGES = 4
 @rule_when(
     "batch divides into microbatches",
     lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
-    sized=True,
 )
 def _batch_divides(question: Question, layout: Layout) -> Words:
     batch, together = question.training.global_batch, layout.dp * layout.mbs
@@ -36,7 +35,6 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
     lambda q, x: (
         q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
     ),
-    sized=True,
 )
 def _updates_at_once(question: Question, layout: Layout) -> Words:
     count = layout.microbatches(question.training.global_batch)

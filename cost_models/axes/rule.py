@@ -34,8 +34,6 @@ class Rule:
     sentence: Callable[[Question, Layout], Words]
     unknown: Callable[[Question], bool] | None = None
     """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
-    sized: bool = False
-    """Whether it reads the microbatch size, whatever the schedule: then it is asked of every size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +42,17 @@ class Limit:
 
     name: str
     covered: str
-    """What is covered, as a part of a sentence on the space."""
+    """What is covered, as a part of a sentence on the space; empty where all that is left out is redundant."""
     beyond: Callable[[Question, Any, LayoutColumns], Bools]
     """(N,): which layouts lie beyond it, within restrictions (`planner.space.restrictions`) that may ask for them."""
     what: str
     """The sentence on one that does, a template of `layout`, `question` and `model`."""
-    hint: str
     matters: Callable[[Question, Any], bool] = lambda question, restrictions: True
-    """Whether it leaves out any layout of a question within some restrictions that is not redundant."""
+    """Whether it leaves out any layout of a question within some restrictions."""
 
     def rule(self, restrictions: Any) -> Rule:
         """The limit as a rule within some restrictions."""
-        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what, self.hint)
+        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
 
 
 Broken = Callable[[Question, "LayoutColumns"], Bools]
@@ -63,14 +60,10 @@ Sentence = Callable[[Question, "Layout"], Words]
 
 
 def rule_when(
-    name: str,
-    broken: Broken,
-    *,
-    unknown: Callable[[Question], bool] | None = None,
-    sized: bool = False,
+    name: str, broken: Broken, *, unknown: Callable[[Question], bool] | None = None
 ) -> Callable[[Sentence], Rule]:
     """Makes a rule of the function below it, which words what is wrong."""
-    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown, sized=sized)
+    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
 
 
 def refuses(name: str, broken: Broken, what: str, hint: str = "") -> Rule:

@@ -59,19 +59,18 @@ def heatmap_frame(
         _ = isinstance(question, MixedQuestion) or legal_space(limits.held(question), limits)
     for tp, pp in pairs:
         spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
-        asked = limits if own is None else replace(limits, only={**limits.only, "tp": frozenset({own[0]})})
-        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, asked, spending)}
+        untried = () if own and tp == own[0] else left_out(question, limits, Layout(tp=tp))
+        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, untried, spending)}
         rows.append({**row, "chosen": (tp, pp) == own})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
 def _cell(
-    question: Question, tp: int, pp: int, limits: Restrictions, asked: Restrictions, budget: Budget
+    question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
 ) -> dict[str, object]:
-    """The best layout with both degrees, or why there is none; `asked` are the restrictions with what a plan has."""
+    """The best layout with both degrees, or why there is none; `untried` is why a plan would not be searched there."""
     within = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     nothing = dict.fromkeys(("mfu", "step_seconds", "peak_bytes", "gap"), float("nan"))
-    untried = left_out(question, asked, Layout(tp=tp))
     if untried and count_layouts(question, within):
         return {"layout": "", **nothing, "reason": "limit", "why": untried[0]}
     try:

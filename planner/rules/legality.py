@@ -93,27 +93,22 @@ RULES: tuple[Rule, ...] = (
     *STACK_RULES,
 )
 
-SIZED_RULES, UNSIZED_RULES = ([rule for rule in RULES if rule.sized is sized] for sized in (True, False))
+SIZED_RULES = AXES["mbs"].rules
+"""Those that read the microbatch size, whatever the schedule: they are asked of every size."""
 
 SCHEDULE_RULE = _schedule_runs
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 
 def legal_rows(
-    question: Question,
-    columns: LayoutColumns,
-    *,
-    scheduled: bool = True,
-    hosts: bool = True,
-    sized: bool = True,
+    question: Question, columns: LayoutColumns, *, shaped: bool = True, hosts: bool = True
 ) -> Bools:
-    """(N,): which layouts break no rule; where they are not `scheduled`, no rule but that of their schedule, and where
-    they are not `sized`, none but those that read the microbatch size. That they are more than `hosts` hold may be left
-    to their price."""
+    """(N,): which layouts break no rule; where they are not `shaped`, none but that of their schedule and those that
+    read the microbatch size. That they are more than `hosts` hold may be left to their price."""
     legal = np.ones(len(columns), dtype=np.bool_)
-    for rule in RULES if sized else UNSIZED_RULES:
+    for rule in RULES if shaped else [rule for rule in RULES if rule not in SIZED_RULES]:
         legal &= ~rule.broken(question, columns)
-    for rule in [*late_rules() * hosts, *[SCHEDULE_RULE] * scheduled]:
+    for rule in [*late_rules() * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
         legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal

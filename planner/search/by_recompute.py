@@ -40,35 +40,31 @@ def search_each_policy(
         NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
     """
     start = time.monotonic()
+    layouts = [count_layouts(question, limits) for limits in parts]
     answers: list[SearchResult] = []
-    layouts: list[int] = []
     spaces: list[str] = []
     ranked: list[Estimate] = []
     unanswered, left_open = 0, 0
     nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
-            layouts.append(count_layouts(question, limits))
-            left_open += layouts[-1]
+            left_open += layouts[at]
             continue
         left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
         share = None if left is None else left / (len(parts) - at)
         try:
             answers.append(search(limits, share, below))
             spaces.append(answers[-1].certificate.space)
-            layouts.append(answers[-1].certificate.layouts)
             ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
             if len(ranked) == top:
                 below = min(below, ranked[-1].compared_seconds * (1 + BEYOND))
         except InfeasibleError as error:
             nothing = nothing if left_open else error
-            layouts.append(count_layouts(question, limits))
-            unanswered += layouts[-1]
+            unanswered += layouts[at]
         except NothingPlacedError as error:
             nothing = error
             spaces.append(error.space)
-            layouts.append(count_layouts(question, limits))
-            left_open += layouts[-1]
+            left_open += layouts[at]
     if not answers:
         raise nothing
     interrupted = answers[-1].interrupted

@@ -206,7 +206,8 @@ class UniformCandidates:
         return (
             "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
-            f" {self.question.cluster.num_gpus} GPUs, within limits: {limits_in_words(self.question, self._limits)}; {mixes}{alike}"
+            f" {self.question.cluster.num_gpus} GPUs, within limits:"
+            f" {limits_in_words(self.question, self._limits)}; {mixes}{alike}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self._pricing.space.in_scenarios)
         )

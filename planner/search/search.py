@@ -29,6 +29,7 @@ from planner.search.pools import count_layouts, pool_candidates
 from planner.search.result import SearchResult, by_speed, given_up, out_of_time
 from planner.space.layouts import Restrictions, Space
 from planner.space.nothing_fits import nothing_legal
+from planner.space.shared import shared_spaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,8 @@ def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchR
         return together
     if parts := limits.by_recompute(question):
         try:
-            return search_each_policy(part, question, parts, terms.top, terms.time_limit, terms.below)
+            with shared_spaces().shared():
+                return search_each_policy(part, question, parts, terms.top, terms.time_limit, terms.below)
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise

@@ -185,7 +185,7 @@ def legal_unscheduled(question: Question, restrictions: Restrictions, rows: Layo
     """(N,): which rows keep to restrictions and rules, those of the schedule and of the microbatch size aside."""
     legal = allowed_rows(question, restrictions, rows)
     left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False, sized=False)
+    legal[left] = legal_rows(question, rows.rows(left), shaped=False, hosts=False)
     return legal
 
 

@@ -29,7 +29,11 @@ it their messages take over twice as long, which no published run thought worth 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
     """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
-    return divisors(cluster.gpus_per_node if _is_slow_between_nodes(cluster) else cluster.num_gpus)
+    inside, between = (
+        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
+    )
+    near = not between or min(between) < NEARLY_AS_FAST * min(inside)
+    return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
 
 
 def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
@@ -38,13 +42,6 @@ def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list
     degrees = [one for one in sorted({*tensor_degrees(question.cluster), *asked}) if gpus % one == 0]
     permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
     return [one for one, may in zip(degrees, permitted.tolist(), strict=True) if may]
-
-
-def _is_slow_between_nodes(cluster: ClusterSpec) -> bool:
-    inside, between = (
-        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
-    )
-    return not between or min(between) < NEARLY_AS_FAST * min(inside)
 
 
 def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
@@ -71,7 +68,7 @@ def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
 
 
 def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    beyond = (x.zero > 0) & (x.shard == 1)
+    beyond: Bools = (x.zero > 0) & (x.shard == 1)
     beyond |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
     for own in (axis.needless for axis in AXES.values() if axis.needless):
         if not limits.named.intersection(own.columns):
@@ -84,18 +81,14 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
         name="tensor groups lie on fast links",
         covered="tp within a node, or as asked for",
         beyond=_spread,
-        what="`tp{layout.tp}` spreads tensor groups over nodes whose links have less than half the bandwidth of those"
-        " inside, which the search tries only where asked",
-        hint="`--fix tp={layout.tp}` asks for it",
-        matters=lambda q, limits: q.cluster.nodes > 1 and _is_slow_between_nodes(q.cluster),
+        what="`tp{layout.tp}` spreads tensor groups over nodes, on slow links: `--fix tp={layout.tp}` has it searched",
+        matters=lambda q, limits: tensor_degrees(q.cluster)[-1] < q.cluster.num_gpus,
     ),
     Limit(
         name="experts are split no finer than the rest",
         covered="etp a divisor of tp, or as asked for",
         beyond=lambda q, limits, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, list(limits.only.get("etp", ()))),
-        what="`etp{layout.etp}` splits experts otherwise than tp{layout.tp} can be divided, which the search tries only"
-        " where asked",
-        hint="`--fix etp={layout.etp}` asks for it",
+        what="`etp{layout.etp}` does not divide tp{layout.tp}: `--fix etp={layout.etp}` has it searched",
         matters=lambda q, limits: q.model.has_experts and q.stack.expert_tensor_parallel,
     ),
     Limit(
@@ -103,27 +96,22 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
         covered="every number of blocks on each stage or, where a rank has several chunks or split backward passes,"
         " equal stages or one or two at the ends with a block less (or none, where they are interleaved)",
         beyond=_uneven,
-        what="`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages} stages of {model.num_layers} blocks; the search"
-        " gives every rank a block, and has several chunks a rank only where all are of one size, or one or two a block"
-        " smaller",
-        hint="choose pp x vpp that divides {model.num_layers}",
+        what="`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages} stages of {model.num_layers} blocks, and of"
+        " several chunks a rank the search has all of one size, or one or two a block smaller",
     ),
     Limit(
         name="axes are closed unless asked for",
         covered=f"{', '.join(name for name, axis in AXES.items() if axis.closed)} as `--allow` opens them",
         beyond=_closed,
         what="`{layout.brief}` has what the search leaves alone unless `--allow` opens it",
-        hint="`--allow offload` or `--allow overlap` does",
     ),
     *(limit for axis in AXES.values() for limit in axis.limits),
     Limit(
         name="each meaning has one word",
-        covered="each layout once",
+        covered="",
         beyond=_redundant,
-        what="`{layout.brief}` shards over groups of one rank, names the stack's usual way of context parallelism, or"
-        " has on the drive what memory holds; the search has it without",
-        hint="leave out `shard1`, `context` or `drive`",
-        matters=lambda q, limits: False,
+        what="`{layout.brief}` says more than it needs to: groups of one rank, the usual way, or a drive beside enough"
+        " memory",
     ),
 )
 """In the order in which they are told."""
@@ -131,7 +119,9 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
     """What is covered of what is legal: of those limits that leave anything out."""
-    return "; ".join(limit.covered for limit in SEARCH_LIMITS if limit.matters(question, limits))
+    return "; ".join(
+        limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
+    )
 
 
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:

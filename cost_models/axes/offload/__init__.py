@@ -278,9 +278,7 @@ OFFLOAD = Axis(
             covered="of offloaded blocks parked ones beside resident ones alone, and streamed ones, unless all are,"
             " beside those with states away",
             beyond=_untried,
-            what="`{layout.brief}` mixes residencies or counts all blocks of a rank; the search has parked blocks"
-            " beside resident ones alone, all streamed, or some beside those with states away, and no count of all",
-            hint="park no block, or nothing else; leave out a count of all blocks",
+            what="`{layout.brief}` mixes residencies, or counts all blocks of a rank, as the search does not",
             matters=lambda q, limits: limits.opens("offload") and bool(q.stack.residencies),
         ),
     ),

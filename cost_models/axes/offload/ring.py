@@ -48,8 +48,7 @@ RING = Axis(
             beyond=lambda q, limits, x: (
                 (x.ring != USUAL_RING) & ~np.isin(x.ring, list(limits.only.get("ring", ())))
             ),
-            what="`ring={layout.ring}` has other buffers than the two that the search tries unless asked",
-            hint="`--fix ring={layout.ring}` asks for it",
+            what="`ring={layout.ring}` is searched only where `--fix ring={layout.ring}` asks for it",
             matters=lambda q, limits: limits.opens("offload") and "streamed" in q.stack.residencies,
         ),
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.axis import Axis, Mesh
 from cost_models.axes.offload import offloads
-from cost_models.axes.rule import Limit, Words, refuses, rule_when
+from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.axes.words import UNSAID, Subset
 from cost_models.errors import either
 from cost_models.question import Question
@@ -99,16 +99,9 @@ def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
     """What the stack always does, and all that it can besides."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     has = [axis in overlapped_by(question.stack) and ranks[axis] > 1 for axis in OVERLAPS]
-    if not any(has):
+    if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
     return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
-
-
-def _says_nothing(question: Question, limits: object, x: LayoutColumns) -> Bools:
-    ranks = {"tp": x.tp, "pp": x.pp, "dp": x.replicas}
-    several = [ranks[axis] > 1 for axis in overlapped_by(question.stack)]
-    nothing: Bools = said(x) & ~np.any([np.zeros(len(x), dtype=np.bool_), *several], axis=0)
-    return nothing
 
 
 @rule_when(
@@ -154,16 +147,6 @@ OVERLAP = Axis(
         ),
     ),
     values=_tried,
-    limits=(
-        Limit(
-            name="overlap is of what can overlap",
-            covered="overlap said only where some communication can",
-            beyond=_says_nothing,
-            what="`{layout.brief}` says of overlap what holds of its stack anyway",
-            hint="leave out `overlap`",
-            matters=lambda q, limits: False,
-        ),
-    ),
     closed=True,
     price="cost_models.axes.overlap.price:PRICE",
     behind=_behind,

@@ -221,5 +221,6 @@ def in_words(question: MixedQuestion, policies: Sequence[Recompute]) -> str:
     return (
         f"whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x zero0-{ONCE_A_STEP} x shard groups x"
         f" sequence parallelism x schedule ({plain}), microbatches shared at best; stages as equal as the blocks allow,"
-        f" recompute {' / '.join(policies)} of so many blocks of every stage; {limits_in_words(question, Restrictions())}"
+        f" recompute {' / '.join(policies)} of so many blocks of every stage;"
+        f" {limits_in_words(question, Restrictions())}"
     )

@@ -13,7 +13,7 @@ from cost_models.axes.columns import COLUMNS, LayoutColumns, columns_that_touch
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Rule
 from planner.formats.trainers import TRAINERS
-from planner.rules.legality import RULES, SCHEDULE_RULE
+from planner.rules.legality import RULES, SCHEDULE_RULE, SIZED_RULES
 
 STATES = {*columns_that_touch("states"), "pp", "zero", "shard"}
 """What decides the ZeRO stages and shard groups of a core; pp is what the other degrees leave of the GPUs."""
@@ -71,4 +71,4 @@ def test_a_rule_reads_no_more_than_it_is_asked_of(rule: Rule) -> None:
     elif read & {"zero", "shard"}:
         assert read <= STATES
     else:
-        assert rule.sized == bool(read & {"mbs", "microbatches"})
+        assert (rule in SIZED_RULES) == bool(read & {"mbs", "microbatches"})

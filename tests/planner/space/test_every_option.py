@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from several_pools import mixed_question, pool
 from small import MODEL, every_axis, small_cluster, small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
+from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.answers.choosing import within_error
 from planner.answers.optimising import optimise, paddings
+from planner.axes.replicas.space import replica_layouts
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.rules.legality import check
@@ -104,3 +107,31 @@ def test_a_trainer_with_several_recompute_policies_counts_and_lists_a_layout_onc
             )
             if name in named:
                 assert found.estimates[named.index(name)].step_seconds <= other.step_seconds
+
+
+def test_what_is_answered_on_pools_their_hosts_hold() -> None:
+    """A reference model whose blocks come from host memory is no layout of pools that have none."""
+    pools = [pool("a", gpus=1, memory="2 GiB"), pool("b", gpus=1, memory="2 GiB")]
+    for allow in ((), ("replicas",)):
+        limits = parse_restrictions(allow=allow)
+        with pytest.raises(InfeasibleError):
+            search(mixed_question(*pools, reference="host"), restrictions=limits)
+        held = [one.model_copy(update={"host_memory": 1e12}) for one in pools]
+        question = mixed_question(*held, reference="host")
+        best = search(question, top=1, restrictions=limits).best
+        assert not check(question, best.layout)
+
+
+@pytest.mark.parametrize(("batch", "replicas"), [(2, 1), (3, 0), (4, 1)])
+def test_replicas_that_update_in_the_backward_pass_have_one_microbatch_each(
+    batch: int, replicas: int
+) -> None:
+    """Of unlike speed they would take more of them as they are fast, and none may take two."""
+    pools = [pool("a", gpus=1, memory="2 GiB"), pool("b", gpus=1, memory="2 GiB", speed=3.0)]
+    question = mixed_question(*pools, stack="deepspeed", global_batch=batch, optimizer_in_backward=True)
+    limits = parse_restrictions(["zero=0"], allow=["replicas"])
+    layouts = replica_layouts(question, limits)
+    assert len(layouts) == replicas
+    assert all(layouts.mbs * layouts.dp == batch)
+    refused = check(question, parse_layout("tp1 pp1 dp2 mbs1 zero0 replicas=a,b"))
+    assert bool(refused) == (batch > 2)
