@@ -124,6 +124,8 @@ def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
         InputError: either cannot be read, or --ignore names what is in neither.
     """
     document = _document(request.source, kind)
+    if place in request.ignore:
+        return without(document, request.ignore)
     inner = document.get(place) or {}
     name = inner.get(f"{place}_file") if isinstance(inner, dict) else inner
     if name:

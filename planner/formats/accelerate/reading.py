@@ -61,13 +61,9 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, beside:
     if kind == "DEEPSPEED":
         batch = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
         narrow = {} if precision == "fp32" else {f"{precision}.enabled": True}
-        known = read_deepspeed(inner, model, replace(beside, also=batch | narrow))
-        base, layout, training = (
-            known.stack,
-            known.layout,
-            known.training.model_copy(update={"optimizer": optimizer}),
-        )
-        training = known.training if OPTIMIZER not in said.values else training
+        named = {name: value for name, value in said.values.items() if name == OPTIMIZER}
+        known = read_deepspeed(inner, model, replace(beside, also=batch | narrow | named))
+        base, layout, training = known.stack, known.layout, known.training
         assumed += known.assumptions
     else:
         base = load_stack(beside.stack or fsdp2.STACK)

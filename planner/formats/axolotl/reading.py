@@ -59,12 +59,14 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, beside: Be
             "fp16.enabled": precision == "fp16",
             "gradient_checkpointing": said.ours(PATHS.recompute) == "full",
             "tensor_parallel.autotp_size": said.whole(PATHS.tp),
+            "optim": said.get("optimizer"),
         }
         if said.whole(PATHS.cp) > 1:
             raise InputError(f"`{PATHS.cp}` under DeepSpeed is not priced here", hint="under FSDP it is")
         with_program = replace(beside, also=program, sequence=said.whole("sequence_len"))
         known = read_deepspeed(config, model, with_program)
-        base, layout, training = known.stack, known.layout, known.training.model_copy(update=job)
+        training = known.training.model_copy(update={"tuning": job["tuning"]})
+        base, layout = known.stack, known.layout
         assumed += known.assumptions
     else:
         base = load_stack(beside.stack or fsdp2.STACK)

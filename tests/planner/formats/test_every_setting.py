@@ -144,3 +144,36 @@ def test_every_argument_has_one_fate_and_a_reason(folder: str) -> None:
     with (FOLDER / folder / "arguments.csv").open(encoding="utf-8") as file:
         names = [row["name"] for row in csv.DictReader(file)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_shards_over_one_replica_shards_nothing(
+    stage: int, tmp_path: Path, meshwright: Callable[..., Answer]
+) -> None:
+    """Trainers run it so; no file has the word zero0 that a layout has for it."""
+    file = tmp_path / "ds.json"
+    file.write_text(DEEPSPEED.replace('"stage": 2', f'"stage": {stage}').format("steps_per_print", 4))
+    told = meshwright("import", str(file), "gpt2-xl", "dgx-a100-80gb", "--gpus", "1", "--sequence", "1024")
+    assert told.code != 2
+    assert "zero0" in told.out
+    assert f"ZeRO-{stage} shards over a single replica" in told.err
+    alone = MEGATRON.format() + " --tensor-model-parallel-size 8 --use-distributed-optimizer"
+    assert "tp8 pp1 dp1 mbs1 zero0" in meshwright("import", alone, "dgx-h100").out
+
+
+def test_a_file_that_a_file_names_is_read_beside_it(
+    tmp_path: Path, meshwright: Callable[..., Answer]
+) -> None:
+    """The model is the file's `base_model`; --ignore reaches what the other file holds."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}')
+    file = tmp_path / "tune.yaml"
+    file.write_text(AXOLOTL.format("deepspeed", "ds.json"))
+    stopped = meshwright("import", str(file), "dgx-h100", "--gpus", "8")
+    key = stopped.err.rpartition("--ignore ")[2].strip()
+    assert (stopped.code, key) == (2, "zero_optimization.zero_hpz_partition_size")
+    priced = meshwright("import", str(file), "dgx-h100", "--gpus", "8", "--ignore", key)
+    assert "tp1 pp1 dp8 mbs1 zero3" in priced.out
+    file.write_text(AXOLOTL.format("deepspeed", "absent.json").replace("Llama-3.1-8B", "Nobodys-8B"))
+    for words, named in ((), "is not there"), (("--ignore", "deepspeed"), "Nobodys-8B"):
+        told = meshwright("import", str(file), "dgx-h100", "--gpus", "8", *words)
+        assert (told.code, named in told.err, "hint" in told.err) == (2, True, True)

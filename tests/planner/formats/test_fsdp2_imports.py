@@ -163,6 +163,17 @@ def test_every_optimizer_of_transformers_is_priced_or_named() -> None:
                 axolotl(optimizer=variant)
 
 
+def test_the_optimizer_of_a_program_is_deepspeeds_where_its_file_has_none() -> None:
+    config = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}
+    read = axolotl(deepspeed=config, optimizer="adamw_torch_8bit")
+    assert read.training.optimizer == "adamw-8bit"
+    assert not any("names no optimizer" in one for one in read.assumptions)
+    named = accelerate("--optim adamw_torch_8bit", distributed_type="DEEPSPEED")
+    assert named.training.optimizer == "adamw-8bit"
+    own = config | {"optimizer": {"type": "SGD"}}
+    assert axolotl(deepspeed=own).training.optimizer == "sgd"
+
+
 def test_a_loss_without_whole_logits_is_priced_so() -> None:
     cce = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
     said = [
