@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from cost_models.compute.device import require_rate
 from cost_models.curves import measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
@@ -123,12 +124,8 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     """The question in each precision, in order. Raises InputError: the GPU has no matrix rate in one of them."""
     for pool in question.by_pool:
         gpu = pool.cluster.gpu
-        missing = [precision for precision in precisions if precision not in gpu.peak]
-        if missing:
-            raise InputError(
-                f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
-                hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
-            )
+        for precision in precisions:
+            require_rate(gpu, precision)
     return tuple(
         replace(question, training=question.training.model_copy(update={"precision": precision}))
         for precision in precisions

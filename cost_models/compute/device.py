@@ -51,7 +51,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
     """Raise InputError where a GPU has no matrix rate in a precision."""
     if precision not in gpu.peak:
         known = ", ".join(f"`{name}`" for name in gpu.peak)
-        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+        hint = f"it has {known}: --precision {next(iter(gpu.peak))}"
+        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=hint)
 
 
 def device_of(question: Question, *, wide: bool = False) -> Device:

@@ -27,7 +27,7 @@ SPLIT = ("tp", "pp", "vpp", "cp", "ep", "mbs")
 SWITCHES = ("sharded", "recomputed", "bits")
 FEATURES = (*SHAPE, *SPLIT, *SWITCHES)
 NAMES = ("gpu", "die", "stack", "family", "experts")
-_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4}
+_BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4}
 _RECOMPUTED = {"none": 0.0, "full": 1.0}
 _PARTLY = 0.5
 

@@ -19,6 +19,7 @@ from cost_models.operators.accumulation import accumulates_apart, gradient_dtype
 from cost_models.operators.parameters import total_parameters
 from cost_models.operators.tuning import ENDS, Part, Tuned, job_operators, trained_parameters, tuned
 from cost_models.question import Question
+from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
@@ -160,7 +161,7 @@ def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held:
     stack, training = question.stack, question.training
     experts = part == "experts"
     compute = training.element_bytes
-    mixed = training.precision != "fp32"
+    mixed = training.precision not in FULL
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
@@ -206,7 +207,7 @@ def _weights_and_master(
     a master copy of m (Rajbhandari et al. 2020).
     """
     stack, training = question.stack, question.training
-    mixed = training.precision != "fp32"
+    mixed = training.precision not in FULL
     compute = training.element_bytes
     state = STATE_BYTES[training.state_dtype]
     weight = compute if stack.master_weights or not mixed else state

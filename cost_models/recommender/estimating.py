@@ -175,6 +175,10 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
         if beyond := [at for at in placed.at if at >= limit]:
             what = "node" if node else "GPU"
             wrong.append((name, f"lies on {what} {beyond[0]}, and there are {limit}, counted from 0"))
+        if placed.option.tier == "host" and not question.facts.host_tables:
+            wrong.append(
+                (name, f"lies in host memory, where software stack `{question.stack.name}` keeps no tables")
+            )
         width = question.model.classes[question.model.class_of_table[number]].width
         if placed.option.form == "column" and width % placed.option.shards:
             wrong.append((name, f"has {width} columns, which {placed.option.shards} slices do not divide"))

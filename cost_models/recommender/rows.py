@@ -200,7 +200,7 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
     if cluster.num_gpus > 1:
         yield Option("copy")
         yield from (Option(base.form, base.shards, hot=share) for base in bases for share in hottest)
-    if cluster.host_memory and not is_own_host(cluster):
+    if cluster.host_memory and question.facts.host_tables and not is_own_host(cluster):
         yield from (Option(base.form, base.shards, tier="host") for base in bases)
         yield from (
             Option(base.form, base.shards, tier="host", cached=cached) for base in bases for cached in kept

@@ -24,9 +24,11 @@ from cost_models.units import (
     within,
 )
 
-Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp4"]
+Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
 """Precisions to which the operands of a block's products are cast; everything else of a step stays in 16 bits."""
+FULL: tuple[Precision, ...] = ("fp32", "tf32")
+"""Precisions that keep everything in 32 bits; tensor cores round what they multiply to 19 bits (TF32)."""
 
 
 AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
@@ -62,7 +64,7 @@ class GpuSpec(Spec):
     memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
-    """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32."""
+    """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32, which is a precision of its own."""
     sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
     """Share of the peak that the best-shaped large product reaches at the board's full clocks, or as measured where
     nobody knows what its products cost in power; 1 where nobody measured. Profiles' shares are shares of this."""

@@ -53,7 +53,7 @@ class StackSpec(StackKernels):
     """Whether ZeRO-1 and 2 gather updated weights behind the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
     """Share of tensor-parallel communication hidden inside GEMMs."""
-    overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "fp4")
+    overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
     """Precisions of products that can hide it."""
     overlaps: tuple[Overlap, ...] = ()
     """What a layout's `overlap` may ask for, beside what the stack always overlaps."""

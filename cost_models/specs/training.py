@@ -21,7 +21,14 @@ Blockwise = Literal["adamw-8bit", "adamw-4bit", "paged-adamw-8bit", "lion-8bit"]
 """Optimizers whose moments are quantised block by block."""
 OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adamw", "lion", Blockwise]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
-_ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
+_ELEMENT_BYTES: dict[Precision, float] = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp8": 2.0,
+    "fp4": 2.0,
+}
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
 """What products are cast to; in fp4 with a scale of a byte for every sixteen (NVFP4)."""
 

@@ -73,7 +73,7 @@ class Job:
         least=1,
         panel="job",
     )
-    precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, fp8 or fp4.", panel="job")
+    precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.", panel="job")
     dropout: float | None = flag(
         "SHARE",
         "Of hidden activations that are dropped; else as usual with the stack.",

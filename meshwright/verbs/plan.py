@@ -54,7 +54,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
         "N", "GPUs to use; a choice: 64,96 or 64..1024.", panel="machine"
     )
     precision: str | Sequence[str] | None = flag(
-        "TYPE[,TYPE]", "bf16, fp16, fp32, fp8 or fp4; of several the fastest.", panel="job"
+        "TYPE[,TYPE]", "bf16, fp16, fp32, tf32, fp8 or fp4; of several the fastest.", panel="job"
     )
     pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="objective")
     risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="objective")

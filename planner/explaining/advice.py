@@ -21,6 +21,7 @@ from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.cluster import FULL
 from planner.explaining.change_path import LEAST_GAIN, Change, ChangePath, under_limit
 from planner.explaining.changes import Trouble, changed_words, trouble_between
 from planner.explaining.explain import gain
@@ -194,7 +195,7 @@ def _narrow_gradients(question: Question, best: Estimate) -> Iterator[OtherQuest
     """The best layout with gradients summed in 16 bits, where they are summed in 32 and that gains."""
     training = question.training
     wide = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
-    if not wide or training.precision == "fp32":
+    if not wide or training.precision in FULL:
         return
     narrow = replace(question, training=training.model_copy(update={"gradient_dtype": "bf16"}))
     found = estimate(narrow, best.layout)
@@ -207,7 +208,9 @@ def _other_questions(
     question: Question, restrictions: Restrictions, budget: Budget
 ) -> Iterator[OtherQuestion]:
     """The best plans in a narrower precision and on twice the GPUs, where the hardware allows."""
-    precision = {"fp32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(question.training.precision, "")
+    precision = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(
+        question.training.precision, ""
+    )
     others: list[tuple[str, str, Question]] = []
     if precision in question.cluster.gpu.peak:
         training = question.training.model_copy(update={"precision": precision})

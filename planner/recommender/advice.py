@@ -13,6 +13,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.planning import best_sharding
@@ -181,7 +182,7 @@ def _others(
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
     """(change in words, kind of change, changed question): precision, GPUs, hosts, links, memory."""
     training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
-    if training.precision == "fp32" and "bf16" in gpu.peak:
+    if training.precision in FULL and "bf16" in gpu.peak:
         yield "--precision bf16", "other numerics", _trained(question, precision="bf16")
     elif training.exchange_bytes > 2:
         yield "`exchange_dtype: fp16`", "other numerics", _trained(question, exchange_dtype="fp16")

@@ -257,6 +257,8 @@ def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
         return f"`{option}` has {option.shards} slices, and there are {places} {what}"
     if option.tier == "host" and is_own_host(cluster):
         return f"`{cluster.name}` has one memory, the host's: no table lies elsewhere"
+    if option.tier == "host" and not question.facts.host_tables:
+        return f"software stack `{question.stack.name}` keeps no tables in host memory"
     if option.tier == "host" and not cluster.host_memory:
         return f"nobody says how much memory hosts of `{cluster.name}` have; plan with --host-memory"
     return ""

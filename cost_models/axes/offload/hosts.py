@@ -34,6 +34,7 @@ from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.cluster import FULL
 from cost_models.units import format_bytes
 
 
@@ -118,7 +119,7 @@ def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
         share = size / np.where(columns.zero == 1, ranks, 1)
         incoming = np.maximum(incoming, np.where(of_streamed & several, size, of_states * share))
         outgoing = np.maximum(outgoing, of_states * share)
-    narrow = question.training.precision != "fp32"
+    narrow = question.training.precision not in FULL
     each = FP32 * incoming + question.training.element_bytes * outgoing * narrow
     return np.where(columns.zero < 2, question.stack.staging_buffers * each, 0.0)
 

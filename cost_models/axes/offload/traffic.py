@@ -30,6 +30,7 @@ from cost_models.memory.states import state_bytes, updates_parameters
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 FP32 = 4.0
@@ -64,7 +65,7 @@ def gradient_traffic(
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
     every = ~waits & (True if residency == "streamed" else gradients_leave(question, columns))
     trips = np.where(every, columns.microbatches(question.training.global_batch), 1)
-    in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision == "fp32")
+    in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision in FULL)
     size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
     if not stack.sums_gradients_on_device:
         return GradientTraffic(

@@ -12,10 +12,9 @@ from cost_models.axes.pipeline import even_layers, layers_in_turn, layers_up_to_
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.measured.runs.degrees import MAX_ACTIONS, Degrees, check_counts, chunks_of, degrees_of
-from cost_models.measured.runs.hardware import cluster_of, gpu_of, on_tensor_cores
+from cost_models.measured.runs.hardware import cluster_of, gpu_of
 from cost_models.measured.runs.model import model_of
 from cost_models.measured.runs.policies import (
-    multiplies_tf32,
     offload_of,
     precision_of,
     recompute_of,
@@ -89,8 +88,6 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     model = model_of(row, stack, notes)
     degrees = degrees_of(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
-    if multiplies_tf32(row):
-        cluster = on_tensor_cores(cluster)
     degrees.vp = chunks_of(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
     training = _training(row, cluster, degrees, notes)

@@ -195,15 +195,6 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
     return even
 
 
-def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster with fp32 products in TF32: at half the bf16 rate, as in datasheets since Ampere."""
-    wide = cluster.gpu.peak.get("bf16")
-    if wide is None:
-        return cluster
-    gpu = cluster.gpu.model_copy(update={"peak": {**cluster.gpu.peak, "fp32": wide / 2}})
-    return cluster.model_copy(update={"gpu": gpu})
-
-
 def _catalogued(gpu: str, words: str) -> ClusterSpec:
     """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))

@@ -60,6 +60,7 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     wanted = found or "bf16"
     if wanted not in cluster.gpu.peak:
         instead: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
+        instead = "fp32" if wanted == "tf32" else instead
         if wanted == "fp4" and "fp8" in cluster.gpu.peak:
             instead = "fp8"
         notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
@@ -67,11 +68,6 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     if not words:
         notes.assume(f"{wanted} (precision blank)")
     return wanted
-
-
-def multiplies_tf32(row: Row) -> bool:
-    """Whether the row's fp32 products run on tensor cores."""
-    return re.search(r"tf-?32", row.text("precision").lower()) is not None
 
 
 def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:

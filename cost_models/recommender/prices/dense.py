@@ -20,7 +20,7 @@ import numpy as np
 from cost_models.compute.device import Device, require_rate
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 
@@ -225,30 +225,25 @@ def dense_device(question: RecommenderQuestion) -> Device:
         InputError: it has no matrix rate in the training precision.
     """
     gpu, training, mine = question.cluster.gpu, question.training, question.embedding
-    precision = training.precision
-    tf32 = precision == "fp32" and question.facts.tf32 and "bf16" in gpu.peak
-    if precision == "bf16" and precision not in gpu.peak:
-        precision = "fp16"  # as many bytes and, where there is one, the same rate
-    require_rate(gpu, precision)
-    of: Precision = "bf16" if tf32 else precision
+    require_rate(gpu, precision := training.precision)
     profile = question.hardware.model_copy(
         update={
             "kernel_seconds": question.kernel_seconds,
             "gemm_efficiency": mine.gemm_efficiency or question.hardware.gemm_efficiency,
         }
     )
-    element = 4.0 if training.precision == "fp32" else 2.0
+    element = 4.0 if training.precision in FULL else 2.0
     return Device(
         profile=profile,
-        peak=gpu.peak[of] / (2 if tf32 else 1),
-        sustained=gpu.sustained.get(of, 1.0),
-        power_rate=gpu.power_rate(of, question.cluster.gpu_watts) / (2 if tf32 else 1),
+        peak=gpu.peak[precision],
+        sustained=gpu.sustained.get(precision, 1.0),
+        power_rate=gpu.power_rate(precision, question.cluster.gpu_watts),
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
         attention=gpu.attention_share("unfused"),
         sm_count=gpu.sm_count,
         element_bytes=element,
         operand_bytes=element,
-        tensor_cores=tf32 or precision != "fp32",
+        tensor_cores=precision != "fp32",
         launches_ahead=gpu.kind != "cpu",
     )

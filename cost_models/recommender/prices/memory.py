@@ -41,6 +41,7 @@ from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
 from cost_models.recommender.prices.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
+from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import EagerBuffers
 
 _FP32 = 4.0
@@ -125,7 +126,7 @@ def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]
     gpus = question.cluster.num_gpus
     samples = question.training.global_batch / gpus
     inputs = _FP32 * samples * (question.model.dense_features + question.model.top_mlp[-1])
-    element = _FP32 if question.training.precision == "fp32" else 2.0
+    element = _FP32 if question.training.precision in FULL else 2.0
     alive = samples * (network.alive or network.activations * facts.activation_bytes) * element
     states, weights = dense_state_bytes(question), _FP32 * network.parameters
     shares = 1.0 / gpus if gpus > 1 else 0.0
@@ -231,7 +232,7 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
         states, activations = np.array(list(dense_bytes(question).values())).T
     else:
         samples = question.training.global_batch / question.cluster.num_gpus
-        element = 4.0 if question.training.precision == "fp32" else 2.0
+        element = 4.0 if question.training.precision in FULL else 2.0
         numbers = samples * DenseNetwork(question.model).activations
         states = np.array([dense_state_bytes(question)])
         activations = np.array([numbers * element * facts.activation_bytes])

@@ -28,6 +28,7 @@ from cost_models.recommender.prices.lookup import copy_sum_seconds, lookup_secon
 from cost_models.recommender.prices.memory import fixed_bytes, option_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns, Pair, default_options, option_columns
+from cost_models.specs.cluster import FULL
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -78,7 +79,7 @@ class _Counter:
     def __init__(self, question: RecommenderQuestion) -> None:
         facts = question.facts
         self.gpus, self.seconds = question.cluster.num_gpus, question.hardware.kernel_seconds
-        casts = question.training.precision != "fp32"
+        casts = question.training.precision not in FULL
         self._sets = [one for one in (facts.operations, facts.cast_operations if casts else None) if one]
 
     def __call__(self, what: str) -> Array:
@@ -190,6 +191,6 @@ def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
     """Seconds of the all-reduce of the dense network's gradients."""
     if question.cluster.num_gpus == 1:
         return 0.0
-    element = 4.0 if question.training.precision == "fp32" else 2.0
+    element = 4.0 if question.training.precision in FULL else 2.0
     size = DenseNetwork(question.model).parameters * element
     return question.facts.reduction_collectives * links.all_reduce.start + size * links.all_reduce.each_byte

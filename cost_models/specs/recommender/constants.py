@@ -248,12 +248,12 @@ class RecommenderStack(Spec):
     """Fixed seconds of a step: batches handed over, launches that nothing hides."""
     sample_seconds: Overhead = 0.0
     """Seconds in which a host hands over one sample of its GPUs: reads it, sorts its ids by table, copies it."""
-    tf32: bool = False
-    """Whether products in fp32 run on tensor cores in TF32 where there are any."""
     input_buffers: Factor = 2.0
     """Copies of a batch's ids that the device holds: of this step, of the next."""
     ids_everywhere: bool = False
     """Whether every GPU has room for the ids of the whole batch, whichever it holds rows of."""
+    host_tables: bool = True
+    """Whether tables can lie in host memory, with a cache on the device or without."""
     cached_rows_on_host: bool = True
     """Whether rows that the device caches keep their place in host memory, too."""
     output_buffers: Factor = 1.0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cost_models.base import LargeInt, Spec
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import FULL, Precision
 from cost_models.units import LARGEST
 
 TableOptimizer = Literal["sgd", "rowwise-adagrad", "adagrad", "adam"]
@@ -37,7 +37,7 @@ class RecommenderTraining(Spec):
     @property
     def exchange_bytes(self) -> float:
         """Bytes of an exchanged element."""
-        dense = "fp32" if self.precision == "fp32" else "bf16"
+        dense = "fp32" if self.precision in FULL else "bf16"
         return ELEMENT_BYTES[self.exchange_dtype or dense]
 
     @property

@@ -69,7 +69,8 @@ class Imported(WithPlan):
         gap = self.best.certificate.gap
         proof = "which is proved" if gap <= PROVEN else f"proved within {percent(gap)}"
         if self.gain <= PROVEN:
-            return f"No sharding is faster than what runs today ({proof})"
+            none = "No sharding is" if gap <= PROVEN else "No sharding was found that is"
+            return f"{none} faster than what runs today ({proof})"
         return f"What runs today is {percent(1 / (1 - self.gain) - 1)} slower than the best, {step} ({proof})"
 
     @property
@@ -103,7 +104,18 @@ class ImportQuestion:
     def answer(self, budget: Budget | None = None) -> Imported:
         """Price the sharding, and search for the best."""
         spending = budget or Budget(time_limit=TIME_LIMIT, keep_on_interrupt=True)
-        return Imported(today=self.given.answer(), best=self.best.answer(None, spending))
+        today = self.given.answer()
+        return Imported(today=today, best=no_slower(self.best.answer(None, spending), today))
+
+
+def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanned:
+    """The best sharding that is known: what a search found, or what runs today where that is faster and fits."""
+    seconds, proof = today.estimate.step_seconds, best.certificate
+    if not today.estimate.fits or seconds >= best.estimate.step_seconds:
+        return best
+    bound = min(proof.bound, seconds)
+    proof = proof.model_copy(update={"value": seconds, "bound": bound, "gap": 1 - bound / seconds})
+    return replace(best, estimate=today.estimate, sharding=today.sharding, certificate=proof)
 
 
 def ask_import(trainer: str, options: ImportOptions) -> ImportQuestion:

@@ -16,7 +16,7 @@ from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import FULL, ClusterSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.trainers import TRAINERS
 from planner.rules.searched import searched
@@ -106,7 +106,7 @@ def other_training(question: Question, limits: Restrictions) -> Iterator[Change]
     if "full" not in training.recompute:
         change = _trained(question, recompute=RECOMPUTE_POLICIES)
         yield Change("recompute: full in --training FILE", change, limits)
-    if training.precision == "fp32" and "bf16" in question.cluster.gpu.peak:
+    if training.precision in FULL and "bf16" in question.cluster.gpu.peak:
         yield Change("--precision bf16", _trained(question, precision="bf16"), limits)
     if training.state_dtype != "bf16":
         yield Change("--state-dtype bf16", _trained(question, state_dtype="bf16"), limits)

@@ -26,6 +26,7 @@ def _precision(job: Job) -> Word:
             return says(bf16=True, fp8="hybrid")
         case "fp4":
             return says(bf16=True, fp4="e2m1")
+    return lacks("its products in fp32 are without TF32")
 
 
 def _optimizer(job: Job) -> Word:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import SHOP
 
 import meshwright as mw
+from meshwright.families.recommender.answers import ShardingEstimated
+from meshwright.families.recommender.imported import Imported, no_slower
 
 ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 
@@ -52,6 +55,27 @@ def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str
     again = tmp_path / "again.yaml"
     assert meshwright("plan", "--replay", plan, "-o", str(again)).code == 0
     assert again.read_bytes() == Path(plan).read_bytes()
+
+
+def test_the_best_beside_what_runs_today_is_never_slower(model: str) -> None:
+    """Where a search ended before it found what runs today, that is the best; what does not fit never is."""
+    job = {"gpus": 2, "global_batch": "8K"}
+    best = mw.plan(model, "dgx-h100", **job)
+    slower = mw.estimate(model, "dgx-h100", None, "table:0-3=row", **job)
+    found = replace(
+        best,
+        estimate=slower.estimate,
+        sharding=slower.sharding,
+        certificate=best.certificate.model_copy(update={"gap": 0.5, "value": slower.estimate.step_seconds}),
+    )
+    today = ShardingEstimated(question=best.question, estimate=best.estimate, sharding=best.sharding)
+    imported = Imported(today=today, best=no_slower(found, today))
+    assert imported.best.estimate.step_seconds == today.estimate.step_seconds < slower.estimate.step_seconds
+    assert imported.best.certificate.gap == pytest.approx(best.certificate.gap, abs=1e-9)
+    assert imported.gain == 0
+    assert no_slower(best, slower) is best
+    small = replace(best.estimate, device_memory=1.0)
+    assert no_slower(found, replace(today, estimate=small)) is found
 
 
 def test_verify_names_what_differs_beside_the_step(meshwright, plan: str, tmp_path: Path) -> None:

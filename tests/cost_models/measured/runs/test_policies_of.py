@@ -14,7 +14,6 @@ from cost_models.measured.calibration.families import fit_families, pair_of
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.hardware import cluster_of
 from cost_models.measured.runs.policies import (
-    multiplies_tf32,
     precision_of,
     recompute_of,
     zero_of,
@@ -61,7 +60,7 @@ def read(**cells: str) -> Case:
         ("float8 (rowwise)", "fp8"),
         ("mxfp8", "fp8"),
         ("nvfp4", "fp8"),
-        ("TF32", "fp32"),
+        ("TF32", "tf32"),
         ("32-true", "fp32"),
         ("mixed", "bf16"),
     ],
@@ -76,9 +75,9 @@ def test_a_precision_nobody_knows_is_said() -> None:
 
 
 def test_tf32_runs_on_tensor_cores() -> None:
-    assert multiplies_tf32(Row({"precision": "TF32"}))
-    peaks = [read(precision=words).question.cluster.gpu.peak for words in ("fp32", "tf32")]
-    assert peaks[1]["fp32"] == peaks[1]["bf16"] / 2 > 5 * peaks[0]["fp32"]
+    question = read(precision="TF32").question
+    assert question.training.precision == "tf32"
+    assert question.cluster.gpu.peak["tf32"] == question.cluster.gpu.peak["bf16"] / 2
 
 
 @pytest.mark.parametrize(
