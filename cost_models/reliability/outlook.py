@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.reliability.forecast import Forecast, forecast, with_every
 from cost_models.reliability.segments import truncated
 from cost_models.specs.operations import OperationsSpec
+from cost_models.units import grouped
 
 RUNS = 10_000
 SEED = 2024
@@ -90,17 +92,22 @@ class Change:
     found: Forecast
 
 
-def changes_of(found: Forecast) -> tuple[Change, ...]:
-    """Changes that end the job at least a thousandth sooner, the best first; each with its own best interval."""
+def changes_of(found: Forecast, every: int | None = None) -> tuple[Change, ...]:
+    """Changes that end the job at least a thousandth sooner, the best first.
+
+    Each keeps the interval between checkpoints that a person fixed, `every`, and the best one is a change of its own;
+    where nobody fixed it each has its own best.
+    """
     known = []
     for what, operations in _changed(found.operations):
-        try:
-            after = forecast(found.job, operations)
-        except InfeasibleError:
-            continue
-        if after.seconds < found.seconds * (1 - _WORTH):
-            known.append(Change(what, after))
-    return tuple(sorted(known, key=lambda one: one.found.seconds))
+        with suppress(InfeasibleError):
+            known.append(Change(what, forecast(found.job, operations, every)))
+    if every is not None:
+        best = forecast(found.job, found.operations)
+        oftener = "often" if best.every < every else "rarely"
+        known.append(Change(f"saving more {oftener}, every {grouped(best.every)} steps", best))
+    worth = (one for one in known if one.found.seconds < found.seconds * (1 - _WORTH))
+    return tuple(sorted(worth, key=lambda one: one.found.seconds))
 
 
 _WORTH = 1e-3

@@ -27,12 +27,10 @@ from meshwright.render.words import money, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.any_run import PART_WORDS
 
-_SHARES = (0.05, 0.5, 0.95)
-"""Both ends of a 90 % interval around the median."""
 _STEPS = 40
 """Steps that ends are drawn with."""
-NAMES = ("p5", "p50", "p95")
-"""What they are called in JSON."""
+ENDS = ("p5", "expected", "p95")
+"""Names of the ends of a job: the expected one between those that 5 and 95 % of the draws keep."""
 _DAY = 86400.0
 _UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _WORTH = 2.0
@@ -45,6 +43,8 @@ class Forecasted(AnswerBase):
 
     question: Question
     found: Forecast
+    every: int | None = None
+    """Steps between checkpoints that a person fixed; None: the best."""
     expected: ExpectedStep | None = None
     """What a step should take, with its interval; None: as long as it says."""
     price: float | None = None
@@ -53,20 +53,20 @@ class Forecasted(AnswerBase):
     assumptions: tuple[str, ...] = ()
 
     @cached_property
-    def ends(self) -> dict[float, float]:
-        """Share of draws → seconds within which they end: 5, 50 and 95 %; steps and failures are drawn."""
+    def ends(self) -> tuple[float, float, float]:
+        """Seconds until it ends, as `ENDS`: steps and failures are drawn for the outer ones."""
         if self.expected is None:
             drawn = draw_ends(self.found)
         else:
             shares = (np.arange(_STEPS) + 0.5) / _STEPS
             normal = np.array([NormalDist().inv_cdf(share) for share in shares])
             drawn = draw_ends_of(self.found, self.expected.drawn(normal))
-        return {share: drawn.at(share) for share in _SHARES}
+        return drawn.at(0.05), self.found.seconds, drawn.at(0.95)
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         """What would end the job sooner."""
-        return changes_of(self.found)
+        return changes_of(self.found, self.every)
 
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
@@ -96,10 +96,10 @@ class Forecasted(AnswerBase):
             "expected": expected_record(self.question, None, expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
-            "ends_seconds": dict(zip(NAMES, self.ends.values(), strict=True)),
-            "dates": None if self.start is None else dict(zip(NAMES, map(str, self._dates), strict=True)),
+            "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
+            "dates": None if self.start is None else dict(zip(ENDS, map(str, self._dates), strict=True)),
             "price": self.price,
-            "costs": None if self.price is None else dict(zip(NAMES, self._costs, strict=True)),
+            "costs": None if self.price is None else dict(zip(ENDS, self._costs, strict=True)),
             "goodput": found.goodput,
             "parts": found.parts.as_dict(),
             "failures": found.failures,
@@ -156,7 +156,7 @@ class Forecasted(AnswerBase):
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
         """When training ends and, where a GPU-hour has a price, what it costs."""
-        early, middle, late = (_time(self.ends[share]) for share in _SHARES)
+        early, middle, late = map(_time, self.ends)
         ends = f"after {middle}{_within(early, late)}"
         if self.start is not None:
             first, day, last = self._dates
@@ -176,16 +176,16 @@ class Forecasted(AnswerBase):
 
     @property
     def _dates(self) -> list[date]:
-        """The days on which it ends: early, median, late."""
+        """The days on which it ends: early, expected, late."""
         assert self.start is not None
         last = (date.max - self.start).days
-        return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends.values()]
+        return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
 
     @property
     def _costs(self) -> list[float]:
-        """Dollars of all its GPU-hours: early, median, late."""
+        """Dollars of all its GPU-hours: early, expected, late."""
         assert self.price is not None
-        return [self.price * self.found.job.gpus * end / 3600 for end in self.ends.values()]
+        return [self.price * self.found.job.gpus * end / 3600 for end in self.ends]
 
     @property
     def _parts(self) -> Table:

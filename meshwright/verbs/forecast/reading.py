@@ -57,6 +57,7 @@ class ForecastQuestion:
         return Forecasted(
             question=self.question,
             found=found,
+            every=self.every,
             expected=self.expected,
             price=self.price,
             start=self.start,

@@ -88,6 +88,20 @@ def test_what_helps_ends_it_sooner() -> None:
     assert {"one more spare node", "half as many failures"} <= {one.what for one in changes_of(found)}
 
 
+@pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
+def test_what_helps_keeps_an_interval_that_somebody_fixed(factor: float) -> None:
+    """Twice of what two rows change, at the same interval, ends no later than each; another interval is its own row."""
+    free = forecast(JOB, BUSY)
+    every = max(1, round(free.every * factor))
+    found = forecast(JOB, BUSY, every)
+    changes = changes_of(found, every)
+    own = [one for one in changes if one.what.startswith("saving more")]
+    assert all(one.found.every == every for one in changes if one not in own)
+    assert [one.found.every for one in own] == [free.every] * (factor != 1.0)
+    assert all(("often" if factor > 1 else "rarely") in one.what for one in own)
+    assert all(one.found.seconds < found.seconds for one in changes)
+
+
 def test_writing_while_training_waits_less_and_loses_more() -> None:
     behind, waiting = forecast(JOB, operations()), forecast(JOB, operations(asynchronous=False))
     assert behind.segment.saving < waiting.segment.saving

@@ -16,7 +16,7 @@ from cost_models.reliability.job import job_of
 from cost_models.units import counted, format_count, format_days, grouped
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent
-from meshwright.verbs.forecast.forecasted import NAMES, Forecasted
+from meshwright.verbs.forecast.forecasted import ENDS, Forecasted
 from planner.objectives import Objective, training_steps
 
 _HOUR = 3600.0
@@ -32,7 +32,7 @@ class TrainingRun:
     step_seconds: float
     """On paper."""
     ends: tuple[float, ...]
-    """5, 50 and 95 %, of the expected step and, where the objective counts them, of failures; empty where nothing is
+    """`ENDS`, of the step and, where the objective counts them, of failures; empty where nothing is
     expected."""
 
     @property
@@ -84,8 +84,8 @@ class TrainingRun:
             "seconds_on_paper": self.on_paper,
             "cost_on_paper": self.cost(self.on_paper) if priced else None,
             "operations": None if self.objective.operations is None else self.objective.operations.name,
-            "ends_seconds": dict(zip(NAMES, self.ends, strict=False)) or None,
-            "costs": dict(zip(NAMES, costs, strict=False)) or None,
+            "ends_seconds": dict(zip(ENDS, self.ends, strict=False)) or None,
+            "costs": dict(zip(ENDS, costs, strict=False)) or None,
         }
 
 
@@ -113,5 +113,5 @@ def _ends(
         return steps * expected.low, steps * expected.seconds, steps * expected.high
     with suppress(InfeasibleError):
         found = forecast(job_of(question, expected.seconds, layout), objective.operations)
-        return tuple(Forecasted(question=question, found=found, expected=expected).ends.values())
+        return Forecasted(question=question, found=found, expected=expected).ends
     return ()
