@@ -37,7 +37,7 @@ OWNERS = "started-by.json"
 
 Backend = Literal["gloo", "nccl"]
 TEXT, RANDOM = "text", "random"
-"""Data that no folder holds: the Python library's own sources, and tokens drawn at random."""
+"""Data that no folder holds: a made-up text, and tokens drawn at random."""
 NO_TARGET = -100
 """The target of tokens that no loss is of, as torch and transformers write it."""
 _PathLike = Annotated[Path, Field(strict=False)]

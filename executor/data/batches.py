@@ -10,7 +10,6 @@ fall inside (cycle walking, Black & Rogaway 2002).
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -29,8 +28,6 @@ from cost_models.specs.training import TrainingSpec
 from executor.data.tokens import open_tokens, require_a_sequence
 from executor.run_config import NO_TARGET, RANDOM, TEXT
 
-_SHIPPED_BYTES = 4_000_000
-"""Enough text that short runs never see a window twice."""
 _BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
 """Of masked tokens the share that becomes the mask, and that with those that become some other token."""
 
@@ -46,7 +43,7 @@ _Draw = Callable[[int, int, int], _Windows]
 class Batches:
     """The sequences of a run, by step.
 
-    `data` is `text` (the Python library's own sources, byte by byte), `random`, or the path of a token folder.
+    `data` is `text` (a made-up one, byte by byte), `random`, or the path of a token folder.
 
     Raises:
         InputError: no token folder, a broken one, or one that does not go with the model.
@@ -179,20 +176,6 @@ class Batches:
         require_a_sequence(len(self._tokens), self._length, TEXT)
 
 
-@lru_cache(maxsize=1)
-def text_tokens() -> npt.NDArray[np.uint8]:
-    """Bytes of the standard library's modules, in order of their names: real text that is on every machine."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    pieces: list[bytes] = []
-    size = 0
-    for path in sorted(library.glob("*.py")):
-        pieces.append(path.read_bytes())
-        size += len(pieces[-1])
-        if size >= _SHIPPED_BYTES:
-            break
-    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
-
-
 Positions = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
@@ -224,3 +207,34 @@ def _mixed(values: Positions) -> Positions:
     values = (values ^ (values >> np.uint64(30))) * first
     values = (values ^ (values >> np.uint64(27))) * second
     return values ^ (values >> np.uint64(31))
+
+
+_SYLLABLES = [consonant + vowel for consonant in "bcdfghklmnprstvw" for vowel in "aeio"]
+_WORD_BITS, _PHRASE_BITS, _SHIPPED_PHRASES = 12, 13, 1 << 18
+
+
+@lru_cache(maxsize=1)
+def text_tokens() -> npt.NDArray[np.uint8]:
+    """Bytes of a made-up text, the same whatever machine, Python and numpy run: phrases of words of syllables.
+
+    Of 4,096 words and of 8,192 phrases those with low numbers come more often, about in inverse proportion to these, as
+    words of languages do (Zipf 1949); some 4 MB, so that short runs never see a window twice.
+    """
+
+    def drawn(count: int, kind: int, bits: int) -> list[int]:
+        numbers = _mixed(np.arange(count, dtype=np.uint64) + np.uint64(kind << 32))
+        below = np.uint64(2) << (numbers % np.uint64(bits))
+        return ((numbers >> np.uint64(8)) % below).tolist()  # type: ignore[no-any-return]
+
+    def joined(parts: list[str], kind: int, bits: int, between: str) -> list[str]:
+        """2^bits texts of two or three of some parts."""
+        count = 1 << bits
+        lengths, chosen = drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length())
+        return [
+            between.join(parts[part] for part in chosen[4 * at : 4 * at + 2 + length])
+            for at, length in enumerate(lengths)
+        ]
+
+    phrases = joined(joined(_SYLLABLES, 0, _WORD_BITS, ""), 2, _PHRASE_BITS, " ")
+    text = ", ".join(phrases[at] for at in drawn(_SHIPPED_PHRASES, 4, _PHRASE_BITS))
+    return np.frombuffer(text.encode("ascii"), dtype=np.uint8)

@@ -79,15 +79,15 @@ def _of_lines(path: str, lines: list[str], whole: int) -> tuple[list[int], float
     The first column has tokens of documents, or headed `prompt` of what is before their answers.
     """
     rows = [
-        (number, [word.strip(' \t"') for word in line.split(",")]) for number, line in enumerate(lines, 1)
+        (number, [word.strip(' \t"') for word in line.split(",")])
+        for number, line in enumerate(lines, 1)
+        if line.strip(' ,;\t"')
     ]
     heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
     column = heading.index("answer") if "answer" in heading else None
     documents, answered, problems = list[int](), 0, list[Problem]()
     for number, words in rows:
         given = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
-        if not words[0] and column is None:
-            continue
         wrong = [word for word in given if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
         counts = [0 if wrong else int(word) for word in given]
         total = sum(counts) if heading[:1] == ["prompt"] else counts[0]

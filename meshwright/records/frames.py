@@ -23,7 +23,6 @@ from cost_models.question import Question
 from cost_models.schedules import KINDS
 from executor.measure.slow_ranks import excess_of
 from meshwright.records import frame_of
-from meshwright.records.estimates import estimate_row
 from meshwright.records.runs import comparison, read_report
 
 if TYPE_CHECKING:
@@ -41,11 +40,6 @@ WINDOW_STEPS = 40
 """Most points of a line over the blocks of a rank, besides none."""
 _MOST_PROBLEMS = 10
 """Told of one table."""
-
-
-def estimates_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
-    """A row per layout: its axes, seconds, bytes and shares."""
-    return frame_of([estimate_row(estimate) for estimate in estimates])
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:

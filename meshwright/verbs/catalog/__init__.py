@@ -79,12 +79,13 @@ def _list(kind: str, output: Output) -> None:
 
     from meshwright.records import JSON_SCHEMA
     from meshwright.render.tables import table
-    from meshwright.verbs.catalog.entries import entries
+    from meshwright.verbs.catalog.entries import entries, shown
 
-    rows = entries(kind)
+    listed = entries(kind)
+    rows = [{name: one[0] if isinstance(one, tuple) else one for name, one in row.items()} for row in listed]
     text: list[str | Table] = []
-    for named, run in groupby(rows, key=lambda row: row.get("kind", "")):
-        own = [{name: value for name, value in row.items() if name != "kind"} for row in run]
+    for named, run in groupby(listed, key=lambda row: row.get("kind", "")):
+        own = [shown(row) for row in run]
         headers = list(own[0])
         text += [*([""] if text else []), *([f"{named}s"] if named else [])]
         text.append(

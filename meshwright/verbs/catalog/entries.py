@@ -11,10 +11,12 @@ from cost_models.families import RECOMMENDER, TRANSFORMER
 from cost_models.files import catalog as known
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
-from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count, format_seconds
 
-Row = dict[str, str]
+Row = dict[str, Any]
+"""Column → a number or word, or a number in base units with the text that a table shows of it."""
+_BESIDE = ("kind", "kv_heads", "experts", "gated")
+"""Columns that a table shows within others, or not."""
 _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """The precision a GPU's rate is quoted in: the first it has."""
 
@@ -38,16 +40,29 @@ def entry(kind: str, name: str) -> dict[str, Any]:
     return _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
 
 
+def shown(row: Row) -> dict[str, str]:
+    """The cells of a row in a table."""
+    return {
+        name: value[1] if isinstance(value, tuple) else str(value)
+        for name, value in row.items()
+        if name not in _BESIDE
+    }
+
+
 def _model_row(name: str) -> Row:
     model = known.load_model(name)
+    width = model.moe_ffn_hidden_size if model.has_experts else model.ffn_hidden_size
     return {
         "model": name,
-        "parameters": format_count(total_parameters(model)),
-        "layers": str(model.num_layers),
-        "hidden": str(model.hidden_size),
-        "heads": f"{model.num_heads}/{model.num_kv_heads}",
-        "vocab": str(model.vocab_size),
-        "MLP": f"{_mlp_width(model)}{' gated' if model.gated_mlp else ''}",
+        "parameters": _shown(round(total_parameters(model)), format_count),
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "heads": (model.num_heads, f"{model.num_heads}/{model.num_kv_heads}"),
+        "kv_heads": model.num_kv_heads,
+        "vocab": model.vocab_size,
+        "MLP": (width, f"{f'{model.num_experts} x ' * model.has_experts}{width}{' gated' * model.gated_mlp}"),
+        "experts": model.num_experts,
+        "gated": model.gated_mlp,
     }
 
 
@@ -56,20 +71,18 @@ def _recommender_row(name: str) -> Row:
     rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
     return {
         "model": name,
-        "parameters": format_count(float(model.embedding_parameters)),
-        "tables": str(model.num_tables),
-        "largest": f"{format_count(float(max(rows)))} rows",
-        "ids": f"{model.lookups:g}",
-        "wide": f"{min(widths)}" if len(widths) == 1 else f"{min(widths)} to {max(widths)}",
+        "parameters": _shown(model.embedding_parameters, format_count),
+        "tables": model.num_tables,
+        "largest": (max(rows), f"{format_count(float(max(rows)))} rows"),
+        "ids": (model.lookups, f"{model.lookups:g}"),
+        "wide": (max(widths), " to ".join(map(str, dict.fromkeys((min(widths), max(widths)))))),
         "interaction": model.interaction.kind,
     }
 
 
-def _mlp_width(model: TransformerSpec) -> str:
-    """ "14336", or "8 x 14336" of a mixture."""
-    if model.has_experts:
-        return f"{model.num_experts} x {model.moe_ffn_hidden_size}"
-    return str(model.ffn_hidden_size)
+def _shown(value: float, text: Callable[[float], str]) -> tuple[float, str]:
+    """A number with its text."""
+    return value, text(value)
 
 
 def _gpu_row(name: str) -> Row:
@@ -77,9 +90,9 @@ def _gpu_row(name: str) -> Row:
     precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
         "gpu": name,
-        "memory": format_bytes(gpu.memory),
-        "bandwidth": format_bandwidth(gpu.memory_bandwidth),
-        "peak": f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s",
+        "memory": _shown(gpu.memory, format_bytes),
+        "bandwidth": _shown(gpu.memory_bandwidth, format_bandwidth),
+        "peak": (gpu.peak[precision], f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s"),
         "in": precision,
     }
 
@@ -89,20 +102,21 @@ def _cluster_row(name: str) -> Row:
     levels = levels_of(cluster)
     return {
         "cluster": name,
-        "GPUs": str(cluster.gpus_per_node),
+        "GPUs": cluster.gpus_per_node,
         "inside a node": _rates([level for level in levels if not level.network]),
         "between nodes": _rates([level for level in levels if level.network]),
         "GPU": cluster.gpu.name,
     }
 
 
-def _rates(levels: list[Level]) -> str:
-    """The least bandwidth of a GPU and the most."""
+def _rates(levels: list[Level]) -> tuple[float | None, str]:
+    """The least bandwidth of a GPU, and as text also the most."""
     rates = sorted({level.bandwidth for level in levels})
     if not rates:
-        return "-"
+        return None, "-"
     low, high = (format_bandwidth(rate) for rate in (rates[0], rates[-1]))
-    return high if low == high else f"{low.partition(' ')[0] if low[-4:] == high[-4:] else low} to {high}"
+    spread = f"{low.partition(' ')[0] if low[-4:] == high[-4:] else low} to {high}"
+    return rates[0], high if low == high else spread
 
 
 def _stack_row(name: str) -> Row:
@@ -112,12 +126,12 @@ def _stack_row(name: str) -> Row:
 
 def _profile_row(name: str) -> Row:
     profile = known.load_profile(name)
-    error = "-" if profile.median_error is None else f"{100 * profile.median_error:.0f} %"
+    error = profile.median_error
     return {
         "profile": name,
         "tier": profile.tier,
-        "error": error,
-        "runs": str(profile.validated_runs),
+        "error": (error, "-" if error is None else f"{100 * error:.0f} %"),
+        "runs": profile.validated_runs,
         "GPU, stack": f"{profile.gpu}, {profile.stack}",
     }
 
@@ -126,9 +140,9 @@ def _operations_row(name: str) -> Row:
     one = known.load_operations(name)
     return {
         "operations": name,
-        "GPU-hours a failure": f"{one.mtbf / 3600:,.0f}",
-        "back after": format_seconds(one.detection + one.restart),
-        "storage": format_bandwidth(one.storage_write),
+        "GPU-hours a failure": _shown(one.mtbf / 3600, "{:,.0f}".format),
+        "back after": _shown(one.detection + one.restart, format_seconds),
+        "storage": _shown(one.storage_write, format_bandwidth),
         "source": one.source,
     }
 

@@ -159,6 +159,18 @@ def _learned(model: RecommenderSpec, steps: int) -> tuple[float, float]:
     return before, area_under_curve(engine, unseen)
 
 
+@pytest.mark.parametrize("different", [1, 2, 5, 1000])
+def test_the_area_counts_a_tie_as_half(different: int) -> None:
+    """As by comparing all pairs, whatever the order of samples; ½ where all scores are the same."""
+    from executor.recommender.train import area_of
+
+    draw = np.random.default_rng(different)
+    scores, labels = draw.integers(0, different, 200) / different, draw.random(200) < 0.3
+    above = scores[labels][:, None] - scores[~labels]
+    assert area_of(scores, labels) == pytest.approx(((above > 0) + (above == 0) / 2).mean())
+    assert area_of(scores[::-1], labels[::-1]) == pytest.approx(area_of(scores, labels))
+
+
 def _recorded(path: Path, **fields: tuple[int, int]) -> Path:
     """Samples in MLPerf's binary, with some fields (row, value) by column otherwise."""
     records = np.zeros((8, 40), dtype="<i4")

@@ -46,6 +46,26 @@ def test_documents_are_packed_or_padded(capsys: pytest.CaptureFixture[str], tmp_
     )
 
 
+def test_blank_lines_of_a_file_say_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """First, last, between, of blanks or of empty cells; with columns and without."""
+    for text in (
+        "{0}512{0}1024{0}",
+        "{0}tokens,answer{0}512,10{0}1024,20{0}",
+        "{0}prompt,answer{0}500,12{0}1000,24{0}",
+    ):
+        said = []
+        for blank in ("\n", "\n\n", "\n  \t\n", "\n,,\n"):
+            (tmp_path / "lengths.csv").write_text(
+                text.format(blank).removeprefix("\n" if blank == "\n" else "")
+            )
+            answer = told(
+                capsys, "estimate", *ASKED, *LAYOUT, "--lengths", str(tmp_path / "lengths.csv"), "--json"
+            )
+            assert answer.code == 0, answer.err
+            said.append(json.loads(answer.out)["question"]["lengths"]["mean_tokens"])
+        assert len(set(said)) == 1
+
+
 def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     words = (*ASKED, *LAYOUT, "--lengths", "lognormal(600,1.5)")

@@ -169,6 +169,8 @@ def test_catalog(meshwright, kind: str) -> None:
     if kind == "models":
         assert {one.pop("kind") for one in entries} == {"transformer", "recommender"}
         assert "dlrm-dcnv2" in answer.out
+    for column, given in entries[0].items():
+        assert not (isinstance(given, str) and re.match(r"[\d.,]+( |$)", given)), (column, given)
     first = next(iter(entries[0].values()))
     assert json.loads(meshwright("catalog", kind, first, "--json").out)["entry"]["name"]
 

@@ -22,7 +22,6 @@ from meshwright.inputs.options import Goal
 from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
-from meshwright.records.frames import estimates_frame
 from meshwright.render.estimates import warning_lines
 from meshwright.render.expected import expected_record, nearest_sentence
 from meshwright.render.explanation import why_not_text
@@ -149,10 +148,6 @@ class Planned(AnswerBase):
         plan = self.plan
         priced = priced_again(plan)
         return why_not_text(why_not(self.question, priced, layout, plan.asked), priced)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row per layout; seconds, bytes, shares."""
-        return estimates_frame(self.estimates)
 
     def frontier(
         self,
