@@ -69,10 +69,10 @@ def test_a_page_opens_with_the_end_and_the_money() -> None:
     said = page.html.replace("\N{NO-BREAK SPACE}", " ").replace("\N{WORD JOINER}", "")
     told = page.record()["forecast"]
     dates, costs = told["dates"], told["costs"]
-    ends = f"<dt>ends</dt><dd>on {dates['p50']}, 90 % interval {dates['p5']} to {dates['p95']}"
+    ends = f"<dt>ends</dt><dd>on {dates['expected']}, 90 % interval {dates['p5']} to {dates['p95']}"
     assert said.index(ends) < said.index("<dt>costs</dt>") < said.index("<dt>train with</dt>")
-    assert f"{money(costs['p50'])}, 90 % interval {money(costs['p5'])} to {money(costs['p95'])}" in said
-    assert costs["p50"] == pytest.approx(2.5 * 2 * told["ends_seconds"]["p50"] / 3600)
+    assert f"{money(costs['expected'])}, 90 % interval {money(costs['p5'])} to {money(costs['p95'])}" in said
+    assert costs["expected"] == pytest.approx(2.5 * 2 * told["ends_seconds"]["expected"] / 3600)
 
 
 def test_money_and_dates_of_no_tokens_are_refused() -> None:

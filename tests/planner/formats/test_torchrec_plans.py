@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed._shard.metadata import ShardMetadata
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
@@ -18,7 +22,7 @@ from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from meshwright.cli.frame import main
 from meshwright.verbs.export import export, import_plan
-from planner.formats.torchrec import export_sharding, import_sharding
+from planner.formats.torchrec import MODULE, export_sharding, import_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
 TABLES = 4
@@ -51,6 +55,39 @@ WORDS = st.one_of(
 def test_back_it_is_what_it_was(words: list[str]) -> None:
     sharding = parse_sharding(" ".join(f"table:{n}={word}" for n, word in enumerate(words)), TABLES)
     assert _back(_Tables(sharding)) == (sharding, 16)
+
+
+@dataclass
+class _Held:
+    """TorchRec's ParameterSharding, as far as a plan says it."""
+
+    sharding_type: str
+    compute_kernel: str
+    ranks: list[int] | None
+    sharding_spec: dict[str, list[ShardMetadata]] | None
+    cache_params: dict[str, float] | None = None
+
+
+def test_the_script_of_the_guide_saves_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of torch's own classes, whose placements are no text."""
+    monkeypatch.chdir(tmp_path)
+    layout = "table:0=row/cached(0.25) table:1=whole@1 table:2=column2@0,3 table:3=copy"
+    held = {}
+    for name, said in json.loads(export_sharding(_Tables(parse_sharding(layout, TABLES))).text)["plan"][
+        MODULE
+    ].items():
+        if said["sharding_spec"]:
+            shards = [ShardMetadata(**shard) for shard in said["sharding_spec"]["shards"]]
+            said = said | {"sharding_spec": {"shards": shards}}
+        held[name] = _Held(**said)
+    guide = Path(__file__).parents[3] / "docs/guides/serving-recommenders.md"
+    script = re.search(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    model = SimpleNamespace(plan=SimpleNamespace(plan={"tables": held}))
+    exec(script[1], {"model": model, "dist": SimpleNamespace(get_world_size=lambda: 16)})
+    sharding, world = import_sharding("today.json", MODEL)
+    assert (str(sharding), world) == (str(parse_sharding(layout, TABLES)), 16)
 
 
 class _Tables:
