@@ -183,27 +183,22 @@ def alike(name: str, known: Iterable[str]) -> list[str]:
     Their numbers (sizes, releases) are the same and their letters almost; what is of a known family is of no other. A
     name that breaks off may go on as any.
     """
-    listed = list(known)
-    letters, numbers, plain = _spelt(name)
-    family = [one for one in listed if _first_word(one) == _first_word(name)] or listed
-    return [one for one in family if _spelt(one)[1] == numbers and _slip(letters, _spelt(one)[0])] or [
-        one for one in listed if len(plain) > 2 and _spelt(one)[2].startswith(plain)
+    listed, (first, letters, numbers, plain) = list(known), _spelt(name)
+
+    def slip(word: str) -> bool:
+        return sorted(word) == sorted(letters) or difflib.SequenceMatcher(None, letters, word).ratio() > 0.7
+
+    family = [one for one in listed if _spelt(one)[0] == first] or listed
+    return [one for one in family if _spelt(one)[2] == numbers and slip(_spelt(one)[1])] or [
+        one for one in listed if len(plain) > 2 and _spelt(one)[3].startswith(plain)
     ]
 
 
-def _spelt(name: str) -> tuple[str, list[str], str]:
-    """Letters of a name, its numbers, and both without what stands between."""
-    lower = name.lower()
-    return re.sub(r"[^a-z]", "", lower), re.findall(r"[\d.]*\d", lower), re.sub(r"[^a-z\d]", "", lower)
-
-
-def _first_word(name: str) -> str:
-    return re.split(r"[^a-z]", name.strip().lower(), maxsplit=1)[0]
-
-
-def _slip(word: str, other: str) -> bool:
-    """Whether two words differ by few letters of many, or by their order alone."""
-    return sorted(word) == sorted(other) or difflib.SequenceMatcher(None, word, other).ratio() > 0.7
+def _spelt(name: str) -> tuple[str, str, list[str], str]:
+    """First word of a name, its letters, its numbers, and both without what stands between."""
+    low = name.strip().lower()
+    numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
+    return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -129,7 +129,7 @@ def part_of(options: Any, kind: type[O], **more: Any) -> O:
     """Options of another kind with the fields that both have, and more."""
     own = {one.name for one in fields(options)}
     both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in own}  # type: ignore[arg-type]
-    return kind(**both, **more)
+    return kind(**(both | more))
 
 
 def _is_default(value: object, default: object) -> bool:

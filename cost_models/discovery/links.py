@@ -95,7 +95,7 @@ USUAL_LATENCY = {
     "shared-memory": "50 us",
 }
 """Usual latency of one hop of a medium, as the catalogue's clusters have it; no driver says it."""
-_MOST_NVLINKS = 18
+MOST_NVLINKS = 18
 """NVLinks that a GPU has at most (Hopper, Blackwell): more of them in one row of the matrix are those of a switch."""
 Fields = dict[str, Any]
 
@@ -141,7 +141,7 @@ def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
     each, fullest = rows[0][0], max(sum(row) for row in rows)
     bandwidth = min(gpu.nvlink for gpu in gpus)
     alike = all(count == each for row in rows for count in row)
-    if alike and len(gpus) > 2 and (fullest > _MOST_NVLINKS or len(gpus[0].nvlinks) == each):
+    if alike and len(gpus) > 2 and (fullest > MOST_NVLINKS or len(gpus[0].nvlinks) == each):
         return Inside(node=link("nvswitch", bandwidth), said=f"NV{each} between all GPUs")
     least = min(sum(row) for row in rows)
     bandwidth = min(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import combinations
 
-from cost_models.discovery.links import Topology, parse_topology
+from cost_models.discovery.links import MOST_NVLINKS, Topology, parse_topology
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import usual
 from cost_models.specs.graph import Link, fold, natural, node_of, read_link
@@ -23,8 +23,6 @@ _GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILI
 _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
 _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS": "host"}
 """Cell of the matrix → what joins two devices at most so far apart, the nearest first (legend of `nvidia-smi topo`)."""
-_MOST_NVLINKS = 18
-"""NVLinks of a GPU: more of them in one row of the matrix are those of a switch, each shown towards every GPU."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,8 +96,7 @@ def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
     found.notes += [
-        f"`{cell} {rate}` is not used: no link of {'one node' if count == 1 else 'these nodes'} is a {cell}"
-        for cell, rate in unused.items()
+        f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()
     ]
     if count > 1:
         found.assumed.append("one network carries all adapters at once (a node does not show its switches)")
@@ -131,7 +128,7 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
     cells = {(one, other): topology.between(one, other) for one, other in combinations(gpus, 2)}
     if (
         len(set(cells.values())) == 1
-        and sum(topology.nvlinks(gpus[0], other) for other in gpus[1:]) > _MOST_NVLINKS
+        and sum(topology.nvlinks(gpus[0], other) for other in gpus[1:]) > MOST_NVLINKS
     ):
         yield from ((gpu, "nvswitch", topology.between(*gpus[:2])) for gpu in gpus)
     else:
@@ -185,21 +182,16 @@ def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
         raise unreadable(
             source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         )
-    if others := _other_hosts(hosts, beside.hosts):
-        if len(others) == len(hosts):
-            what = f"no host is called `{beside.hosts}`, they are {', '.join(sorted(hosts, key=natural)[:5])}"
-            raise unreadable(source, [Problem("--hosts", what)], "a pattern like 'gpu*'")
-        looks = (
-            "that look like no GPU nodes are" if beside.hosts is None else f"not called `{beside.hosts}` are"
-        )
-        alike = {re.sub(r"\d+", "#", host): 0 for host in others}
+    others = _other_hosts(hosts, beside.hosts)
+    if len(others) == len(hosts) > 0:
+        what = f"no host is called `{beside.hosts}`, they are {', '.join(others[:5])}"
+        raise unreadable(source, [Problem("--hosts", what)], "a pattern like 'gpu*'")
+    if others:
+        alike = dict.fromkeys(re.sub(r"\d+", "#", host) for host in others)
         some = ", ".join(
-            fold([host for host in others if re.sub(r"\d+", "#", host) == one]) or one for one in alike
+            fold(host for host in others if re.sub(r"\d+", "#", host) == one) or one for one in alike
         )
-        found.notes.append(
-            f"{counted(len(others), 'host')} {looks} left out: {some}"
-            + (" (--hosts says which are GPU nodes)" if beside.hosts is None else "")
-        )
+        found.notes.append(f"{counted(len(others), 'host')} left out, no GPU nodes by name (--hosts): {some}")
         hosts = {host: some for host, some in hosts.items() if host not in others}
     count = usual(len(some) for some in hosts.values())
     if small := [host for host, some in hosts.items() if 2 * len(some) <= count and count > 1]:
@@ -239,7 +231,8 @@ def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
     if pattern is not None:
         return [host for host in hosts if not fnmatchcase(host, pattern)]
     gpu_nodes = [host for host in hosts if _GPU_NODE.search(host.lower())]
-    return [host for host in hosts if (host not in gpu_nodes if gpu_nodes else _SERVICE.search(host.lower()))]
+    gpu_nodes = gpu_nodes or [host for host in hosts if not _SERVICE.search(host.lower())] or hosts
+    return [host for host in hosts if host not in gpu_nodes]
 
 
 def _ports(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from cost_models.base import GpuCount, LargeInt, PositiveInt, Spec
 from cost_models.documents import printable
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
-from cost_models.specs.cluster import NARROW, Precision
+from cost_models.specs.cluster import FULL, NARROW, Precision
 from cost_models.specs.lengths import LengthsSpec, Sequences, sequences_of
 from cost_models.specs.tuning import Left, TuningSpec
 from cost_models.units import LARGEST
@@ -21,14 +21,7 @@ Blockwise = Literal["adamw-8bit", "adamw-4bit", "paged-adamw-8bit", "lion-8bit"]
 """Optimizers whose moments are quantised block by block."""
 OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adamw", "lion", Blockwise]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
-_ELEMENT_BYTES: dict[Precision, float] = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "fp8": 2.0,
-    "fp4": 2.0,
-}
+_ELEMENT_BYTES: dict[Precision, float] = dict.fromkeys(get_args(Precision), 2.0) | dict.fromkeys(FULL, 4.0)
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
 """What products are cast to; in fp4 with a scale of a byte for every sixteen (NVFP4)."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, out, switch
+from cost_models.flags import as_keywords, flag, out, part_of, switch
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
     from cost_models.discovery.network import parse_links
     from cost_models.files.names import TEMPLATE
+    from meshwright.verbs.cluster.linked import linked_cluster
 
     ways = options.template + options.discover + (options.from_links is not None)
     if ways != 1:
@@ -120,15 +121,7 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     then = f"meshwright plan MODEL {file} ..."
     if options.from_links is not None:
         links = dict(part.split("=", 1) for part in options.link)
-        linked = cluster_from_links(
-            options.from_links,
-            gpu=options.gpu,
-            nodes=options.nodes,
-            name=options.name,
-            links=links,
-            hosts=options.hosts,
-            gpus_per_node=options.gpus_per_node,
-        )
+        linked = linked_cluster(part_of(options, LinksOptions, file=options.from_links, links=links))
         _tell(linked, linked.found, file, then, output)
         return
     may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
