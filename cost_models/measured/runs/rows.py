@@ -14,13 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cost_models.errors import InputError, Problem
+from cost_models.files import read_data
 from cost_models.files.reading import read_raw
-from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
@@ -157,9 +156,7 @@ class Row:
 @cache
 def spellings() -> dict[str, Any]:
     """What cells of tables mean, by kind, from `data/published/spellings.yaml`."""
-    file = files("cost_models") / "data" / "published" / "spellings.yaml"
-    value: dict[str, Any] = parse_yaml(file.read_text(encoding="utf-8"), source=file.name).value
-    return value
+    return read_data("published/spellings")
 
 
 def meaning(kind: str, words: str) -> Any:

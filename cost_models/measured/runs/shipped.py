@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 from cost_models.base import Spec
 from cost_models.documents import printable
-from cost_models.files import data_files
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files import data_files, read_data
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, parse_rows
 
@@ -57,10 +55,7 @@ class SourceNote(Spec):
 @cache
 def source_notes() -> Mapping[str, SourceNote]:
     """Source → its note, for the tables that are shipped."""
-    file = files("cost_models") / "data" / "published" / "sources.yaml"
-    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"published/{file.name}")
-    assert not document.problems, document.problems
-    return {name: SourceNote(**note) for name, note in document.value.items()}
+    return {name: SourceNote(**note) for name, note in read_data("published/sources").items()}
 
 
 def source_title(source: str) -> str:

@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import stride_of
 from cost_models.base import Spec
-from cost_models.files.parsing import validate
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files import read_data
 from cost_models.measured.traces.events import Event
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -55,9 +53,7 @@ class Patterns(Spec):
 @cache
 def patterns() -> Patterns:
     """The patterns of the data file."""
-    file = files("cost_models") / "data" / "traces" / "kineto.yaml"
-    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"traces/{file.name}")
-    return validate(document, Patterns)
+    return Patterns.model_validate(read_data("traces/kineto"), strict=False)
 
 
 @dataclass(slots=True)

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from cost_models.axes.layout import Layout
 from cost_models.base import Spec
-from cost_models.files import catalog
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files import catalog, read_data
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
@@ -97,10 +95,9 @@ class Figures:
 @cache
 def published_figures() -> tuple[Figures, ...]:
     """Every group that is shipped, predicted."""
-    file = files("cost_models") / "data" / "published" / "figures.yaml"
-    document = parse_yaml(file.read_text(encoding="utf-8"), source=f"published/{file.name}")
-    assert not document.problems, document.problems
-    groups = {name: FiguresSpec.model_validate(group) for name, group in document.value.items()}
+    groups = {
+        name: FiguresSpec.model_validate(group) for name, group in read_data("published/figures").items()
+    }
     return tuple(
         Figures(
             name=name,
