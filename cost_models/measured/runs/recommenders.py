@@ -99,10 +99,8 @@ def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    precision = (
-        "fp16" if "amp" in (said := row.get("precision", "")) else "tf32" if "tf32" in said else "fp32"
-    )
-    training = _training(row, precision=precision, exchange_dtype="fp32")
+    amp = "amp" in row.get("precision", "")
+    training = _training(row, precision="fp16" if amp else "fp32", exchange_dtype="fp32")
     question = _question("dlrm", _GPUS[row["gpu"]], 1, 8, training, "sok")
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:

@@ -225,7 +225,8 @@ def dense_device(question: RecommenderQuestion) -> Device:
         InputError: it has no matrix rate in the training precision.
     """
     gpu, training, mine = question.cluster.gpu, question.training, question.embedding
-    require_rate(gpu, precision := training.precision)
+    multiplies_tf32 = training.precision == "fp32" and question.facts.tf32 and "tf32" in gpu.peak
+    require_rate(gpu, precision := "tf32" if multiplies_tf32 else training.precision)
     profile = question.hardware.model_copy(
         update={
             "kernel_seconds": question.kernel_seconds,

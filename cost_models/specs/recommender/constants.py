@@ -248,6 +248,8 @@ class RecommenderStack(Spec):
     """Fixed seconds of a step: batches handed over, launches that nothing hides."""
     sample_seconds: Overhead = 0.0
     """Seconds in which a host hands over one sample of its GPUs: reads it, sorts its ids by table, copies it."""
+    tf32: bool = False
+    """Whether products in fp32 run on tensor cores in TF32 where there are any."""
     input_buffers: Factor = 2.0
     """Copies of a batch's ids that the device holds: of this step, of the next."""
     ids_everywhere: bool = False
