@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.engine.lamb import Lamb, Slice, WholeNorms
 from executor.mesh import local, make_group_over, settle_gradient
 from executor.models.copies import held_by_several
+from executor.models.ends import is_gain
 from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
@@ -182,6 +184,13 @@ class Optimizer:
         ranks = 1 if group is None else dist.get_world_size(group)
         copies = [ranks // self.splits(parameter) for parameter in self.parameters]
         norms = WholeNorms(self.parameters, copies, group, self._join, self.mesh.device_type)
+        for one, slices in zip(self.optimizers, self._slices(), strict=True):
+            assert isinstance(one, Lamb)
+            one.connect(norms, slices)
+        return norms
+
+    def _slices(self) -> list[list[Slice]]:
+        """What each optimizer updates, by parameters."""
         slices: dict[int, list[Slice]] = {id(one): [] for one in self.optimizers}
         for flat in self.flats:
             for parameter, begin, end, start in flat.owned():
@@ -189,10 +198,19 @@ class Optimizer:
         for parameter, updated, optimizer in self.updated():
             elements = local(updated.detach()).numel()
             slices[id(optimizer)].append(Slice(parameter, updated, 0, elements))
-        for one in self.optimizers:
-            assert isinstance(one, Lamb)
-            one.connect(norms, slices[id(one)])
-        return norms
+        return list(slices.values())
+
+    def decay_gains_to_one(self) -> None:
+        """Have AdamW's weight decay pull gains of norms towards 1, as it does those that a model keeps less one.
+
+        With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
+        """
+        named = (one for part in self.rank.parts for one in part.named_parameters())
+        gains = {id(parameter) for name, parameter in named if is_gain(name)}
+        for one, slices in zip(self.optimizers, self._slices(), strict=True):
+            mine = [part for part in slices if id(part.parameter) in gains]
+            if mine and isinstance(one, torch.optim.AdamW):
+                one.register_step_pre_hook(partial(_raise_gains, mine))
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak
@@ -260,6 +278,14 @@ class Optimizer:
             flat.scale(factor)
         for gradients in self._shards_by_device():
             torch._foreach_mul_([gradient for _, gradient in gradients], factor)
+
+
+def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    group = optimizer.param_groups[0]
+    decay = group["lr"] * group["weight_decay"]
+    for one in slices:
+        if one.updated.grad is not None:
+            one.of(one.updated).add_(decay / (1 - decay))
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:

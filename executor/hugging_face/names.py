@@ -20,6 +20,7 @@ from cost_models.hugging_face.families import data_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
 from executor.models.copies import original
+from executor.models.ends import is_gain
 from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]
@@ -202,9 +203,7 @@ class Names:
             self.shapes[full] = (total, 1, shape[1])
         elif transposed and name.endswith("decay_log"):
             self.shapes[full] = (1, 1, total, 1)
-        less = (
-            self.family.less_one and name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
-        )
+        less = self.family.less_one and is_gain(name)
         reach = self.spec.head_dim
         return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 

@@ -22,6 +22,11 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
     return nn.LayerNorm(width, eps=epsilon, bias=spec.norm_bias)
 
 
+def is_gain(name: str) -> bool:
+    """Whether a parameter is the gain of a norm that a family may keep less one: not of those behind gates."""
+    return name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
+
+
 def through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
     """The input, through the norm where there is one."""
     return x_BSD if norm is None else norm(x_BSD)

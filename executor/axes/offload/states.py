@@ -143,6 +143,8 @@ class StatesOnDrive:
         for key, value in self._optimizer.param_groups[0].items():
             if key != "params":
                 self._updates.param_groups[0][key] = value
+        for hook in self._optimizer._optimizer_step_pre_hooks.values():
+            hook(self._optimizer, (), {})
         self._through(list(self._chunks()))
         for parameter in self._parameters:
             if parameter.grad is not None and "step" in self._optimizer.state[parameter]:

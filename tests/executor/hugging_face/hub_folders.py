@@ -51,6 +51,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": _LLAMA | {"sliding_window": 8},
     "phi3": _LLAMA | {"pad_token_id": 0},
     "cohere": _LLAMA | {"rope_theta": 1e4},
+    "gemma": _LLAMA | {"head_dim": 8},
+    "nemotron": _LLAMA,
     "gpt2": _GPT,
     "gpt_neox": _LLAMA | {"rotary_pct": 0.5, "num_key_value_heads": 4},
     "mixtral": _LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
