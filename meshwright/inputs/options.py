@@ -81,7 +81,10 @@ class Job:
         panel="job",
     )
     optimizer: str | None = flag(
-        "NAME", "adamw (default), adamw-8bit, paged-adamw-8bit, adafactor, muon, lamb, sgd.", panel="job"
+        "NAME",
+        "adamw (default), paged-adamw, adamw-8bit, paged-adamw-8bit, adamw-4bit, lion, lion-8bit, lamb, sgd, muon, "
+        "adafactor.",
+        panel="job",
     )
     optimizer_in_backward: bool = switch("Update each parameter as soon as it has its gradient.", panel="job")
     state_dtype: str | None = flag(

@@ -182,7 +182,7 @@ def tuning_sentence(question: Question) -> str:
         )
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
-    kept = tuning.base or training.wide_precision
+    kept: str = tuning.base or training.wide_precision
     if copies := narrow_copies(question):
         kept += (
             f" with copies in {training.precision}, {training.element_bytes + copies:.3g} bytes a parameter"

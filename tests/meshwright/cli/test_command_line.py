@@ -9,10 +9,14 @@ import json
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from command_line import ASKED, BIG
 
+from cost_models.specs.cluster import Precision
+from cost_models.specs.lengths import Packing
+from cost_models.specs.training import OptimizerName, Reference, StateDtype
 from meshwright.cli.frame import VERBS, main
 
 
@@ -176,3 +180,15 @@ def test_help_of_plan_has_headings_and_hides_what_another_flag_opens(meshwright)
     assert "--by" not in plain
     assert "--cache SIZE" in meshwright("plan", "--serve", "--help").out
     assert "--by WHAT" in meshwright("plan", "--largest", "--help").out
+
+
+def test_help_names_every_choice(meshwright) -> None:
+    words = set(re.findall(r"[a-z0-9-]+", re.sub(r"-\s+", "-", meshwright("plan", "--help").out)))
+    literals = (Precision, OptimizerName, Packing, StateDtype, Reference)
+    for choice in [one for kind in literals for one in leaves(kind)]:
+        assert choice in words, choice
+
+
+def leaves(kind: object) -> list[str]:
+    """The words of a literal, and of those within it."""
+    return [word for one in get_args(kind) for word in ([one] if isinstance(one, str) else leaves(one))]
