@@ -26,7 +26,6 @@ CLUSTERS = "dgx-a100-80gb,dgx-h100"
 PLANS = {
     "given": ("estimate", "model.yaml", "cluster.yaml", *SIZES, "--layout", "tp2 pp2 mbs1 zero0"),
     "searched": ("plan", "model.yaml", "cluster.yaml", *SIZES, *SEARCHED),
-    "unproved": ("plan", "gpt3-175b", "dgx-h100", "--gpus", "64", *SIZES, "--time-limit", "0.5"),
     "priced": ("plan", "model.yaml", "cluster.yaml", *SIZES, *SEARCHED, "--objective", "memory"),
     "clusters": ("plan", "gpt2-tiny", CLUSTERS, *SIZES, *SEARCHED, "--gpus", "2,4", "--tokens", "1M"),
     "costs": ("plan", "gpt2-tiny", CLUSTERS, *SIZES, "--gpus", "4", "--tokens", "1M", "--price", "1,2"),
