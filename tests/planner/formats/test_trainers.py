@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from small import MODEL, small_question
 
+import meshwright as mw
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import UnknownNameError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
+from meshwright.verbs.export import export
 from planner.formats.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
 from planner.rules.legality import check
 from planner.space.layouts import enumerate_layouts, parse_restrictions
@@ -173,3 +175,13 @@ def test_its_other_stacks_have_layouts_that_it_starts(trainer: str) -> None:
         require_own_stack(trainer, stack)
         question = replace(asked(trainer), stack=stack)
         assert len(enumerate_layouts(question, parse_restrictions(["cp=1"], trainer=trainer))), name
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "accelerate", "axolotl"])
+def test_what_is_planned_for_a_trainer_with_offload_is_exported(trainer: str) -> None:
+    """On one GPU, which shards nothing: a trainer's rules leave out what its file cannot say of offloading."""
+    asked = mw.TrainingSpec(global_batch=1, sequence_length=2048)
+    fixed = ["tp=1", "mbs=1", "recompute=full"]
+    planned = mw.plan("qwen3-14b", "gh200-quad", asked, gpus=1, trainer=trainer, allow=["offload"], fix=fixed)
+    assert any(planned.plan.layout.offload)  # type: ignore[attr-defined]
+    assert export(planned.plan, trainer).text
