@@ -130,12 +130,10 @@ class _Sizes:
     def _comparable(self) -> bool:
         """Whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
         stays, and where it grows every number of them may be spread over pipelines."""
-        plain = np.array([ONE_CHUNK]), np.array([1])
-        spread = all(
-            self._limits.permits(axis, value)[0]
-            for axis, value in zip(("schedule", "vpp"), plain, strict=True)
-        )
-        return self._family.by == "sequence" or (spread and self._question.kinds.number == 1)
+        alike = self._question.kinds.number == 1
+        chosen = (("schedule", ONE_CHUNK), ("vpp", 1))
+        spread = all(self._limits.permits(axis, np.array([plain]))[0] for axis, plain in chosen)
+        return self._family.by == "sequence" or (spread and alike)
 
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
         """How many of some sizes fit, in rising order, of which the first `sure` do, in steps that double and then
@@ -145,16 +143,13 @@ class _Sizes:
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
 
-        if guess > sure and not fits(guess):
-            low, high = sure, guess
-            while (number := high - step) > low and not fits(number):
-                high, step = number, 2 * step
-            low = max(low, number)
-        else:
-            low = guess
-            while (number := low + step) < high and fits(number):
-                low, step = number, 2 * step
-            high = min(high, number)
+        down = guess > sure and not fits(guess)
+        low, high = (sure, guess) if down else (guess, high)
+        while low < (number := high - step if down else low + step) < high:
+            found = fits(number)
+            low, high, step = (number, high, 2 * step) if found else (low, number, 2 * step)
+            if found == down:
+                break
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)

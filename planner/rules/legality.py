@@ -122,14 +122,11 @@ def objections(question: Question, layout: Layout, *, hosts: bool = True) -> lis
     columns = LayoutColumns.of([layout])
     if broken := [rule for rule in RULES if rule.broken(question, columns)[0]]:
         return [(rule, rule.sentence(question, layout)) for rule in broken]
-    found = [one for one in broken_late(question, layout) if hosts or _is_unknown(question, one[0])]
+    late = broken_late(question, layout)
+    found = [(rule, words) for rule, words in late if hosts or (rule.unknown and rule.unknown(question))]
     if SCHEDULE_RULE.broken(question, columns)[0]:
         found.append((SCHEDULE_RULE, SCHEDULE_RULE.sentence(question, layout)))
     return found
-
-
-def _is_unknown(question: Question, rule: Rule) -> bool:
-    return rule.unknown is not None and rule.unknown(question)
 
 
 def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:

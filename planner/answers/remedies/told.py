@@ -170,8 +170,8 @@ class _Remedies:
                 return
             if self.budget.seconds_spent > share:
                 break
-        per_node = self.whole.cluster.gpus_per_node
-        start = max(2 * last, int(self.state_bytes / device) // per_node * per_node)
+        nodes = int(self.state_bytes / device) // self.whole.cluster.gpus_per_node
+        start = max(2 * last, nodes * self.whole.cluster.gpus_per_node)
         doubled = (start * 2**power for power in range(DOUBLINGS))
         sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.whole.cluster))
         yield from islice(self._first(map(self._on, sizes)), 1)

@@ -72,7 +72,7 @@ class Largest(AnswerBase):
             told.append("warning: time ran out before every size was decided; allow more with --time-limit")
         elif unproved:
             told.append(
-                "note: sizes are the largest found: with blocks of several kinds, or in chunks alone, larger may fit"
+                "note: the largest found: of blocks of several kinds, or in chunks alone, larger may fit"
             )
         gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
         if max(gaps, default=0.0) > PROVEN:
