@@ -129,7 +129,6 @@ def read_nemo(
     _take_shape(taken, assumed)
     _take_job(taken)
     taken.require_readable("file")
-    taken.said.left += taken.settings.left(_fate)
     tokenizer = taken.get("model.tokenizer.type")
     if not taken.said.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
         raise InputError(
@@ -137,6 +136,7 @@ def read_nemo(
             hint='--also "model.override_vocab_size=128256" says it',
         )
     base, world = load_stack(stack or STACK), _world(taken, gpus)
+    taken.said.left += taken.settings.left(_fate)
     return reading_of(taken.said, world, str(tokenizer), base, True, assumed)
 
 

@@ -194,9 +194,7 @@ def read_bridge(
 
 
 def _fate(path: str) -> Fate | None:
-    part, _, name = path.partition(".")
-    table = table_of(TABLE)
-    return table.fate(path, "bridge") or (table.fate(name) if part in _PARTS else None)
+    return table_of(TABLE).fate(path, "bridge") or table_of(TABLE).fate(path.partition(".")[2])
 
 
 def _recipe(text: str) -> Built:
@@ -241,10 +239,10 @@ def _values(config: Built) -> dict[str, Any]:
         )
     found: dict[str, Any] = {}
     for part, of in config.fields.items():
-        if isinstance(of, Built) and part in (*_PARTS, "mixed_precision"):
+        if isinstance(of, Built):
             found |= {f"{part}.{name}": _plain(value) for name, value in of.fields.items()}
-        elif table_of(TABLE).fate(part, "bridge") is None:
-            found[part] = _plain(of)
+        else:
+            found[part] = of
     if isinstance(model, Built) and _MODELS[model.name]:
         found["model.multi_latent_attention"] = True
     for path in _WORDS:

@@ -54,7 +54,7 @@ def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
     """Raises InputError where only Python knows a setting that a step may depend on."""
     table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
     for path, value in recipe.settings.items():
-        if isinstance(value, Unknown) and table.fate(path) is None:
+        if isinstance(value, Unknown) and table.fate(path) is None and path != "optimizer":
             what = f"only Python knows what `{value}` is"
             if path in table.arguments and (why := table.arguments[path].why):
                 assumed.append(f"no effect of `{path}`: {what}, and {why}")

@@ -6,25 +6,33 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from calling import Answer
+from effort import number
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from planner.formats import foreign
 from planner.formats.exporter import nested
 from planner.formats.megatron.launches import launch_of, world_size
+from planner.formats.megatron.script import read_megatron
+from planner.formats.reading.settings import Left, unpriced, without
 from planner.formats.registry import reader_of
 from planner.formats.table import table_of
+from planner.formats.torchtitan.reading import read_torchtitan
+from planner.formats.torchtitan.recipes import read_recipe
 
 FOLDER = Path(foreign.__file__).parent
 
 MEGATRON = (
     "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
-    "--num-attention-heads 32 --seq-length 4096 --vocab-size 50304 --global-batch-size 64"
+    "--num-attention-heads 32 --seq-length 4096 --vocab-size 50304 --global-batch-size 64 --num-experts 8"
 )
-TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 4096\n[parallelism]\n'
+TITAN = 'model.name = "llama3"\nmodel.flavor = "8B"\ntraining.seq_len = 4096\n{0} = {1}\n'
 NEMO = """
 trainer: {num_nodes: 1, devices: 8, precision: bf16}
 model: {num_layers: 32, hidden_size: 4096, num_attention_heads: 32, encoder_seq_length: 4096, micro_batch_size: 1,
@@ -40,7 +48,7 @@ FILES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "axolotl": ("tune.yaml", AXOLOTL, ("--gpus", "8")),
     "accelerate": ("acc.yaml", ACCELERATE, ("--sequence", "4096")),
     "deepspeed": ("ds.json", DEEPSPEED, ("--sequence", "4096", "--gpus", "8")),
-    "torchtitan": ("job.toml", TITAN + "{0} = {1}\n", ("--gpus", "8")),
+    "torchtitan": ("job.toml", TITAN, ("--gpus", "8")),
     "nemo": ("gpt.yaml", NEMO.replace("{", "{{").replace("}", "}}").replace("NEW", "{0}: {1}"), ()),
 }
 """Trainer → name of its file, the text around a setting, and what is said beside it."""
@@ -177,3 +185,68 @@ def test_a_file_that_a_file_names_is_read_beside_it(
     for words, named in ((), "is not there"), (("--ignore", "deepspeed"), "Nobodys-8B"):
         told = meshwright("import", str(file), "dgx-h100", "--gpus", "8", *words)
         assert (told.code, named in told.err, "hint" in told.err) == (2, True, True)
+
+
+def test_every_setting_of_a_table_has_one_fate() -> None:
+    """It is read, or has a reason why no price is made of it; never both."""
+    for trainer in ("megatron", "torchtitan"):
+        table = table_of(trainer)
+        with (FOLDER / trainer / "arguments.csv").open(newline="") as file:
+            rows = [
+                (row["name"], row.get("flag"), row.get("nemo"), row.get("bridge"))
+                for row in csv.DictReader(file)
+            ]
+        assert len(rows) == len(set(rows))
+        for column, fates in table.fates.items():
+            assert [name for name, fate in fates.items() if not fate.why or "*" in name] == [], column
+        assert not table.fates["name"].keys() & table.arguments.keys()
+
+
+def _heard(trainer: str, key: str, value: str, ignore: tuple[str, ...] = ()) -> tuple[bool, str]:
+    """Whether the reader stops, and what it says or assumes."""
+    text = FILES[trainer][1].format(key, value)
+    try:
+        if trainer == "megatron":
+            return False, " ".join(read_megatron(launch_of(text), ignore=ignore).assumptions)
+        recipe = read_recipe(text, "job.toml")
+        recipe = replace(recipe, settings=without(recipe.settings, ignore))
+        return False, " ".join(read_torchtitan(recipe, gpus=8).assumptions)
+    except InputError as error:
+        return True, str(error)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan"])
+def test_what_no_price_is_made_of_is_ignored_named_or_stops(trainer: str) -> None:
+    """Set to something: what cannot matter is passed over, what matters a little is named, all else stops unless it is
+    left out; switched off or at its default, nothing stops or is named."""
+    wrong: list[object] = []
+    fates = list(table_of(trainer).fates["name"].items())
+    for name, fate in fates[:: number(5, 1)]:
+        stops, said = _heard(trainer, name, "7")
+        shown = f"`--{name} 7`" if trainer == "megatron" else f"`{name}: 7`"
+        plain = trainer == "megatron" or fate.default in ("", "true", "1", "1.0")
+        off = _heard(trainer, name, (fate.default if plain else f'"{fate.default}"') or "0")
+        if (
+            (stops, shown in said) != (fate.kind == "unpriced", fate.kind != "ignored")
+            or off[0]
+            or fate.why in off[1]
+        ):
+            wrong.append((name, fate, said, off))
+        if stops and _heard(trainer, name, "7", (name,))[0]:
+            wrong.append((name, "stops though it is left out"))
+    assert wrong == []
+
+
+@given(
+    st.from_regex(r"\A[a-z]{3,8}(_[a-z]{3,8}){0,2}\Z"), st.sampled_from(["megatron", "torchtitan", "nemo"])
+)
+@settings(max_examples=number(20, 300), deadline=None)
+def test_an_unknown_setting_is_always_named(key: str, trainer: str) -> None:
+    table = table_of("torchtitan" if trainer == "torchtitan" else "megatron")
+    if key in table.arguments or key.removeprefix("no_") in table.arguments or table.fate(key):
+        return
+    left = Left(key, 7, f"{key}: 7", None)
+    try:
+        assert key in unpriced([left])[0]
+    except InputError as error:
+        assert key in str(error)  # noqa: PT017

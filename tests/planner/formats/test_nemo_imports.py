@@ -76,9 +76,9 @@ def test_overrides_and_what_is_left_out() -> None:
 
 
 def test_settings_that_are_not_known_are_listed() -> None:
-    noted, unknown = read(warp=9, defer_embedding_wgrad_compute=True, sharp=False, gc_interval=5).assumptions
+    noted, unknown = read(warp=9, defer_embedding_wgrad_compute=True, blunt=False, gc_interval=5).assumptions
     assert noted.startswith("no effect of `model.defer_embedding_wgrad_compute: True`: ")
-    assert unknown.startswith("no effect of `model.warp: 9`, `model.sharp: False`: not known here")
+    assert unknown.startswith("no effect of `model.warp: 9`, `model.blunt: False`: not known here")
 
 
 @pytest.mark.parametrize(
