@@ -80,6 +80,8 @@ class InfeasibleError(MeshwrightError):
     """The question is fine, but its answer is no."""
 
     exit_code = 1
+    space = ""
+    """What was searched, in words; empty where nothing was legal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,8 @@ class Settled(Spec):
 
 
 class Certificate(Spec):
-    """The proof that no other covered layout is better."""
+    """The proof that no other covered layout is better. How it was come by (k, what each layout was ruled out by, the
+    prover) is no part of a plan file: it depends on what the search knew before, so nobody could check it."""
 
     top: int = Field(default=1, ge=1)
     """How many of the best layouts were searched for; k below."""
@@ -39,11 +40,11 @@ class Certificate(Spec):
     """The covered space, in words."""
     layouts: int
     """Legal layouts enumerated."""
-    infeasible: int
+    infeasible: int = 0
     """Discarded because no placement fits in memory."""
-    pruned: int
+    pruned: int = 0
     """Discarded because their lower bound cannot beat the k-th best."""
-    solved: int
+    solved: int = 0
     """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
     undecided: int = 0
     """Left open when the search was stopped; 0 where it ended."""
@@ -60,7 +61,7 @@ class Certificate(Spec):
     proved_by: Proof = "search"
     """What proved it; written only where it is not the search."""
     seconds: float = 0.0
-    """Search time. Not part of a plan file, so that the same query gives the same bytes."""
+    """Search time."""
 
     @model_serializer(mode="wrap")
     def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -62,6 +62,26 @@ class Prediction(Spec):
     trust: str
     """Tier of the constants and the error it has shown."""
 
+    @classmethod
+    def of(cls, estimate: Estimate) -> Prediction:
+        """An estimate as a plan file holds it."""
+        return cls(
+            step_seconds=estimate.step_seconds,
+            weighed_seconds=estimate.weighed_seconds,
+            mfu=estimate.mfu,
+            hfu=estimate.hfu,
+            tokens_per_second=estimate.tokens_per_second,
+            peak_bytes=estimate.peak_bytes,
+            memory_limit=estimate.memory_limit,
+            host_bytes=estimate.host_bytes or None,
+            host_limit=estimate.host_limit if estimate.host_bytes else None,
+            drive_bytes=estimate.drive_bytes or None,
+            drive_limit=estimate.drive_limit if estimate.drive_bytes else None,
+            time=estimate.time.as_dict(),
+            rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
+            trust=str(estimate.trust),
+        )
+
 
 class PlanOffer(Spec):
     """One of several clusters that the plan was chosen from."""
@@ -208,22 +228,7 @@ def make_plan(
         objective=objective,
         recommendation=recommendation,
         layout=estimate.layout,
-        prediction=Prediction(
-            step_seconds=estimate.step_seconds,
-            weighed_seconds=estimate.weighed_seconds,
-            mfu=estimate.mfu,
-            hfu=estimate.hfu,
-            tokens_per_second=estimate.tokens_per_second,
-            peak_bytes=estimate.peak_bytes,
-            memory_limit=estimate.memory_limit,
-            host_bytes=estimate.host_bytes or None,
-            host_limit=estimate.host_limit,
-            drive_bytes=estimate.drive_bytes or None,
-            drive_limit=estimate.drive_limit,
-            time=estimate.time.as_dict(),
-            rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
-            trust=str(estimate.trust),
-        ),
+        prediction=Prediction.of(estimate),
         certificate=certificate,
         confidence=question.confidence,
         risk=question.risk,

@@ -8,6 +8,7 @@ The price of a saved plan today: under the memory limit of its question, and und
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,12 @@ from planner.plan import Plan
 
 P = TypeVar("P", bound=AnyPlan)
 
+UNWRITTEN = {"top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"} | {
+    "method",
+    "solver",
+}
+"""What a certificate says of how it was come by: of no plan file, and passed over in those of earlier versions."""
+
 _HEADER = """\
 # A Meshwright plan: inputs, layout, prediction and proof.
 #   meshwright explain PLAN    why this layout
@@ -33,7 +40,7 @@ _HEADER = """\
 
 def plan_text(plan: AnyPlan) -> str:
     """A plan as the YAML of its file."""
-    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
+    fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN})
     predicted = fields.get("prediction", {})
     for tier in ("host", "drive"):
         if predicted.get(f"{tier}_bytes") is None:  # nothing lies there, so nothing is said of it
@@ -101,6 +108,9 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
             hint="plan again with this version, or use the one that wrote the file",
         )
     require_ended(document)
+    if isinstance(proof := document.value.get("certificate"), dict):
+        kept = {name: value for name, value in proof.items() if name not in UNWRITTEN}
+        document = replace(document, value=document.value | {"certificate": kept})
     plan = validate(document, plan_type)
     try:
         plan.require_readable()

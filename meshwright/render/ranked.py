@@ -128,10 +128,12 @@ def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
 def proof_words(certificate: Certificate, best_seconds: float) -> str:
     """The proof, or how far it got; "proved" is said only at gap 0."""
     seconds = format_seconds(certificate.seconds)
-    done = (
-        f"{counted(certificate.layouts, 'layout')}: {grouped(certificate.infeasible)} do not fit, lower bounds rule"
-        f" out {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
-    )
+    done = counted(certificate.layouts, "layout")
+    if certificate.infeasible or certificate.pruned or certificate.solved:  # plan files do not say
+        done += (
+            f": {grouped(certificate.infeasible)} do not fit, lower bounds rule out"
+            f" {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
+        )
     if certificate.gap <= 0:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
         return (

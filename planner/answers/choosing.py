@@ -9,7 +9,7 @@ of the profile's scenarios: single scenarios are far off, as some constants were
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -45,15 +45,19 @@ def share_compared(question: Question) -> float | None:
 
 
 def choose(
-    question: Question, found: SearchResult, fits: Callable[[Layout], bool], has_time: Callable[[], bool]
+    question: Question,
+    limits: Restrictions,
+    found: SearchResult,
+    fits: Callable[[Layout], bool],
+    has_time: Callable[[], bool],
 ) -> tuple[Layout, PlanChoice] | None:
     """The layout to take in place of the best of a search that ended, and what it was compared with; None where the
     best is the one."""
     share, first = share_compared(question), found.best
-    if share is None or not found.searches:
+    if share is None:
         return None
-    below = first.compared_seconds * (1 + share)
-    near = nearest_below(found.searches, below, MOST_COMPARED - 1, first.layout, has_time)
+    below, searches = first.compared_seconds * (1 + share), found.searches or _unsearched(question, limits)
+    near = nearest_below(searches, below, MOST_COMPARED - 1, first.layout, has_time)
     layouts = [first.layout, *near]
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - TIED), *seconds[1:]], kind="stable").tolist()
@@ -108,8 +112,10 @@ def within_error(
     return WithinError(share, len(names) or total)
 
 
-def _unsearched(question: Question, limits: Restrictions) -> Iterator[BranchAndBound]:
+def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
     """Searches of a question that was proved in another way, before they start."""
+    found = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal
-            yield BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None)
+            found.append(BranchAndBound(UniformCandidates(question, part), 1, time.monotonic(), None, None))
+    return tuple(found)

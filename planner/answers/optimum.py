@@ -120,9 +120,10 @@ def ranked_plans(
     measure = objective.measure
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
     loss = min(_least_loss(question, objective, result) for result in found)
-    certificate = merged([result.certificate for result in found])
+    best = ranked[0]
+    by_best = sorted(found, key=lambda result: all(one is not best for one in result.estimates))
+    certificate = merged([result.certificate for result in by_best])
     if len(found) > 1:
-        best = ranked[0]
         gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
     return BestPlans(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
@@ -20,10 +20,10 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from cost_models.uncertainty import timed_under
-from planner.formats.trainers import trainer_named, trainers_of
+from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, keeps_to
 
 OPTIONAL = ("cp", "etp", "shard")
 """Axes that a layout can do without, and that many trainers do not have or few people turn on."""
@@ -120,36 +120,47 @@ _MOST_TRIED = 60
 """Layouts that are priced before giving up."""
 
 
-def classical_layout(question: Question) -> Estimate | None:
-    """The classical layout of the stack that fits with its question's confidence; None where none of the first few
-    does."""
-    stack = question.stack
+def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
+    """The classical layout of the stack within some restrictions, which fits as they ask; None where none of the first
+    few does."""
+    question, stack = limits.held(question), question.stack
     sharded = stack.usual_zero_stage or max(stage for stage in stack.zero_stages if stage <= 1)
     whole = (0,) if 0 in stack.zero_stages and sharded <= 1 else ()
     for zero in (*whole, sharded):
         for policy in RECOMPUTE_POLICIES:
             if policy in question.training.recompute:
-                tried = _by_size(question, policy, zero)
-                fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, one))
+                tried = _by_size(question, limits, policy, zero)
+                fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, limits, one))
                 if (found := next(fitting, None)) is not None:
                     run = _changed(found, zero=sharded if found.data_ranks > 1 else 0)
-                    return _priced(question, run if run and not check(question, run) else found)
+                    return _priced(question, limits, run if _is_asked(run, question, limits) else found)
     return None
 
 
-def _fits(question: Question, layout: Layout) -> bool:
-    priced = _priced(question, layout)
+def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
+    priced = _priced(question, limits, layout)
     return priced is not None and priced.fits
 
 
-def _priced(question: Question, layout: Layout) -> Estimate | None:
+def _priced(question: Question, limits: Restrictions, layout: Layout) -> Estimate | None:
     try:
-        return price(question, place_layout(question, layout))
+        priced = price(question, place_layout(question, layout))
     except InputError:  # it cannot be placed
         return None
+    return priced if limits.max_memory is None else priced.within(limits.max_memory)
 
 
-def _by_size(question: Question, policy: str, zero: int) -> Iterator[Layout]:
+def _is_asked(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
+    """Whether a layout is legal, keeps to the restrictions, and is what their trainer can run."""
+    return (
+        layout is not None
+        and keeps_to(question, limits, layout)
+        and not check(question, layout)
+        and not (limits.trainer is not None and refusals(limits.trainer, question, layout))
+    )
+
+
+def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
     """Legal layouts with one sequence a microbatch, the smallest tp × pp first, of equal ones the largest tp."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
@@ -170,8 +181,10 @@ def _by_size(question: Question, policy: str, zero: int) -> Iterator[Layout]:
         shapes = [
             layout
             for vpp in chunks
-            if (layout := _changed(start, vpp=vpp, ep=experts[-1], zero=zero * (dp > 1), recompute=(policy,)))
-            and not check(question, layout)
+            for layout in [
+                _changed(start, vpp=vpp, ep=experts[-1], zero=zero * (dp > 1), recompute=(policy,))
+            ]
+            if _is_asked(layout, question, limits)
         ]
         yield from shapes[:1]
 

@@ -132,7 +132,7 @@ def recommend(
     kind, layout, choice = _chosen(question, kind, step, asked, budget, others=kind is found)
     best = price(question, layout)
     best = best if asked.max_memory is None else best.within(asked.max_memory)
-    classical = classical_layout(sure.held(question))
+    classical = classical_layout(question, sure)
     is_fastest = kind is found and choice is None
     return Recommendation(
         estimate=best,
@@ -160,7 +160,11 @@ def _chosen(
         most = kind.best.compared_seconds * (1 + share)
         own = _searched(question, step.limits, budget, most, settles=False) or kind
     chosen = choose(
-        question, own, lambda one: _fits(question, step.limits, one), lambda: budget.seconds_left > 0
+        question,
+        step.limits,
+        own,
+        lambda one: _fits(question, step.limits, one),
+        lambda: budget.seconds_left > 0,
     )
     return (kind, kind.best.layout, None) if chosen is None else (settled(own, budget.solver), *chosen)
 

@@ -8,14 +8,19 @@ from itertools import pairwise
 
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
-from planner.exact.ilp.solvers import SolverName, solve
-from planner.proof.checks import Check
+from planner.exact.ilp.solvers import Interrupt, SolverName, solve
+from planner.proof.checks import Check, same
 from planner.recommender.answer import ShardingCertificate, rows_of
+from planner.recommender.planning import covered
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.posing import limited, pose
+from planner.recommender.search.problem import Problem
+from planner.recommender.search.searching import FLAT_CLASSES, Search
 
+_SOLVER: SolverName = "cbc"
+"""Not the usual one."""
 CLOSE = 1e-6
 """Relative distance below the claimed bound at which another solver may find something."""
 
@@ -35,10 +40,15 @@ def verify_sharding(
     """
     limits = restrictions or ShardingRestrictions()
     rows = rows_of(priced, sharding)
+    problem = pose(priced, certificate.objective, limits)
+    begun = Search(problem=problem, solver=_SOLVER, interrupt=Interrupt())
+    begun.begin()
+    right = covered(begun)
     return (
         _added_up(limited(priced, limits), rows, sharding, certificate),
         _kept_to(limits, sharding),
-        _nothing_better(priced, certificate, limits, time_limit),
+        same("certificate", certificate.model_dump(include={*right}), right),
+        _nothing_better(problem, certificate, time_limit),
     )
 
 
@@ -108,15 +118,8 @@ def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     return Check("restrictions", not wrong, "; ".join(wrong[:3]) or "are kept to")
 
 
-def _nothing_better(
-    priced: PricedOptions,
-    certificate: ShardingCertificate,
-    restrictions: ShardingRestrictions,
-    time_limit: float,
-) -> Check:
+def _nothing_better(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
     """Check that another solver finds no sharding below the claimed bound."""
-    problem = pose(priced, certificate.objective, restrictions)
-    solver: SolverName = "cbc" if certificate.solver == "highs" else "highs"
     below = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
@@ -125,15 +128,14 @@ def _nothing_better(
         return Check("bound", True, "the mean of GPUs takes as long")
     options = OptionsProgram(problem, below)
     options.nothing_slower(below)
-    found = solve(options.problem, solver, seconds=time_limit / 2)
+    found = solve(options.problem, _SOLVER, seconds=time_limit / 2)
     if found.verdict == "infeasible":
-        return Check("bound", True, f"{solver} finds no choice of options below it")
-    if certificate.method == "flat":
-        places = PlacesProgram(problem, below, ordered=solver == "cbc")
-        found = solve(places.problem, solver, seconds=time_limit / 2)
+        return Check("bound", True, f"{_SOLVER} finds no choice of options below it")
+    if few := len(problem.members) <= FLAT_CLASSES:
+        places = PlacesProgram(problem, below, ordered=True)
+        found = solve(places.problem, _SOLVER, seconds=time_limit / 2)
         if found.verdict == "infeasible":
-            return Check("bound", True, f"{solver} finds no sharding below it")
+            return Check("bound", True, f"{_SOLVER} finds no sharding below it")
     if found.verdict == "stopped":
-        return Check("bound", None, f"{solver} did not decide in time whether anything is below it")
-    what = "a sharding" if certificate.method == "flat" else "options"
-    return Check("bound", False, f"{solver} finds {what} below it")
+        return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
+    return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below it")

@@ -8,7 +8,7 @@ optimum with layouts that another, simpler formula (blocks spread evenly, priced
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.errors import InfeasibleError, InputError, RunError
@@ -17,12 +17,16 @@ from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, answered_question
+from planner.answers.recommended import recommend
 from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective, Prediction
 from planner.plan_files import priced_again, priced_as_held
-from planner.proof.checks import TOLERANCE, Check, chosen_again, evenly_placed, same
+from planner.plan_recommended import PlanRestrictions
+from planner.proof.checks import TOLERANCE, Check, evenly_placed, same
 from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.gpu_counts import resized
 from planner.space.restrictions import keeps_to
 
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
@@ -45,14 +49,16 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield from _prediction(plan.prediction, priced)
     yield _memory(held)
     if plan.certificate is None:
+        if plan.recommendation is not None or plan.objective is not None:
+            yield Check(
+                "certificate", False, "is missing, though the layout is said to be chosen among others"
+            )
         return
     yield _arithmetic(plan, plan.certificate)
     yield evenly_placed(plan, held)
     spending = budget or Budget()
-    settled = plan.certificate.settled
-    if settled is not None:
-        spending.solver = "cbc" if settled.solver == "highs" else "highs"
-    yield from _searched(plan, plan.certificate, priced, spending)
+    spending.solver = "cbc"  # not the usual one
+    yield from _asked_again(plan, plan.certificate, priced, spending)
     if plan.objective is not None and plan.objective.offers:
         yield _chosen_cluster(plan, plan.objective, spending)
 
@@ -67,33 +73,15 @@ def _restrictions(plan: Plan) -> Check:
 
 
 def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
-    """Check every predicted number against the price computed now."""
-    headline = {
-        name: (getattr(claimed, name), getattr(priced, name))
-        for name in ("step_seconds", "mfu", "hfu", "tokens_per_second")
-    }
-    if claimed.weighed_seconds is not None and priced.weighed_seconds is not None:
-        headline["weighed_seconds"] = (claimed.weighed_seconds, priced.weighed_seconds)
-    yield same("step", headline)
-    yield same("time parts", _pairs(claimed.time, priced.time.as_dict()))
-    sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
-    if len(claimed.rank_memory) != len(priced.rank_memory):
-        what = f"names {counted(len(claimed.rank_memory), 'rank')}; the layout has {len(priced.rank_memory)}"
-        yield Check("rank memory", False, what)
-    else:
-        for rank, (mine, right) in enumerate(zip(claimed.rank_memory, priced.rank_memory, strict=True)):
-            pairs = _pairs(mine, right.as_dict())
-            sizes |= {f"rank {rank} {part}": pair for part, pair in pairs.items()}
-        yield same("rank memory", sizes)
+    """Check all that is predicted against the price computed now."""
+    said, right = claimed.model_dump(), Prediction.of(priced).model_dump()
+    step = ("step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second")
+    sizes = [field for field in right if field not in (*step, "time", "trust")]
+    for name, fields in (("step", step), ("time parts", ["time"]), ("rank memory", sizes)):
+        yield same(name, *({field: own[field] for field in fields} for own in (said, right)))
+    what = f"says `{claimed.trust}`; it is `{priced.trust}`"
     trusted = claimed.trust == str(priced.trust)
-    yield Check(
-        "trust", trusted, claimed.trust if trusted else f"says `{claimed.trust}`; it is `{priced.trust}`"
-    )
-
-
-def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Part → (claimed, computed) value; a missing part counts as 0."""
-    return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
+    yield Check("trust", trusted, claimed.trust if trusted else f"`trust` {what}")
 
 
 def _memory(priced: Estimate) -> Check:
@@ -104,20 +92,13 @@ def _memory(priced: Estimate) -> Check:
 def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
     """Check that the certificate does not contradict itself."""
     step = plan.proved_seconds
-    total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
     wrong = []
-    if total != certificate.layouts:
-        wrong.append(f"its counts add up to {total:,}, not to {certificate.layouts:,} layouts")
-    if min(certificate.infeasible, certificate.pruned, certificate.solved, certificate.undecided) < 0:
-        wrong.append("it counts fewer than no layouts")
     if not math.isclose(certificate.gap, 1 - certificate.bound / step, rel_tol=0, abs_tol=TOLERANCE):
         gap = 1 - certificate.bound / step
-        wrong.append(f"its gap is {certificate.gap:.3g}; bound and step say {gap:.3g}")
+        wrong.append(f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}")
     if plan.objective is not None:
         wrong += _objective_words(plan, plan.objective)
-    return Check(
-        "certificate", not wrong, "; ".join(wrong) or "its counts, bound and gap agree with one another"
-    )
+    return Check("certificate", not wrong, "; ".join(wrong) or "its bound and gap agree with the step")
 
 
 def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
@@ -129,53 +110,81 @@ def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
     value = written.terms.value(plan.question, priced_again(plan))
     wrong = []
     if not math.isclose(value, written.value, rel_tol=TOLERANCE):
-        wrong.append(f"its {written.name} says {written.value:.6g}; it is {value:.6g}")
+        wrong.append(f"its `value` ({written.name}) says {written.value:.6g}; it is {value:.6g}")
     if not written.terms.meets_deadline(plan.question, priced_again(plan)):
         wrong.append("it misses its deadline")
+    return wrong + _choice_words(plan, written)
+
+
+def _choice_words(plan: Plan, written: PlanObjective) -> list[str]:
+    """Of what the plan was chosen from, what it is no part of, in sentences."""
+    question, gpus, wrong = plan.question, plan.question.cluster.num_gpus, []
+    whole = resized(answered_question(plan), gpus) if written.gpus else question
+    per_node = whole.cluster.gpus_per_node if written.gpus else written.gpus_per_node
+    if per_node != question.cluster.gpus_per_node or gpus not in (written.gpus or (gpus,)):
+        wrong.append("its cluster is none of `gpus` with `gpus_per_node`")
+    if question.training.precision not in (written.precisions or (question.training.precision,)):
+        wrong.append("its precision is none of `precisions`")
+    price = written.price if written.name == "cost" else None
+    offers = [
+        one
+        for one in offers_of(plan)
+        if gpus in one.sizes and replace(resized(one.question, gpus), training=question.training) == question
+    ]
+    if written.offers and (not offers or price not in (None, offers[0].price)):
+        wrong.append("its cluster, profile and price are none of `offers`")
     return wrong
 
 
-def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """Search the question again and check that nothing is better and that the same certificate comes out."""
-    written = plan.objective
+def _asked_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
+    """Ask the question again, and check that nothing is better and that the same is said of it."""
+    written, told = plan.objective, plan.recommendation
     objective, sizes = (Objective(), ()) if written is None else (written.terms, written.gpus)
     precisions = () if written is None else written.precisions
-    question = answered_question(plan)
     try:
         optimum = optimise(
-            question,
+            answered_question(plan),
             objective,
             sizes=sizes,
             precisions=precisions,
-            top=certificate.top,
-            restrictions=plan.restrictions.read,
+            top=1 if told is None else told.top,
+            restrictions=plan.asked,
             budget=budget,
         )
+        again = None if told is None else recommend(plan.question, optimum.result, plan.asked, budget)
     except (InputError, InfeasibleError) as error:
         yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
         return
     except RunError as error:
         yield Check("optimum", None, error.headline)
         return
+    late = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+    if told is not None:
+        if again is None:
+            yield Check("optimum", None, late)
+            return
+        result = SearchResult(estimates=(again.estimate,), certificate=again.certificate)
+        value = again.estimate.compared_seconds
+        optimum = replace(optimum, result=result, value=value, bound=value)
     yield _optimum(plan, objective, priced, optimum)
-    if plan.recommendation is not None and plan.recommendation.choice is not None and optimum.gap <= 0:
-        yield chosen_again(plan, plan.recommendation.choice, optimum.result)
+    if again is not None and told is not None:
+        said = told.model_dump() | {"restrictions": plan.restrictions.model_dump()}
+        right = again.written(plan.asked, told.top).model_dump()
+        right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
+        yield same("recommendation", said, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
-        yield Check(
-            "proof", None, f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
-        )
+        yield Check("proof", None, late)
         return
     yield _proof(plan, certificate, optimum)
-    if certificate.settled is not None and certificate.gap <= 0 and budget.proof == "search":
-        yield _settled(certificate.settled, optimum.result.certificate.settled)
+    settled = optimum.result.certificate.settled
+    if settled is not None and certificate.gap <= 0:
+        yield _program(plan, settled)
 
 
 def _claimed_gap(plan: Plan) -> float:
     """Share of the plan's value that could still be gained, as the plan itself claims."""
     if (written := plan.objective) is None:
-        chosen = plan.recommendation is not None and plan.recommendation.choice is not None
-        behind = 1 - plan.proved_seconds / plan.prediction.step_seconds if chosen else 0.0
-        return 0.0 if plan.certificate is None else plan.certificate.gap + behind
+        return 0.0 if plan.certificate is None else plan.certificate.gap
     measure = written.terms.measure
     return measure.gap(written.value, measure.open if written.bound is None else written.bound)
 
@@ -208,32 +217,16 @@ def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check
     return Check("clusters", True, f"of {len(written.offers)} none is better: {found}")
 
 
-def _settled(claimed: Settled, found: Settled | None) -> Check:
-    """Check that another solver chooses among as many layouts and finds the same optimum."""
-    if found is None:
-        return Check("program", None, "the integer program was not solved again in time")
-    wrong = [
-        f"`{name}` says {getattr(claimed, name)}, {getattr(found, name)} were met"
-        for name in ("layouts", "columns")
-        if getattr(claimed, name) != getattr(found, name)
-    ]
-    if not math.isclose(claimed.objective, found.objective, rel_tol=PROVEN):
-        wrong.append(f"its optimum says {claimed.objective:.8g}, {found.solver} finds {found.objective:.8g}")
-    if wrong:
-        return Check("program", False, "; ".join(wrong))
-    chosen = f"{found.solver} chooses among {counted(found.layouts, 'layout')} and {counted(found.columns, 'column')}"
-    return Check("program", True, f"{chosen}, and finds the same optimum")
-
-
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
     measure = objective.measure
     value = objective.value(plan.question, priced)
     gained = measure.loss(value) - measure.loss(optimum.value)
-    layout = optimum.result.best.layout.brief
+    layout, certificate = optimum.result.best.layout.brief, optimum.result.certificate
     found = f"`{layout}` on {counted(optimum.question.cluster.num_gpus, 'GPU')} has {measure.label} {optimum.value:.6g}"
-    allowed, again = _claimed_gap(plan), _PROVERS[optimum.result.certificate.proved_by]
-    if gained > (PROVEN + allowed) * abs(value):
-        return Check("optimum", False, f"{found}, better than {value:.6g}")
+    again = _PROVERS[certificate.proved_by]
+    if gained > (PROVEN + _claimed_gap(plan)) * abs(value):
+        better = "better than" if plan.recommendation is None else "recommended in place of"
+        return Check("optimum", False, f"{found}, {better} {value:.6g}")
     if gained > PROVEN * abs(value):
         return Check(
             "optimum", True, f"{found}, better than {value:.6g} by no more than the plan leaves open"
@@ -242,33 +235,39 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
         return Check(
             "optimum", False, f"{again} finds nothing as good, so it does not cover this layout; {found}"
         )
+    if plan.recommendation is not None:
+        return Check("optimum", True, f"{found}, and is recommended again")
     return Check("optimum", True, f"{again} of its own finds nothing better than {measure.label} {value:.6g}")
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate."""
     found = optimum.result.certificate
-    again = _PROVERS[found.proved_by]
-    # what rules a layout out depends on what was known before
-    names = ["layouts", "undecided", "bound", "gap"]
-    complete = claimed.gap <= 0 and not claimed.undecided
-    wrong = [
-        f"`{name}` says {getattr(claimed, name):.8g}, {again} counts {getattr(found, name):.8g}"
-        for name in (names if complete else names[:1])
-        if not math.isclose(
-            getattr(claimed, name), getattr(found, name), rel_tol=TOLERANCE, abs_tol=TOLERANCE
-        )
-    ]
-    if claimed.space != found.space:
-        wrong.append(f"it names another space than {again} covers")
+    again, complete = _PROVERS[found.proved_by], claimed.gap <= 0
+    names = {"layouts", "minimised", "scenarios", *(["bound"] if complete else [])}
+    right = same("proof", claimed.model_dump(include=names), found.model_dump(include=names))
+    wrong = [] if right.passed else [right.what]
+    if not {*claimed.space.split(" | ")} <= {*found.space.split(" | ")}:
+        wrong.append(f"`space` names another than {again} covers")
     if plan.objective is not None and complete:
         stored, here = plan.objective.bound, optimum.bound
         if stored is None or not math.isclose(stored, here, rel_tol=PROVEN):
-            wrong.append(f"the objective's bound says {stored}, {again} proves {here:.8g}")
+            wrong.append(f"the objective's `bound` says {stored}, {again} proves {here:.8g}")
     if wrong:
         return Check("proof", False, "; ".join(wrong))
     counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
-    done = f"{counted(found.layouts, 'layout')}: {counts}"
-    alike = all(getattr(claimed, name) == getattr(found, name) for name in ("infeasible", "pruned", "solved"))
-    same = "as" if alike else "with the bound that"
-    return Check("proof", True, f"{done}, {same} the certificate says")
+    return Check(
+        "proof",
+        True,
+        f"{counted(found.layouts, 'layout')}: {counts}, with the bound that the certificate says",
+    )
+
+
+def _program(plan: Plan, found: Settled) -> Check:
+    """Check that the closing integer program of another solver finds the optimum that the certificate says."""
+    chosen = f"{found.solver} chooses among {counted(found.layouts, 'layout')} and {counted(found.columns, 'column')}"
+    if not math.isclose(plan.proved_seconds, found.objective, rel_tol=PROVEN):
+        return Check(
+            "program", False, f"{chosen}, and finds {found.objective:.8g}, not {plan.proved_seconds:.8g}"
+        )
+    return Check("program", True, f"{chosen}, and finds the same optimum")

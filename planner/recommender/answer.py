@@ -99,13 +99,13 @@ Method = Literal["flat", "two levels"]
 
 
 class ShardingCertificate(Spec):
-    """The proof that no other covered sharding is better."""
+    """The proof that no other covered sharding is better. Method and solver are no part of a plan file."""
 
     objective: Objective
     space: str
     """What it was proved over, in words."""
-    method: Method
-    solver: str
+    method: Method = "two levels"
+    solver: str = ""
     tables: int
     distinct: int
     """Tables that prices and restrictions tell apart."""
@@ -122,7 +122,7 @@ class ShardingCertificate(Spec):
     undecided: bool = False
     """Whether time ran out, or the user ended the search, before it was done."""
     seconds: float = Field(default=0.0, exclude=True)
-    """Search time. Not part of a plan file, so that the same query gives the same bytes."""
+    """Search time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
@@ -68,16 +68,12 @@ def plan_sharding(
     sharding, rows = sharding_of(problem, search.best)
     certificate = ShardingCertificate(
         objective=objective,
-        space=space_in_words(problem),
+        **covered(search),
         method="flat" if search.flat else "two levels",
         solver=search.solver,
-        tables=len(rows),
-        distinct=len(problem.members),
-        options=len(problem.picks),
         value=search.value,
         bound=search.bound,
         gap=search.gap if search.gap > PROVEN else 0.0,
-        greedy=search.greedy_value if math.isfinite(search.greedy_value) else None,
         undecided=search.left_open and search.gap > PROVEN,
         seconds=time.monotonic() - start,
     )
@@ -89,6 +85,18 @@ def plan_sharding(
         certificate=certificate,
         interrupted=interrupt.pressed,
     )
+
+
+def covered(begun: Search) -> dict[str, Any]:
+    """What a certificate says of a search that has its greedy sharding, whatever was proved since."""
+    problem, greedy = begun.problem, begun.greedy_value
+    return {
+        "space": space_in_words(problem),
+        "tables": int(problem.priced.counts.sum()),
+        "distinct": len(problem.members),
+        "options": len(problem.picks),
+        "greedy": greedy if math.isfinite(greedy) else None,
+    }
 
 
 def space_in_words(problem: Problem) -> str:

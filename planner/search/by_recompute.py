@@ -60,6 +60,7 @@ def search_each_policy(
                 below = min(below, ranked[-1].compared_seconds * (1 + BEYOND))
         except InfeasibleError as error:
             nothing = nothing if left_open else error
+            spaces += [error.space] * bool(error.space)
             unanswered += layouts[at]
         except NothingPlacedError as error:
             nothing = error

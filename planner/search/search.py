@@ -176,7 +176,9 @@ def _proven(found: BranchAndBound | ProgramSearch, terms: Terms) -> SearchResult
         if found.is_unfinished:
             raise out_of_time(candidates.in_words())
         if math.isinf(terms.below):
-            raise candidates.nothing_fits()
+            nothing = candidates.nothing_fits()
+            nothing.space = candidates.in_words()
+            raise nothing
     estimates = [_estimate(candidates, row, placement) for row, placement in leaders]
     ranked = sorted(estimates, key=by_speed)[: found.top]
     return SearchResult(

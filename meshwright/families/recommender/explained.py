@@ -21,7 +21,7 @@ from meshwright.families.recommender.text import (
 from meshwright.render.tables import Table
 from meshwright.render.words import change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.proof.checks import Check
+from planner.proof.checks import Check, same
 from planner.proof.shardings import verify_sharding
 from planner.recommender.alternatives import BindingStage, binding_stages
 from planner.recommender.answer import rows_of
@@ -140,16 +140,7 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
         yield Check("layout", False, "; ".join(problem.what for problem in problems))
         return
     found = ShardingPrediction.of(estimate(plan.question, plan.sharding))
-    same = found == plan.prediction
-    said = f"a step of {precise(plan.prediction.step_seconds)}"
-    if same:
-        told = f"{said}, as priced now"
-    elif found.step_seconds != plan.prediction.step_seconds:
-        told = f"{said}; priced now it is {precise(found.step_seconds)}"
-    else:
-        differ = [name for name, now in found if now != getattr(plan.prediction, name)]
-        told = f"{said}, as priced now; what differs is {', '.join(differ)}"
-    yield Check("prediction", same, told)
+    yield same("prediction", plan.prediction.model_dump(), found.model_dump())
     if plan.certificate is None:
         return
     limits = plan.restrictions.read(plan.model)

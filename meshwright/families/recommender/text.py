@@ -213,11 +213,9 @@ def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> s
         if certificate.gap <= 0
         else f"proved within {100 * certificate.gap:.3g} % of the optimum{spent}"
     )
+    how = f" ({certificate.method}, {certificate.solver})" * bool(certificate.solver)  # plan files do not say
     bound = f", no less than {precise(certificate.bound)}" * (certificate.gap > 0)
-    return (
-        f"{head} ({certificate.method}, {certificate.solver}): {measure} {precise(certificate.value)}{bound}, over"
-        f" {certificate.space}"
-    )
+    return f"{head}{how}: {measure} {precise(certificate.value)}{bound}, over {certificate.space}"
 
 
 def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage]) -> Table:

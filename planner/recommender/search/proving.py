@@ -15,6 +15,7 @@ from planner.recommender.search.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.nothing_fits import no_room_for_all
 from planner.recommender.search.problem import Placement, Problem, use_of
+from planner.recommender.search.state import greedy
 
 FLAT_PLACES = 20_000
 """Most variables of places."""
@@ -85,6 +86,18 @@ class Search:
         if (value := self.problem.value(use.load)) < self.value:
             self.best, self.value = placement, value
         return True
+
+    @property
+    def scale(self) -> float:
+        """Seconds that the programs count in."""
+        return float(self.problem.least_stages.sum()) or 1.0
+
+    def begin(self) -> Placement:
+        """Offer the greedy placement, which is the first."""
+        first = greedy(self.problem, self.scale)
+        self.offer(first)
+        self.greedy_value = self.value
+        return first
 
     def prove(self, bound: float) -> None:
         """Raise the proven lower bound, at most to the best value."""

@@ -18,7 +18,7 @@ from planner.recommender.search.problem import Placement
 from planner.recommender.search.proving import Progress as Progress
 from planner.recommender.search.proving import Search as Search
 from planner.recommender.search.proving import over_places
-from planner.recommender.search.state import State, greedy, placed
+from planner.recommender.search.state import State, placed
 
 PROVEN = 1e-9
 """Relative gap at which nothing is left to prove."""
@@ -44,11 +44,9 @@ def run(search: Search) -> None:
         RunError: ended before any placement that fits was found.
     """
     problem = search.problem
-    scale = float(problem.least_stages.sum()) or 1.0
+    scale = search.scale
     search.prove(float(problem.least_stages.sum()) + problem.fixed)
-    start = greedy(problem, scale)
-    search.offer(start)
-    search.greedy_value = search.value
+    start = search.begin()
     if len(problem.unit_class) == 0:
         if search.best is None:
             raise no_room_for_all(problem)

@@ -11,7 +11,7 @@ from command_line import ASKED
 def test_a_true_plan(meshwright, plan_file: Path) -> None:
     answer = meshwright("verify", str(plan_file))
     assert answer.code == 0, answer.out
-    assert answer.out.rstrip().endswith("Verified: 12 checks, prices and proof")
+    assert answer.out.rstrip().endswith("Verified: 13 checks, prices and proof")
     assert "program" in [line.split()[0] for line in answer.out.splitlines() if line]
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
 
@@ -27,7 +27,7 @@ def test_a_tampered_plan(meshwright, plan_file: Path, tmp_path: Path) -> None:
     assert [check["check"] for check in document["checks"] if not check["passed"]] == ["step"]
     text = meshwright("verify", str(forged)).out
     assert "FAIL" in text
-    assert text.rstrip().endswith("Not verified: 1 of 12 checks failed")
+    assert text.rstrip().endswith("Not verified: 1 of 13 checks failed")
 
 
 def test_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_is_ordinary_is_the_stacks(sharded: tuple[Question, Recommendation]
     assert (layout.tp, layout.pp, layout.dp, layout.zero, len(layout.recompute)) == (1, 1, 8, 3, 1)
     assert told.fastest.estimate.layout.pp > 1
     assert told.estimate.fits_probability >= FITTING
-    classical = classical_layout(Restrictions().surely(question, FITTING).held(question))
+    classical = classical_layout(question, Restrictions().surely(question, FITTING))
     assert classical is not None
     assert (classical.layout.brief) == "tp1 pp1 dp8 mbs1 zero3 recompute=full"
     assert told.classical is not None
@@ -188,7 +188,7 @@ def test_the_chance_of_a_gain_is_three_in_four_at_the_median_error(told: Recomme
 
 def test_the_classical_layout_of_gpt3() -> None:
     question = gpt3()
-    found = classical_layout(question)
+    found = classical_layout(question, Restrictions())
     assert found is not None
     assert found.layout.brief == "tp8 pp8 vpp12 dp16 mbs1 zero1 sp"
 

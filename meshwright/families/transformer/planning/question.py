@@ -146,18 +146,16 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
 
     told, objective = plan.recommendation, plan.objective
     question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
-    proof: Proof = "search" if plan.certificate is None else plan.certificate.proved_by
     if several := clusters_of_plan(plan):
-        return replace(several, proof=proof)
+        return several
     return PlanQuestion(
         question=question,
         objective=Objective() if objective is None else objective.terms,
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
         restrictions=plan.asked,
-        top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
+        top=TOP if told is None else told.top,
         pick="fastest" if told is None else "recommended",
-        proof=proof,
     )
 
 
