@@ -70,14 +70,13 @@ def load_plan(path: str | Path) -> Plan:
     return _checked(path, document, _read_plan(path, document, Plan))
 
 
-def read_any_plan(path: str | Path) -> AnyPlan:
-    """Read a plan file of whichever family without checking its layout.
+def read_plan_in(document: Document) -> AnyPlan:
+    """The plan of whichever family in a file that was read; its layout is not checked.
 
     Raises:
-        InputError: missing, no plan, of another schema version or cut short; all problems at once.
+        InputError: no plan, of another schema version or cut short; all problems at once.
     """
-    document = read_document(path)
-    return _read_plan(path, document, _plan_type(document))
+    return _read_plan(document.source, document, _plan_type(document))
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:

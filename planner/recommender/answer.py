@@ -104,7 +104,7 @@ class ShardingCertificate(Spec):
     objective: Objective
     space: str
     """What it was proved over, in words."""
-    method: Method = "two levels"
+    method: Method | None = None
     solver: str = ""
     tables: int
     distinct: int

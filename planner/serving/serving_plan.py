@@ -12,6 +12,7 @@ from cost_models.arrays import Array
 from cost_models.base import Overhead, Spec
 from cost_models.curves import measured_cluster
 from cost_models.defaults import chosen_profile, chosen_stack
+from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import embedding_profile_of
 from cost_models.files.parsing import check_kind, validate
@@ -222,7 +223,11 @@ def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:
 
 def load_serving_plan(path: str | Path) -> ServingPlan:
     """Read a plan file. Raises InputError: missing, no such plan, cut short or inconsistent."""
-    document = read_document(path)
+    return serving_plan_in(read_document(path))
+
+
+def serving_plan_in(document: Document) -> ServingPlan:
+    """The plan in a file that was read, and raises as that."""
     check_kind(document, ServingPlan)
     require_ended(document)
     plan = validate(document, ServingPlan)
@@ -230,5 +235,5 @@ def load_serving_plan(path: str | Path) -> ServingPlan:
     if len(plan.cached_rows) != len(classes) or any(
         not 0 <= held <= one.rows for held, one in zip(plan.cached_rows, classes, strict=False)
     ):
-        raise InputError(f"`cached_rows` of `{path}` are not rows of its tables", hint="plan again")
+        raise InputError(f"`cached_rows` of `{document.source}` are not rows of its tables", hint="plan again")
     return plan
