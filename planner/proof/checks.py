@@ -96,7 +96,9 @@ def same(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Che
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """The single values of fields, each with its place: `rank_memory.0.weights`."""
+    """The single values of fields, each with its place, `rank_memory.0.weights`, and how many a list has."""
+    if isinstance(value, (list, tuple)):
+        yield f"{place}.entries", len(value)
     if isinstance(value, (Mapping, list, tuple)):
         inner = value.items() if isinstance(value, Mapping) else enumerate(value)
         for name, one in inner:
