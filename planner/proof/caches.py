@@ -17,11 +17,17 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     bound_holds = max(least, hits) * (1 - TOLERANCE) <= plan.bound <= max(most, hits) * (1 + TOLERANCE)
     room = max(0.0, plan.question.most_bytes)
     return (
-        same("cache", plan.model_dump(include={"cache_bytes", "hits"}), {"cache_bytes": filled, "hits": hits}),
+        same(
+            "cache", plan.model_dump(include={"cache_bytes", "hits"}), {"cache_bytes": filled, "hits": hits}
+        ),
         Check(
             "fits",
             filled <= room * (1 + TOLERANCE),
             f"fills {format_bytes(filled)} of {format_bytes(room)} that a GPU has for it",
         ),
-        Check("bound", bound_holds, f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most:.6g}"),
+        Check(
+            "bound",
+            bound_holds,
+            f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most:.6g}",
+        ),
     )

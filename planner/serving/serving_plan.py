@@ -235,5 +235,7 @@ def serving_plan_in(document: Document) -> ServingPlan:
     if len(plan.cached_rows) != len(classes) or any(
         not 0 <= held <= one.rows for held, one in zip(plan.cached_rows, classes, strict=False)
     ):
-        raise InputError(f"`cached_rows` of `{document.source}` are not rows of its tables", hint="plan again")
+        raise InputError(
+            f"`cached_rows` of `{document.source}` are not rows of its tables", hint="plan again"
+        )
     return plan

@@ -1,4 +1,4 @@
-"""A plan file that says anything else than what was planned: it is refused in words, or `verify` names what is wrong."""
+"""A plan file that says anything else than what was planned is refused, or `verify` names what is wrong in it."""
 
 from __future__ import annotations
 
