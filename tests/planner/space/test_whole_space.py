@@ -78,6 +78,9 @@ class Drawn:
     flags: list[str] = field(default_factory=list)
 
 
+SMALL = {"name": "drawn", "hidden_size": 64, "num_heads": 2, "num_kv_heads": 2, "vocab_size": 1000}
+
+
 def some(rng: np.random.Generator, share: float) -> bool:
     return bool(rng.random() < share)
 
@@ -109,9 +112,10 @@ def drawn_model(rng: np.random.Generator) -> TransformerSpec:
     return TransformerSpec(name="drawn", **shape)
 
 
-def drawn_cluster(rng: np.random.Generator) -> ClusterSpec:
+def drawn_cluster(rng: np.random.Generator, most: int) -> ClusterSpec:
     """One to four GPUs, with a host and sometimes a drive, and links of any speed."""
-    per_node, nodes = one_of(rng, ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 3), (2, 1), (1, 4)))
+    worlds = ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 3), (2, 1), (1, 4))
+    per_node, nodes = one_of(rng, worlds if most > 1 else worlds[:2])
     gpu = {
         "name": "drawn-gpu",
         "memory": f"{one_of(rng, (20, 40, 100, 400, 2000))} MiB",
@@ -230,13 +234,20 @@ def _drawn(rng: np.random.Generator) -> Drawn | None:
     stack = one_of(rng, STACKS) if trainer is None else TRAINERS[trainer].stack
     confidence = one_of(rng, (0.5, 0.5, 0.5, 0.9))
     flags += [f"stack {stack}", f"for {trainer}" if trainer else "", "confidence" * (confidence > 0.5)]
-    opened = {axis for axis, share in (("offload", 0.25), ("overlap", 0.15)) if some(rng, share)}
-    if some(rng, 0.14):
+    opened = {one_of(rng, ("offload", "overlap"))} if some(rng, 0.3) else set[str]()
+    if "offload" in opened:  # which has many layouts
+        model = TransformerSpec.model_validate(dict(SMALL) | {"num_layers": one_of(rng, (1, 2, 2, 3))})
+        update = {"global_batch": one_of(rng, (1, 2)), "optimizer": one_of(rng, ("adamw", "sgd", "lamb"))}
+        training = training.model_copy(update=update | {"tuning": None, "reference": None, "freeze": ()})
+        stack = stack if trainer else one_of(rng, ("meshwright", "deepspeed", "fsdp"))
+    if some(rng, 0.14) and "offload" not in opened:
         question = _pooled(rng, model, training, stack)
         opened = {"replicas"} & ({"replicas"} if some(rng, 0.6) else set())
         flags.append("pools")
     else:
-        question = complete_question(model, drawn_cluster(rng), training, stack=stack)
+        question = complete_question(
+            model, drawn_cluster(rng, most=1 if "offload" in opened else 4), training, stack=stack
+        )
         facts: dict[str, Any] = {"context_bytes": 1.0, "communicator_bytes": 1.0, "collective_buffers": None}
         question = replace(question, stack=question.stack.model_copy(update=facts), confidence=confidence)
         if trainer is None and some(rng, 0.2):
@@ -255,7 +266,7 @@ def _drawn(rng: np.random.Generator) -> Drawn | None:
     if isinstance(question, MixedQuestion) and name in ("memory", "mfu"):
         objective = Objective()
     flags.append(f"objective {objective.name}")
-    if how_many(question, limits) > MOST_WRITTEN:
+    if how_many(question, limits) > MOST_WRITTEN * (3 if opened else 1):
         return None
     if not isinstance(question, MixedQuestion) and len(legal_space(question, limits)) > MOST_LAYOUTS:
         return None
