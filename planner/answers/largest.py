@@ -123,8 +123,8 @@ class _Sizes:
             sizes = np.flatnonzero(alike_N[size:]) + size + 1
             if len(sizes) and len(sizes) <= len(kinds.setdefault(int(sizes[0]), sizes)):
                 kinds[int(sizes[0])] = sizes
-        sizes = next((kinds[first] for first in sorted(kinds) if self._fits(first)), None)
-        return None if sizes is None else int(sizes[self._last(sizes, 1, 1) - 1])
+        fitting = (kinds[first] for first in sorted(kinds) if self._fits(first))
+        return next((int(own[self._last(own, 1, 1) - 1]) for own in fitting), None)
 
     @property
     def _comparable(self) -> bool:
