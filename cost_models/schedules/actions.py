@@ -99,6 +99,8 @@ class ActionTable:
     @property
     def round_size(self) -> int:
         """Microbatches after which the steady state of the schedule does the same again."""
+        if self.vpp == 1 or self.v_shaped:
+            return 1
         return int(round_sizes(np.asarray(self.pp), np.asarray(self.step_microbatches)))
 
     @property

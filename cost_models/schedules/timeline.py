@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
 from cost_models.schedules.registry import shortened
 
@@ -41,7 +41,7 @@ _LENGTHENED = 4
 """Times as many microbatches that a table has after one whose rounds did not take equally long."""
 _MOST_ACTIONS = 1_000_000
 """Actions of a shortened table at most. Where two ranks are so nearly as busy that its rounds still do not take equally
-long, the price is an upper estimate, off by less than the pipeline takes to fill."""
+long, the price is an upper estimate: no later round is longer than the longest of them."""
 _BATCH_ROWS = 4_000_000
 """Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
 
@@ -82,7 +82,7 @@ class Timeline:
     cycle: int
     """Actions of a rank after which the steady state does the same again, a round of microbatches later."""
     reach: int
-    """Actions between one and that of another rank which it waits for, by their places in the table, at most."""
+    """Actions between one and those that it waits for, by their places in the table, at most."""
 
     def rank_ends(
         self,
@@ -93,9 +93,9 @@ class Timeline:
     ) -> Array:
         """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds.
 
-        What the table leaves out takes as long as the rounds before it, once these all take equally long: an action
-        waits for the one before it and for one of another rank, so that rounds as long as one another are followed by
-        such rounds. Where they do not yet, a longer table tells.
+        What the table leaves out takes as long as the rounds before it, once these take equally long, each or some of
+        them together: an action waits for the one before it and for one of another rank, so that equally long rounds
+        are followed by such rounds. Where they do not yet, a longer table tells.
         """
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
@@ -103,46 +103,53 @@ class Timeline:
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
         """(B, R)"""
         ends_BR = np.empty((len(delay_B), self.table.pp))
-        steady_B = np.ones(len(delay_B), dtype=np.bool_)
+        missing_B = np.zeros(len(delay_B), dtype=np.int64)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):
             some = slice(start, start + step)
             end_EB = self._ends(duration_BS[some], delay_B[some]).reshape(_BEFORE + len(self.duration_of), -1)
             ends_BR[some] = end_EB[self.row_of[:, -1]].T
             if self.table.left_out:
-                seconds_BR, steady_B[some] = self._of_a_microbatch(duration_BS[some], end_EB)
-                ends_BR[some] += self.table.left_out * seconds_BR
-        late = np.flatnonzero(~steady_B)
-        if len(late) and (longer := self._longer(_LENGTHENED * self.table.microbatches)):
-            ends_BR[late] = longer._rank_ends(duration_BS[late], delay_B[late])
+                pace_BR, missing_B[some] = self._pace(duration_BS[some], end_EB)
+                ends_BR[some] += self.table.left_out * pace_BR
+        for missing in np.unique(missing_B[missing_B > 0]).tolist():
+            if longer := self._longer(missing):
+                late_B = missing_B == missing
+                ends_BR[late_B] = longer._rank_ends(duration_BS[late_B], delay_B[late_B])
         return ends_BR
 
-    def _of_a_microbatch(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Bools]:
-        """(B, R or 1) seconds by which each rank ends later for a further microbatch, and (B,) whether the rounds in
-        the middle of the table all take equally long; where they do not, the longest of them, or the busiest rank's
-        work where that is more."""
-        stages = self.table.num_stages
-        if self.table.is_queue:  # jobs in a row of machines, forward and then back: the slowest sets the pace
+    def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
+        """(B, R or 1) seconds by which each rank ends later for a further microbatch, and (B,) microbatches that the
+        table lacks for this to be exact.
+
+        Exact is the time of as many rounds as take equally long again and again, of which whole numbers are left out;
+        where there are none yet, that of the longest round bounds it.
+        """
+        table, stages = self.table, self.table.num_stages
+        if table.is_queue:  # jobs in a row of machines, forward and then back: the slowest sets the pace
             back_BR = np.maximum.accumulate(duration_BS[:, 2 * stages - 1 : stages - 1 : -1], axis=1)[:, ::-1]
             pace_BR = duration_BS[:, :stages].max(axis=1, keepdims=True) + back_BR
-            return pace_BR, np.ones(len(pace_BR), dtype=np.bool_)
+            return pace_BR, np.zeros(len(pace_BR), dtype=np.int64)
         middle = self.row_of.shape[1] // 2
-        window = slice(middle - max(self.cycle, self.reach), middle)
-        later_RAB = end_EB[self.row_of[:, window]]
-        earlier_RAB = end_EB[self.row_of[:, window.start - self.cycle : window.stop - self.cycle]]
-        round_RAB = later_RAB - earlier_RAB
-        least_B, most_B = round_RAB.min(axis=(0, 1)), round_RAB.max(axis=(0, 1))
-        steady_B, pace_B = most_B - least_B <= _AS_LONG * most_B, most_B / self.table.round_size
-        if not steady_B.all():
-            passes_BS = duration_BS[:, : 2 * stages].reshape(len(most_B), 2, stages).sum(axis=1)
-            work_BR = np.stack([passes_BS[:, own].sum(axis=1) for own in self.table.stages_of_rank], axis=1)
-            pace_B = np.where(steady_B, pace_B, np.maximum(pace_B, work_BR.max(axis=1)))
-        return pace_B[:, None], steady_B
+        later_RAB = end_EB[self.row_of[:, middle - self.reach : middle]]
+        pace_B = np.zeros(later_RAB.shape[2])
+        missing_B = np.full(len(pace_B), unsteady := (_LENGTHENED - 1) * table.microbatches)
+        for rounds in range(1, (middle // 2 - self.reach) // self.cycle + 1):
+            earlier = slice(middle - self.reach - rounds * self.cycle, middle - rounds * self.cycle)
+            taken_RAB, microbatches = later_RAB - end_EB[self.row_of[:, earlier]], rounds * table.round_size
+            longest_B = taken_RAB.max(axis=(0, 1))
+            equal_B = taken_RAB.min(axis=(0, 1)) >= (1 - _AS_LONG) * longest_B
+            first_B = equal_B & (missing_B == unsteady)
+            pace_B = np.where(first_B | (rounds == 1), longest_B / microbatches, pace_B)
+            missing_B[first_B] = table.left_out % microbatches
+            if (missing_B < unsteady).all():
+                break
+        return pace_B[:, None], missing_B
 
-    def _longer(self, least: int) -> Timeline | None:
-        """The timeline of a table with more of the same step's microbatches; None where that is too long."""
-        table = self.table
-        if not table.left_out or least * table.kind.size > _MOST_ACTIONS * table.microbatches:
+    def _longer(self, missing: int) -> Timeline | None:
+        """The timeline of a table with so many more of the same step's microbatches; None where that is too long."""
+        table, least = self.table, self.table.microbatches + missing
+        if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
         whole = (table.schedule, table.pp, table.vpp, table.step_microbatches)
         return compile_timeline(shortened(*whole, least=least))
@@ -174,11 +181,12 @@ class Timeline:
         Where the table leaves out rounds, what of the path comes again a few rounds later is repeated for those.
         """
         duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
-        end_E = self._ends(duration_BS, delay_B)
+        end_E, pace = self._ends(duration_BS, delay_B), 0.0
         if self.table.left_out:
-            steady = self._of_a_microbatch(duration_BS, end_E[:, None])[1].all()
-            if not steady and (longer := self._longer(_LENGTHENED * self.table.microbatches)):
+            pace_BR, (missing,) = self._pace(duration_BS, end_E[:, None])
+            if missing and (longer := self._longer(int(missing))):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
+            pace = float(pace_BR.min())
         rank = int(np.argmax(self._rank_ends(duration_BS, delay_B)[0] + np.asarray(tail_R)))
         late_E = end_E[self.receives] + p2p > end_E[self.follows]
         before = np.where(late_E, self.receives, self.follows).tolist()
@@ -187,9 +195,9 @@ class Timeline:
             path.append(row - _BEFORE)
         met, stages = np.array(path), self.table.num_stages
         times = np.ones(len(met), dtype=np.int64)
-        for begin, end, microbatches in self._repeated(met) if self.table.left_out else ():
+        for microbatches, begin, end in self._repeated(met, end_E, pace) if self.table.left_out else ():
             more, missing = divmod(self.table.left_out, microbatches)
-            if missing and (longer := self._longer(self.table.microbatches + missing)):
+            if missing and (longer := self._longer(missing)):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
             times[begin:end] += more
         count_KS = np.bincount(self.duration_of[met], times, (len(KINDS) + 1) * stages).astype(np.int64)
@@ -202,31 +210,29 @@ class Timeline:
             rank=rank,
         )
 
-    def _repeated(self, path: Ints) -> list[tuple[int, int, int]]:
-        """Stretches of a path, its last action first, that come again in the steady state: begin, end, and after how
-        many microbatches; one for each phase of the schedule, the one that comes again soonest."""
-        row_E = (self.row_of - _BEFORE).ravel()
-        place_E, microbatch_E = np.empty((2, len(row_E)), dtype=np.int64)
-        place_E[row_E] = np.tile(np.arange(self.row_of.shape[1]), len(self.row_of))
-        microbatch_E[row_E] = self.table.microbatch.ravel()
-        actions, size = self.row_of.shape[1], self.table.round_size
+    def _repeated(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
+        """Stretches of a path, its last action first, that come again in the steady state: after how many microbatches,
+        begin, and end; for each phase of the schedule the one that comes again soonest of those that keep the pace."""
+        table, actions = self.table, self.row_of.shape[1]
+        at = np.argsort(self.row_of, axis=None)[path]
+        place, microbatch = at % actions, table.microbatch.ravel()[at]
+        slots = (self.duration_of[path] * table.round_size + microbatch % table.round_size).tolist()
         phases = [(actions // 4, 3 * actions // 4)]
-        if self.table.is_queue:
-            phases, size = [(0, actions // 2), (actions // 2, actions)], 1
-        found = []
+        if table.is_queue:  # the slowest stage of each phase sets its pace
+            phases, pace = [(0, actions // 2), (actions // 2, actions)], 0.0
+        soonest = []
         for low, high in phases:
-            best: tuple[int, int, int] | None = None
-            met: dict[tuple[int, int], int] = {}
-            for at in np.flatnonzero((place_E[path] >= low) & (place_E[path] < high)).tolist():
-                microbatch = int(microbatch_E[path[at]])
-                slot = (int(self.duration_of[path[at]]), microbatch % size)
-                if slot in met:
-                    passed = int(microbatch_E[path[met[slot]]]) - microbatch
-                    if best is None or passed < best[2]:
-                        best = (met[slot], at, passed)
-                met[slot] = at
-            found += [best] if best else []
-        return found
+            stretches: list[tuple[int, int, int]] = []
+            last: dict[int, int] = {}
+            for end in np.flatnonzero((place >= low) & (place < high)).tolist():
+                if (begin := last.get(slots[end])) is not None:
+                    passed = int(microbatch[begin] - microbatch[end])
+                    seconds = end_E[_BEFORE + path[begin]] - end_E[_BEFORE + path[end]]
+                    if seconds >= (1 - _AS_LONG) * pace * passed:
+                        stretches.append((passed, begin, end))
+                last[slots[end]] = end
+            soonest += [min(stretches)] if stretches else []
+        return soonest
 
     def _flat(
         self,
@@ -312,7 +318,7 @@ def compile_timeline(table: ActionTable) -> Timeline:
         duration_of=(table.stage + table.num_stages * table.kind).ravel()[order_E],
         row_of=row_RA,
         cycle=int(again_A.argmax()) - middle,
-        reach=int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=0)),
+        reach=int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=1)),
     )
 
 

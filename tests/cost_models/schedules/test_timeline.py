@@ -299,6 +299,25 @@ def test_a_shortened_table_gives_what_the_whole_gives(
             assert number or length == pytest.approx(longest, rel=1e-8)
 
 
+@pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
+def test_microbatches_that_pass_in_bursts_are_priced_by_a_short_table(
+    shape: tuple[str, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ranks and their transfers make the slowest way round, which a few microbatches share: single rounds differ
+    for ever, and repeat after a few."""
+    whole, short = compile_timeline(build(*shape)), compile_timeline(shortened(*shape))
+    monkeypatch.setattr("cost_models.schedules.timeline._MOST_ACTIONS", 2 * short.table.kind.size)
+    random = np.random.default_rng(sum(shape[1:]))
+    forward = random.choice([1.0, 1.0, 1.0, 0.9, 0.3], size=(16, short.table.num_stages))
+    backward, delays = 2 * forward, random.choice([0.0, 0.3, 1.0, 3.0], size=16)
+    ends = whole.rank_ends(forward, backward, delays, forward)
+    np.testing.assert_allclose(short.rank_ends(forward, backward, delays, forward), ends, rtol=1e-9)
+    for f, b, delay, end in zip(forward, backward, delays.tolist(), ends.max(axis=1), strict=True):
+        path = short.critical_path(f, b, delay, weight_S=f)
+        length = path.forward_counts @ f + path.backward_counts @ b + path.weight_counts @ f
+        assert length + path.p2p_count * delay == pytest.approx(end, rel=1e-9)
+
+
 def test_two_ranks_nearly_as_busy_are_priced_from_above() -> None:
     """Millions of microbatches, of which no table is made; the first ranks are slower by less than tables show."""
     table = shortened("1f1b", 8, 1, 10**7)
