@@ -47,10 +47,11 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, beside: Be
         "optimizer": said.ours("optimizer"),
     }
     packed, attention = said.get("sample_packing"), said.get("attn_implementation")
+    plugins = said.ours("plugins")
     way = said.ours("ring_attn_func") or ("all-gather" if packed else "ring")
     settings = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
     fsdp, assumed = any(one not in (None, []) for one in settings), [_FULL]
-    fused = said.get("liger_fused_linear_cross_entropy") or (_CUTS in said.ours("plugins") and cuts)
+    fused = said.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
     if config := document.get("deepspeed"):
         program = {
             "train_micro_batch_size_per_gpu": mbs,

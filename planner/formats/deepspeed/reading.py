@@ -134,8 +134,12 @@ def _recomputes(said: Settings, pp: int, assumed: list[str]) -> bool:
 
 
 def _offload(said: Settings, blocks: int) -> Offload:
-    optimizer = said.get(f"{_ZERO}.offload_optimizer.device")
-    weights = said.get(f"{_ZERO}.offload_param.device") if said.get(f"{_ZERO}.stage") == 3 else None
+    optimizer = "cpu" if said.get(f"{_ZERO}.cpu_offload") else said.get(f"{_ZERO}.offload_optimizer.device")
+    weights = None
+    if said.get(f"{_ZERO}.stage") == 3:
+        weights = (
+            "cpu" if said.get(f"{_ZERO}.cpu_offload_param") else said.get(f"{_ZERO}.offload_param.device")
+        )
     for device in (optimizer, weights):
         if device not in ("none", None, "cpu", "nvme"):
             raise InputError(f"`device: {device}` is not known here")

@@ -8,6 +8,7 @@ Settings of NeMo's files taken under Megatron-LM's names, each checked for its k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +123,8 @@ def read_nemo(
     Raises:
         InputError: it lacks what a price needs, or contradicts itself.
     """
-    taken = Taken(Settings(dict(by_path(document)) | overrides(also), table_of(TABLE)))
+    values = dict(by_path(document)) | overrides(also)
+    taken = Taken(Settings({path: _resolved(path, values) for path in values}, table_of(TABLE)))
     for path, name in table_of(TABLE).spelled("nemo").items():
         taken.take(f"model.{path}", name)
     assumed: list[str] = []
@@ -138,6 +140,15 @@ def read_nemo(
     base, world = load_stack(stack or STACK), _world(taken, gpus)
     taken.said.left += taken.settings.left(_fate)
     return reading_of(taken.said, world, str(tokenizer), base, True, assumed)
+
+
+def _resolved(path: str, values: Mapping[str, Any]) -> Any:
+    """A value; for `${model.encoder_seq_length}`, or `${.encoder_seq_length}` beside it, that of the setting named."""
+    reference = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", str(values[path]), re.ASCII)
+    if reference is None:
+        return values[path]
+    parents = path.split(".")[: -len(reference[1])] if reference[1] else []
+    return values.get(".".join([*parents, reference[2]]), values[path])
 
 
 def _fate(path: str) -> Fate | None:
@@ -179,7 +190,7 @@ def _take_shape(taken: Taken, assumed: list[str]) -> None:
     taken.take("model.num_query_groups", "num_query_groups")
     if said.has("num_query_groups"):
         said.say("group_query_attention", True, said.flags["num_query_groups"])
-    if not said.has("seq_length"):
+    if not said.has("seq_length") or isinstance(taken.settings.get("model.data.seq_length"), int):
         taken.take("model.data.seq_length", "seq_length")
 
 

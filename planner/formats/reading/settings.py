@@ -108,14 +108,20 @@ class Settings:
             raise InputError(f"`{path}: {printable(str(value))}` is no list")
         return value
 
-    def unread(self, fate: Callable[[str], Fate | None] | None = None) -> list[str]:
+    def unread(self) -> list[str]:
         """What is assumed of settings that nothing read. Raises InputError as `unpriced` does."""
-        return unpriced(self.left(fate or self.table.fate))
+        return unpriced(self.left(self._fate))
 
     def left(self, fate: Callable[[str], Fate | None]) -> list[Left]:
         """Settings that nothing read."""
         left = {path: value for path, value in self.values.items() if path not in self.read}
         return [Left(path, value, f"{path}: {value}", fate(path)) for path, value in left.items()]
+
+    def _fate(self, path: str) -> Fate | None:
+        """The table's fate; that of an argument which a price may be made of, and here is not, is to be named."""
+        if path in self.table.arguments:
+            return Fate("noted", "other settings leave it without use", str(self.usual(path)))
+        return self.table.fate(path)
 
 
 class Left(NamedTuple):
@@ -156,7 +162,7 @@ def unpriced(left: Iterable[Left]) -> list[str]:
         )
     if unknown:
         noted.append(
-            f"no effect of {', '.join(unknown)}: not known here, so its true effect on step and memory is unknown"
+            f"no effect of {', '.join(unknown)}: not known here, so what it does to step and memory is unknown"
         )
     return noted
 

@@ -64,6 +64,12 @@ def test_two_batches_give_the_third() -> None:
     assert "nothing is recomputed" in read().assumptions[0]
 
 
+def test_switches_of_2021_put_states_and_weights_on_the_host() -> None:
+    older = {"cpu_offload": True, "cpu_offload_param": True}
+    assert "offload=states" in str(read(zero_optimization={"stage": 2, **older}).layout)
+    assert "offload=streamed" in str(read(zero_optimization={"stage": 3, **older}).layout)
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import Answer
@@ -16,11 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
+from cost_models.files.catalog import load_model
 from planner.formats import foreign
+from planner.formats.accelerate.reading import read_accelerate
+from planner.formats.axolotl.reading import read_axolotl
+from planner.formats.deepspeed.reading import read_deepspeed
 from planner.formats.exporter import nested
 from planner.formats.megatron.launches import launch_of, world_size
 from planner.formats.megatron.script import read_megatron
-from planner.formats.reading.settings import Left, unpriced, without
+from planner.formats.reading.settings import Beside, Left, Reading, unpriced, without
 from planner.formats.registry import reader_of
 from planner.formats.table import table_of
 from planner.formats.torchtitan.reading import read_torchtitan
@@ -200,6 +205,56 @@ def test_every_setting_of_a_table_has_one_fate() -> None:
         for column, fates in table.fates.items():
             assert [name for name, fate in fates.items() if not fate.why or "*" in name] == [], column
         assert not table.fates["name"].keys() & table.arguments.keys()
+
+
+STAGE = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+DRIVE = {
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}},
+    "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
+    "expert_parallel": {"autoep_size": 2},
+}
+TUNED: dict[str, Any] = {"base_model": "x", "micro_batch_size": 1, "bf16": True}
+WITHIN: dict[str, tuple[Callable[..., Reading], tuple[dict[str, Any], ...]]] = {
+    "deepspeed": (
+        read_deepspeed,
+        (*(STAGE | {"zero_optimization": {"stage": stage}} for stage in range(4)), STAGE | DRIVE),
+    ),
+    "accelerate": (
+        read_accelerate,
+        ({}, {"distributed_type": "FSDP"}, {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}}),
+    ),
+    "axolotl": (
+        read_axolotl,
+        (
+            TUNED,
+            TUNED | {"fsdp_version": 2, "fsdp_config": {"offload_params": False}},
+            TUNED | {"fsdp": ["full_shard"]},
+            TUNED | {"deepspeed": {"zero_optimization": {"stage": 2}}},
+        ),
+    ),
+}
+"""Trainer → its reader, and files in each of which other settings act."""
+
+
+@pytest.mark.parametrize("trainer", WITHIN)
+def test_what_other_settings_leave_without_use_is_named(trainer: str) -> None:
+    """An argument that a price is made of is never called unknown, and acts in some file."""
+    read, documents = WITHIN[trainer]
+    model, idle = load_model("llama3.1-8b"), set[str]()
+    for name, row in table_of(trainer).arguments.items():
+        usual = {"switch": True, "off": False, "share": 0.5, "name": row.default, "list": [row.default]}
+        value = next((one for one in row.synonyms if one != row.default), usual.get(row.kind, 2))
+        heard = []
+        for document in documents:
+            try:
+                beside = Beside(gpus=8, sequence=4096, also={name: value})
+                heard.append(" ".join(read(document, model, beside).assumptions))
+            except InputError as error:
+                heard.append(str(error))
+        assert not [one for one in heard if f"`{name}: " in one and "not known here" in one]
+        if all(f"no effect of `{name}: {value}`" in one for one in heard):
+            idle.add(name)
+    assert idle == set()
 
 
 def _heard(trainer: str, key: str, value: str, ignore: tuple[str, ...] = ()) -> tuple[bool, str]:

@@ -176,13 +176,15 @@ def test_the_optimizer_of_a_program_is_deepspeeds_where_its_file_has_none() -> N
 
 def test_a_loss_without_whole_logits_is_priced_so() -> None:
     cce = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+    liger = "axolotl.integrations.liger.LigerPlugin"
     said = [
-        {"liger_fused_linear_cross_entropy": True},
+        {"liger_fused_linear_cross_entropy": True, "plugins": [liger]},
         {"plugins": [cce]},
         {"plugins": [cce], "cut_cross_entropy": False},
     ]
-    chunks = [axolotl(**more).stack.loss_chunk for more in said]
-    assert chunks == [2048, 2048, None]
+    read = [axolotl(**more) for more in said]
+    assert [one.stack.loss_chunk for one in read] == [2048, 2048, None]
+    assert not any("plugins" in words for one in read for words in one.assumptions)
     assert accelerate("--use_liger_kernel").stack.loss_chunk == 2048
 
 

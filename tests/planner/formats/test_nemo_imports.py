@@ -75,6 +75,15 @@ def test_overrides_and_what_is_left_out() -> None:
     assert any("50,257 words" in one for one in gpt.assumptions)
 
 
+def test_settings_that_name_others_have_their_values() -> None:
+    length = {"encoder_seq_length": 2048, "max_position_embeddings": "${.encoder_seq_length}"}
+    for data in "${model.encoder_seq_length}", 2048, "${training.model.encoder_seq_length}":
+        reading = read(**length, data={"seq_length": data})
+        assert (reading.training.sequence_length, reading.model.max_positions) == (2048, 2048)
+    said = refused(WORDS, **length, data={"seq_length": 4096})
+    assert "`model.data.seq_length: 4096`: contradicts `model.encoder_seq_length: 2048`" in said
+
+
 def test_settings_that_are_not_known_are_listed() -> None:
     noted, unknown = read(warp=9, defer_embedding_wgrad_compute=True, blunt=False, gc_interval=5).assumptions
     assert noted.startswith("no effect of `model.defer_embedding_wgrad_compute: True`: ")
