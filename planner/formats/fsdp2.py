@@ -2,15 +2,12 @@
 
 Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
 utils/fsdp_utils.py (fsdp2_prepare_model).
-
-Rules of accelerate with FSDP2.
-
-Rules of axolotl with FSDP2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
@@ -266,12 +263,9 @@ ACCELERATE = Trainer(
 )
 
 
-AXOLOTL = Trainer(
+AXOLOTL = replace(
+    ACCELERATE,
     name="axolotl",
-    stack=STACK,
-    other_stacks=(FUSED_LOSS,),
     rules=fsdp2_rules("axolotl"),
-    policies=POLICIES,
-    counts_full=False,
     source="axolotl-ai-cloud/axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, validation.py",
 )

@@ -110,7 +110,9 @@ def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = 
         )
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
-    text = _text(source) if suffix in (".py", ".toml") else ""
+    text = ""
+    with suppress(InputError):  # its reader says why
+        text = read_text(source) if suffix in (".py", ".toml") else ""
     document = _document(source, text, suffix)
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", beside)
@@ -125,13 +127,6 @@ def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = 
             hint=f"read are those of {known}; `meshwright estimate` asks about any layout",
         )
     return _SUFFIXES[suffix]
-
-
-def _text(source: str) -> str:
-    try:
-        return read_text(source)
-    except InputError:
-        return ""
 
 
 def _document(source: str, text: str, suffix: str) -> dict[str, Any]:

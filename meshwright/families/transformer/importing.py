@@ -186,21 +186,13 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
     _require_unsaid(request, tuple(_SAID), "file")
     gpus, also = questions.single_count(request.gpus), request.also or ""
     if Path(request.source).suffix == ".py":
-        recipe = read_bridge(
-            read_text(request.source),
-            gpus=questions.single_count(request.gpus),
-            stack=request.stack,
-            also=request.also or "",
-            ignore=request.ignore,
-        )
+        text = read_text(request.source)
+        recipe = read_bridge(text, gpus=gpus, stack=request.stack, also=also, ignore=request.ignore)
         return _asked(recipe, request)
     document = without(_document(request.source, "NeMo"), request.ignore)
     if not document.keys() >= KEYS:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
-    return _asked(
-        read_nemo(document, gpus=gpus, stack=request.stack, also=also),
-        request,
-    )
+    return _asked(read_nemo(document, gpus=gpus, stack=request.stack, also=also), request)
 
 
 def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -> None:

@@ -50,11 +50,8 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, beside:
         for name, size in ((MBS, mbs), (STEPS, steps))
         if name not in said.values
     ]
-    recompute, fused, optimizer = (
-        said.ours(PATHS.recompute),
-        said.get("use_liger_kernel"),
-        said.ours(OPTIMIZER),
-    )
+    recompute, optimizer = said.ours(PATHS.recompute), said.ours(OPTIMIZER)
+    fused = said.get("use_liger_kernel")
     if kind != "FSDP":  # accelerate leaves it alone
         said.read |= {path for path in said.values if path.startswith("fsdp_config.")}
     beside = replace(beside, gpus=gpus, node=max(gpus // said.whole("num_machines"), 1))

@@ -221,14 +221,10 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
-    """Value of the first of some flags that a command has."""
-    for flag in flags:
-        for at, word in enumerate(words):
-            if word == flag and at + 1 < len(words):
-                return words[at + 1] if is_known(words[at + 1]) else "?"
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-    return None
+    """Value of the first of some flags that a command has; `?` where only the shell knows it."""
+    values = (_take(words, flag)[0] for flag in flags)
+    value = next((one for one in values if one is not None), None)
+    return "?" if value is not None and not is_known(value) else value
 
 
 def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
@@ -258,7 +254,7 @@ def _take(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
         if name in flags:
             if not equals and at + 1 < len(words):
                 return words[at + 1], left[:at] + left[at + 2 :]
-            return value, left[:at] + left[at + 1 :]
+            return value if equals else None, left[:at] + left[at + 1 :]
     return None, left
 
 

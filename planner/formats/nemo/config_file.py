@@ -2,8 +2,6 @@
 
 Sources: NVIDIA/NeMo 2.0: examples/nlp/language_modeling/conf/megatron_gpt_config.yaml,
 nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py, megatron_base_model.py; NVIDIA/dgxc-benchmarking.
-
-Settings of NeMo's files taken under Megatron-LM's names, each checked for its kind.
 """
 
 from __future__ import annotations
@@ -85,6 +83,13 @@ class Taken:
             words = "share_embeddings_and_output_weights: False"
             self.said.say("untie_embeddings_and_output_weights", True, words)
 
+    def leave(self, column: str) -> None:
+        """Keep what no price is made of: by its path in a column of the table, or by Megatron-LM's name in its part."""
+        table = table_of(TABLE)
+        self.said.left += self.settings.left(
+            lambda path: table.fate(path, column) or table.fate(path.partition(".")[2])
+        )
+
     def require_readable(self, what: str) -> None:
         """Raise InputError with all problems of the file."""
         if self.said.problems:
@@ -138,7 +143,7 @@ def read_nemo(
             hint='--also "model.override_vocab_size=128256" says it',
         )
     base, world = load_stack(stack or STACK), _world(taken, gpus)
-    taken.said.left += taken.settings.left(_fate)
+    taken.leave("nemo")
     return reading_of(taken.said, world, str(tokenizer), base, True, assumed)
 
 
@@ -149,11 +154,6 @@ def _resolved(path: str, values: Mapping[str, Any]) -> Any:
         return values[path]
     parents = path.split(".")[: -len(reference[1])] if reference[1] else []
     return values.get(".".join([*parents, reference[2]]), values[path])
-
-
-def _fate(path: str) -> Fate | None:
-    table = table_of(TABLE)
-    return table.fate(path, "nemo") or table.fate(path.removeprefix("model."))
 
 
 def _world(taken: Taken, gpus: int | None) -> int:

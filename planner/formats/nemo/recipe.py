@@ -24,7 +24,7 @@ from planner.formats.nemo.config_file import Taken, overrides
 from planner.formats.reading.python_values import Built, Unknown, built_by, module_of
 from planner.formats.reading.settings import Reading, without
 from planner.formats.reading.settings import Settings as Paths
-from planner.formats.table import Fate, table_of
+from planner.formats.table import table_of
 from planner.formats.target import Target
 
 STACK = "nemo"
@@ -189,12 +189,8 @@ def read_bridge(
     name = "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16"
     said.say(name, True, "grad_reduce_in_fp32")
     taken.require_readable("recipe")
-    said.left += taken.settings.left(_fate)
+    taken.leave("bridge")
     return reading_of(said, gpus, None, load_stack(stack or STACK), True, [])
-
-
-def _fate(path: str) -> Fate | None:
-    return table_of(TABLE).fate(path, "bridge") or table_of(TABLE).fate(path.partition(".")[2])
 
 
 def _recipe(text: str) -> Built:

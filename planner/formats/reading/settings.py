@@ -30,6 +30,7 @@ _DECIDES = re.compile(
     re.IGNORECASE,
 )
 """Words in names of settings that could change layout or memory."""
+_BY_NAME = Fate("unpriced", "is not known here, and by its name could change layout or memory", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +146,13 @@ def unpriced(left: Iterable[Left]) -> list[str]:
     noted, unknown = [], []
     for one in left:
         shown, is_off = f"`{printable(one.words)}`", _is_off(one.value, one.fate)
-        if one.fate is None and not is_off and _DECIDES.search(one.key):
-            stops[one.key] = Problem(
-                shown, "is not known here, and by its name could change layout or memory"
-            )
-        elif one.fate is None:
+        fate = _BY_NAME if one.fate is None and not is_off and _DECIDES.search(one.key) else one.fate
+        if fate is None:
             unknown.append(shown)
-        elif one.fate.kind == "unpriced" and not is_off:
-            stops[one.key] = Problem(shown, one.fate.why)
-        elif one.fate.kind == "noted" and not is_off:
-            noted.append(f"no effect of {shown}: {one.fate.why}")
+        elif fate.kind == "unpriced" and not is_off:
+            stops[one.key] = Problem(shown, fate.why)
+        elif fate.kind == "noted" and not is_off:
+            noted.append(f"no effect of {shown}: {fate.why}")
     if stops:
         hint = f"to price the run without: {' '.join(f'--ignore {key}' for key in stops)}"
         raise InputError(
@@ -216,9 +214,7 @@ def said_beside(text: str) -> dict[str, Any]:
     words = also_words(text)
     while words:
         flag, equals, value = words.pop(0).partition("=")
-        if not re.fullmatch(
-            r"--[A-Za-z_][\w.-]*" if not equals else r"(--)?[A-Za-z_][\w.-]*", flag, re.ASCII
-        ):
+        if not re.fullmatch(r"(--)?[A-Za-z_][\w.-]*", flag, re.ASCII) or (flag[:2] != "--" and not equals):
             raise InputError(f"--also: `{printable(flag)}` is no setting like `--training.seq_len 8192`")
         values = [value] if value else []
         while not value and words and not words[0].startswith("--") and "=" not in words[0]:
