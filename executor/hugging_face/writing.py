@@ -27,7 +27,7 @@ from executor.boxes import Box
 from executor.engine.engine import Engine
 from executor.engine.weights import frozen, owned
 from executor.hugging_face.adapters import ADAPTERS, AdapterNames
-from executor.hugging_face.names import Names, Part, has_names
+from executor.hugging_face.names import Names, Part, family_of, has_names
 from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder, FromTensors
 from executor.mesh import local
 from executor.messages import gather_json
@@ -77,6 +77,12 @@ def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
 def _config(plan: Plan) -> dict[str, Any] | None:
     """A config of the first family that is read as the plan's model."""
     return config_of(plan.model, "float32" if plan.training.precision == "fp32" else "bfloat16", has_names)
+
+
+def keeps_gains_less_one(plan: Plan) -> bool:
+    """Whether the family whose config says the plan's model keeps gains of norms as what is added to one."""
+    config = _config(plan)
+    return config is not None and family_of(config["model_type"]).less_one
 
 
 def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:

@@ -57,6 +57,8 @@ class InitialValues(Values):
     seed: int
     tied: bool
     """Whether the head is tied to the embedding."""
+    less_one: bool = False
+    """Whether the model's family keeps gains of norms as what is added to one."""
 
     @staticmethod
     def of(plan: Plan, options: EngineOptions) -> InitialValues:

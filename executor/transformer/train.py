@@ -17,7 +17,7 @@ from executor.data.batches import Batches
 from executor.engine.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
-from executor.hugging_face.writing import save_weights
+from executor.hugging_face.writing import keeps_gains_less_one, save_weights
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.rank_watch import RankWatch
 from executor.measure.report import (
@@ -142,7 +142,7 @@ def train(
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
         source = None if config.weights is None else Folder(config.weights, plan.model)
-        drawn = InitialValues.of(plan, config.engine)
+        drawn = replace(InitialValues.of(plan, config.engine), less_one=keeps_gains_less_one(plan))
         values = drawn if source is None else FromTensors(source.names, source, drawn)
         trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)

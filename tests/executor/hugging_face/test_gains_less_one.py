@@ -78,3 +78,30 @@ def test_decay_pulls_gains_to_where_their_family_does(
     for name, one in gains.items():
         (source,) = names.sources(name)
         assert (kept[source.name] - one).abs().max() < 1e-5, name
+
+
+def drawn_and_read(plan: Plan, folder: Path) -> None:
+    """Train from values that are drawn, and from a folder that has the same ones."""
+    from executor.engine.engine import Engine
+    from executor.hugging_face.writing import save_weights
+    from executor.run_config import EngineOptions, RunConfig
+    from executor.steps import Watcher
+    from executor.transformer.train import train
+
+    device = torch.device("cpu")
+    save_weights(Engine(plan, device, EngineOptions()), folder / "in", None)
+    for name, weights in (("drawn", None), ("read", folder / "in")):
+        how = {"learning_rate": RATE, "measure_memory": False, "weights": weights}
+        train(plan, device, RunConfig(steps=STEPS, save_weights=folder / name, **how), Watcher())
+
+
+def test_a_run_whose_values_are_drawn_decays_as_one_that_reads_them(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """So does one that goes on from a checkpoint without them."""
+    spec, _ = make_folder(tmp_path / "config", "gemma")
+    processes.run(1, drawn_and_read, plan_of(spec, "mbs2"), tmp_path)
+    drawn, read = written(tmp_path / "drawn"), written(tmp_path / "read")
+    assert drawn.keys() == read.keys()
+    for name, one in drawn.items():
+        torch.testing.assert_close(one, read[name], msg=name)
