@@ -133,7 +133,7 @@ def unlisted(said: Arguments) -> list[Left]:
             known = [*OFFLOADED, *(OFFLOADED_OF_EXPERTS if said.get("num_experts") else ())]
             wrong, switch = sorted(set(known) - set(value)), "fine_grained_activation_offloading"
             why = f"leaves the inputs of {', '.join(wrong)} on the GPU: all or none are priced on the host"
-        elif name == "exp_avg_sq_dtype" and value != said.get("exp_avg_dtype"):
+        elif name.startswith("exp_avg_") and said.get("exp_avg_dtype") != said.get("exp_avg_sq_dtype"):
             wrong, why = several, "both moments are priced in one type"
         elif name == "cp_comm_type" and len(set(value)) > 1:
             wrong, why = several, "all blocks are priced with one kind"

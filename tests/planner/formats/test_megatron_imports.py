@@ -152,6 +152,8 @@ def test_unknown_arguments_are_kept_and_listed() -> None:
         ("--num-experts eight", ("--num-experts eight", "no whole number")),
         ("--swiglu yes", ("--swiglu yes", "no value")),
         ("--optimizer muon", ("muon", "adam, sgd")),
+        ("--exp-avg-dtype bf16", ("--exp-avg-dtype bf16", "one type")),
+        ("--exp-avg-sq-dtype bf16", ("--exp-avg-sq-dtype bf16", "one type")),
     ],
 )
 def test_contradictions_are_both_named(more: str, named: tuple[str, ...]) -> None:
