@@ -51,10 +51,11 @@ def read_torchtitan(
 
 
 def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
-    """Raises InputError where only Python knows a setting that a step may depend on."""
+    """Raises InputError where only Python knows a setting, or a table of them, that a price is made of."""
     table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
     for path, value in recipe.settings.items():
-        if isinstance(value, Unknown) and table.fate(path) is None and path != "optimizer":
+        priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
+        if isinstance(value, Unknown) and priced and table.fate(path) is None:
             what = f"only Python knows what `{value}` is"
             if path in table.arguments and (why := table.arguments[path].why):
                 assumed.append(f"no effect of `{path}`: {what}, and {why}")

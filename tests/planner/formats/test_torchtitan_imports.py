@@ -218,8 +218,10 @@ def test_stages_that_nobody_names_share_blocks_and_ends(
 
 
 def test_settings_that_are_not_known_are_listed() -> None:
-    reading = read(_source("config.parallelism.warp = 0; config.metrics.log_freq = 1"), also="--new.thing 5")
-    assert reading.assumptions[0].startswith("no effect of `parallelism.warp: 0`, `new.thing: 5`: not known")
+    line = "config.parallelism.warp = 0; config.metrics.log_freq = 1; config.dataloader.weave = here()"
+    reading = read(_source(line), also="--new.thing 5")
+    unknown = "`parallelism.warp: 0`, `dataloader.weave: here(..)`, `new.thing: 5`"
+    assert reading.assumptions[0].startswith(f"no effect of {unknown}: not known")
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,7 @@ def test_settings_that_are_not_known_are_listed() -> None:
             8,
             ("local_batch_size", "only Python knows"),
         ),
+        ("config.parallelism.warp_degree = here()", 8, ("warp_degree: here(..)", "could change layout")),
         ("if here(): config.training.local_batch_size = 2", 8, ("local_batch_size", "only Python knows")),
         ("config.parallelism.tensor_parallel_degree = 3", 8, ("8 GPUs", "= 3")),
         (
