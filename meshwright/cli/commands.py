@@ -59,6 +59,8 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         if nested:
             given["config"] = {name: values[name] for name in nested}
         output = Output(**{name: values[name] for name in shown})
+        if not {"out", "config"} & given.keys():  # other verbs check what they write together with the rest
+            output.check_places()
         command.call(command.options(**given), output)
 
     written = in_order({**nested, **own, **shown})

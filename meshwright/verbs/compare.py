@@ -59,5 +59,4 @@ class CompareFlags:
 @command(CompareFlags, name="compare")
 def compare_command(options: CompareFlags, output: Output) -> None:
     """Set plans side by side, part by part."""
-    output.check_places()
     output.show(compare(*options.choices, trainer=options.trainer))

@@ -65,7 +65,6 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
     """Say what binds a plan, why it wins, and what would change it."""
     from meshwright.terminal.progress import progress
 
-    output.check_places()
     loaded, verbs = read_plan(options.plan, "explain", () if options.why_not is None else ("why_not",))
     if drift := verbs.drift(loaded, options.plan):
         output.note(drift)

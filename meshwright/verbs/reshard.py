@@ -43,5 +43,4 @@ def reshard(options: ReshardOptions) -> Answer:
 @command(ReshardOptions, name="reshard")
 def reshard_command(options: ReshardOptions, output: Output) -> None:
     """Say what moves between two layouts of one model."""
-    output.check_places()
     output.show(reshard(**vars(options)))

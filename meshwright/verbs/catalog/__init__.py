@@ -45,7 +45,6 @@ class CatalogOptions:
 @command(CatalogOptions, name="catalog")
 def catalog_command(options: CatalogOptions, output: Output) -> None:
     """List what is known, or print a YAML schema."""
-    output.check_places()
     if options.kind is None:
         _kinds(output)
     elif options.kind is CatalogKind.SCHEMA:

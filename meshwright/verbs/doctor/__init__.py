@@ -55,7 +55,6 @@ def doctor_command(options: DoctorOptions, output: Output) -> None:
     from meshwright.terminal.progress import progress
     from meshwright.verbs.doctor.examined import examine_machine
 
-    output.check_places()
     loaded = None if options.plan is None else any_plan_of(options.plan)
     with progress(output) as reporter:
         reporter.say("examining devices and links")

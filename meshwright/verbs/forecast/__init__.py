@@ -50,7 +50,6 @@ def forecast_command(options: ForecastOptions, output: Output) -> None:
     from meshwright.verbs.forecast.reading import ask
     from planner.plan_files import load_plan
 
-    output.check_places()
     question = ask(replace(options, plan=load_plan(str(options.plan))))
     output.assumed(question.assumptions)
     output.show(question.answer())

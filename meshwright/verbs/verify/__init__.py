@@ -77,7 +77,6 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
     from meshwright.verbs.verify.verified import Verified
     from planner.serving.serving_plan import ServingPlan
 
-    output.check_places()
     path = Path(str(options.plan))
     loaded = _read(path)
     if isinstance(loaded, ServingPlan):

@@ -77,7 +77,8 @@ def test_decay_pulls_gains_to_where_their_family_does(
     names, kept = Folder(tmp_path / "out", spec).names, written(tmp_path / "out")
     for name, one in gains.items():
         (source,) = names.sources(name)
-        assert (kept[source.name] - one).abs().max() < 1e-5, name
+        # the norm, for AdamW magnifies the rounding of a gradient that is nearly zero: of one element now and then
+        assert (kept[source.name] - one).norm() < 1e-5 * one.norm(), name
 
 
 def drawn_and_read(plan: Plan, folder: Path) -> None:
