@@ -74,6 +74,12 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
     return own.table(pp, vpp, microbatches)
 
 
+LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
+"""Microbatches, and rounds of them, that a shortened table has at least: twice what warm-up and cool-down of any
+schedule take, so that its middle half is steady."""
+
+
+@lru_cache(maxsize=CACHED_TABLES)
 def shortened(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
@@ -83,19 +89,9 @@ def shortened(
     few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
-    size = int(round_sizes(np.asarray(pp), np.asarray(microbatches)))
-    return _shortened(schedule, pp, vpp, few + (microbatches - few) % size, microbatches)
-
-
-LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
-"""Microbatches, and rounds of them, that a shortened table has at least: twice what warm-up and cool-down of any
-schedule take, so that its middle half is steady."""
-
-
-@lru_cache(maxsize=CACHED_TABLES)
-def _shortened(schedule: str, pp: int, vpp: int, fewer: int, microbatches: int) -> ActionTable:
     if wrong := legal(schedule, pp, vpp, microbatches):
         raise InputError(wrong)
+    fewer = few + (microbatches - few) % int(round_sizes(np.asarray(pp), np.asarray(microbatches)))
     return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
 
 
