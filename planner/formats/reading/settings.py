@@ -23,13 +23,14 @@ _OF_TABLE: Any = object()
 _OFF = ("", "none", "null", "false", "no", "off", "0", "0.0")
 """Values that switch a setting off, in lower case."""
 _DECIDES = re.compile(
-    r"parallel|shard|fsdp|zero|ddp|offload|recompute|activation|gradient_?checkpoint|checkpointing|dtype|precision"
+    r"^(?!(?:.*\.)?(?:log|eval|wandb|tensorboard)[_-]|.*[._-](?:dir|folder|path|file|addr|port)$)"
+    r".*(?:parallel|shard|fsdp|zero|ddp|offload|recompute|activation|gradient_?checkpoint|checkpointing|dtype|precision"
     r"|fp\d|bf16|int\d|quant|\dbit|optim|memory|batch|sequence|seq_?len|layer|hidden|expert|moe|heads|vocab|pipeline"
     r"|tensor|context|stage|mesh|replica|degree|cpu|nvme|cache|buffer|bucket|lora|adapter|peft|fr[eo]ez|gradient"
-    r"|grad_|state|master|world|gpus|nodes|(?:^|[^a-z])(?:[tpdce]p|ac|mbs|gbs|mtp|mlp|ffn)(?:[^a-z]|$)",
+    r"|grad_|state|master|world|gpus|nodes|(?:^|[^a-z])(?:[tpdce]p|ac|mbs|gbs|mtp|mlp|ffn)(?:[^a-z]|$))",
     re.IGNORECASE,
 )
-"""Words in names of settings that could change layout or memory."""
+"""Words in names of settings that could change layout or memory, but for what is logged and evaluated, and places."""
 _BY_NAME = Fate("unpriced", "is not known here, and by its name could change layout or memory", "")
 
 

@@ -292,6 +292,27 @@ def test_what_no_price_is_made_of_is_ignored_named_or_stops(trainer: str) -> Non
     assert wrong == []
 
 
+@pytest.mark.parametrize("before", ["", "run.", "exp_manager."])
+def test_logs_evaluation_and_places_stop_nothing_whatever_words_they_have(before: str) -> None:
+    """They are named all the same; the words alone stop."""
+    words = ["optimizer", "cache", "batch", "activation_memory", "master", "expert-state"]
+    for word in words:
+        stops = [f"{word}_size", f"catalog_{word}", f"{word}_support"]
+        passes = [
+            f"log_{word}_size",
+            f"eval-{word}",
+            f"wandb_{word}",
+            f"{word}_dir",
+            f"{word}-path",
+            f"{word}_port",
+        ]
+        for key in passes:
+            assert f"{before}{key}: 7" in unpriced([Left(f"{before}{key}", 7, f"{before}{key}: 7", None)])[0]
+        for key in stops:
+            with pytest.raises(InputError, match="could change layout or memory"):
+                unpriced([Left(f"{before}{key}", 7, f"{before}{key}: 7", None)])
+
+
 @given(
     st.from_regex(r"\A[a-z]{3,8}(_[a-z]{3,8}){0,2}\Z"), st.sampled_from(["megatron", "torchtitan", "nemo"])
 )
