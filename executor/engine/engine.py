@@ -90,11 +90,8 @@ class Engine(Rank):
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
-        """Give weights that nothing updates, beside adapters, these values, else their initial ones; once, before the
-        first step, also of a run that goes on: weight decay follows how such values are kept."""
+        """Give weights that nothing updates, beside adapters, these values, else their initial ones."""
         values = values or InitialValues.of(self.plan, self.options)
-        if values.less_one:
-            self.optimizer.decay_gains_to_one()
         with torch.no_grad():
             for named, box, held in frozen(self.parts, self.names):
                 values.fill(named.name, named.shape, box, held)

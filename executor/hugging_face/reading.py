@@ -44,17 +44,12 @@ _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 """Of safetensors: bytes that say how long the header behind them is, and how long it may be."""
 
 
-class FromTensors(Values):
+class FromTensors:
     """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
 
     def __init__(self, names: Names, tensors: Mapping[str, Any], beside: Values | None = None) -> None:
         """`beside` has those of parameters that theirs do not have: adapters."""
         self.names, self.tensors, self.beside = names, tensors, beside
-
-    @property
-    def less_one(self) -> bool:
-        """Whether gains of norms are kept as what is added to one."""
-        return self.names.family.less_one
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Write the box of a parameter into a tensor of its sizes; rows that only pad a vocabulary become zero."""

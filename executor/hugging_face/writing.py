@@ -79,9 +79,10 @@ def _config(plan: Plan) -> dict[str, Any] | None:
     return config_of(plan.model, "float32" if plan.training.precision == "fp32" else "bfloat16", has_names)
 
 
-def keeps_gains_less_one(plan: Plan) -> bool:
-    """Whether the family whose config says the plan's model keeps gains of norms as what is added to one."""
-    config = _config(plan)
+def keeps_gains_less_one(plan: Plan, source: Folder | None) -> bool:
+    """Whether the family of a folder of weights, else that whose config says the plan's model, keeps gains of norms as
+    what is added to one."""
+    config = {"model_type": source.model_type} if source is not None else _config(plan)
     return config is not None and family_of(config["model_type"]).less_one
 
 

@@ -33,11 +33,6 @@ _SCALE = 2.0**-_WORD
 class Values(Protocol):
     """Values of a model's parameters, any part of each by itself."""
 
-    @property
-    def less_one(self) -> bool:
-        """Whether they come from a model that keeps gains of norms as what is added to one."""
-        return False
-
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Write the box of the parameter of this name and shape into a tensor of its sizes, which is one run of memory.
 
@@ -51,14 +46,12 @@ def has_values(tensor: Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitialValues(Values):
+class InitialValues:
     """The initial weights of a model."""
 
     seed: int
     tied: bool
     """Whether the head is tied to the embedding."""
-    less_one: bool = False
-    """Whether the model's family keeps gains of norms as what is added to one."""
 
     @staticmethod
     def of(plan: Plan, options: EngineOptions) -> InitialValues:

@@ -142,7 +142,9 @@ def train(
         last = config.warm_up + config.steps - 1
         shared = SharedBatches(batches, engine, plan.layout.num_stages, last)
         source = None if config.weights is None else Folder(config.weights, plan.model)
-        drawn = replace(InitialValues.of(plan, config.engine), less_one=keeps_gains_less_one(plan))
+        if keeps_gains_less_one(plan, source):
+            engine.optimizer.decay_gains_to_one()
+        drawn = InitialValues.of(plan, config.engine)
         values = drawn if source is None else FromTensors(source.names, source, drawn)
         trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)

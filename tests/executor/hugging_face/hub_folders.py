@@ -191,7 +191,7 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     from executor.data.batches import Batches
     from executor.engine.engine import Engine, mean_over_data
     from executor.hugging_face.reading import Folder, FromTensors
-    from executor.hugging_face.writing import save_weights
+    from executor.hugging_face.writing import keeps_gains_less_one, save_weights
     from executor.models.initial import InitialValues
     from executor.run_config import EngineOptions, Rate
 
@@ -200,6 +200,8 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     folder = Folder(source, plan.model)
     counted = Counted(folder)
     values = FromTensors(folder.names, counted, InitialValues.of(plan, engine.options))
+    if keeps_gains_less_one(plan, folder):
+        engine.optimizer.decay_gains_to_one()
     engine.fill_frozen(values)
     engine.fill(values)
     how = {"encoder": plan.model.encoder, "tower": plan.model.tower}
