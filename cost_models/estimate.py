@@ -161,8 +161,10 @@ class Estimate:
         """Pipeline rank with the highest peak; with several pools, relative to what its device may fill."""
         return _fullest(self.rank_memory, self.rank_limits)
 
-    def within(self, limit: float) -> Estimate:
-        """The estimate under a limit of `limit` bytes on every device."""
+    def within(self, limit: float | None) -> Estimate:
+        """The estimate under a limit of `limit` bytes on every device; None: no limit but the device's own."""
+        if limit is None:
+            return self
         if self.replicas:
             pools = tuple(replace(own, memory_limit=min(own.memory_limit, limit)) for own in self.replicas)
             pool = fullest_pool(pools)

@@ -25,9 +25,9 @@ from planner.plan import Plan
 
 P = TypeVar("P", bound=AnyPlan)
 
-UNWRITTEN = {"top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"} | {
-    "method",
-    "solver",
+UNWRITTEN = {
+    *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
+    *("method", "solver"),
 }
 """What a certificate says of how it was come by: of no plan file, and passed over in those of earlier versions."""
 
@@ -123,12 +123,10 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
     """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
-    priced, limit = estimate(plan.question, layout or plan.layout), plan.asked.max_memory
-    return priced if limit is None else priced.within(limit)
+    return estimate(plan.question, layout or plan.layout).within(plan.asked.max_memory)
 
 
 def priced_as_held(plan: Plan) -> Estimate:
     """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
     within = plan.restrictions.read
-    priced = estimate(within.held(plan.question), plan.layout)
-    return priced if within.max_memory is None else priced.within(within.max_memory)
+    return estimate(within.held(plan.question), plan.layout).within(within.max_memory)

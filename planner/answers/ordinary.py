@@ -20,7 +20,7 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from cost_models.uncertainty import timed_under
-from planner.formats.trainers import refusals, trainer_named, trainers_of
+from planner.formats.trainers import trainer_named, trainers_of
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.space.restrictions import Restrictions, keeps_to
@@ -133,7 +133,7 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
                 fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, limits, one))
                 if (found := next(fitting, None)) is not None:
                     run = _changed(found, zero=sharded if found.data_ranks > 1 else 0)
-                    return _priced(question, limits, run if _is_asked(run, question, limits) else found)
+                    return _priced(question, limits, run if is_allowed(run, question, limits) else found)
     return None
 
 
@@ -144,19 +144,17 @@ def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
 
 def _priced(question: Question, limits: Restrictions, layout: Layout) -> Estimate | None:
     try:
-        priced = price(question, place_layout(question, layout))
+        return price(question, place_layout(question, layout)).within(limits.max_memory)
     except InputError:  # it cannot be placed
         return None
-    return priced if limits.max_memory is None else priced.within(limits.max_memory)
 
 
-def _is_asked(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
-    """Whether a layout is legal, keeps to the restrictions, and is what their trainer can run."""
+def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
+    """Whether a layout is legal, keeps to the restrictions, and is one that their trainer can run."""
     return (
         layout is not None
         and keeps_to(question, limits, layout)
-        and not check(question, layout)
-        and not (limits.trainer is not None and refusals(limits.trainer, question, layout))
+        and not check(question, layout, limits.trainer)
     )
 
 
@@ -178,15 +176,9 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
         dp = cluster.num_gpus // size
         start = Layout(tp=tp, pp=pp, dp=dp, sp=tp > 1)
         chunks = divisors(model.num_layers // pp)[::-1] if pp > 1 else [1]
-        shapes = [
-            layout
-            for vpp in chunks
-            for layout in [
-                _changed(start, vpp=vpp, ep=experts[-1], zero=zero * (dp > 1), recompute=(policy,))
-            ]
-            if _is_asked(layout, question, limits)
-        ]
-        yield from shapes[:1]
+        fields = {"ep": experts[-1], "zero": zero * (dp > 1), "recompute": (policy,)}
+        shapes = (_changed(start, vpp=vpp, **fields) for vpp in chunks)
+        yield from islice((shape for shape in shapes if is_allowed(shape, question, limits)), 1)
 
 
 def _changed(layout: Layout, **values: Any) -> Layout | None:

@@ -21,7 +21,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of
 from planner.answers.choosing import WithinError, choose, share_compared, within_error
-from planner.answers.ordinary import Step, classical_layout, steps
+from planner.answers.ordinary import Step, classical_layout, is_allowed, steps
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
 from planner.plan_recommended import PlanChoice, PlanRecommendation, PlanRestrictions
@@ -29,7 +29,7 @@ from planner.search.branching import BEYOND
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.search.search import settled
-from planner.space.restrictions import Restrictions, keeps_to
+from planner.space.restrictions import Restrictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,7 @@ def recommend(
     if kind is None or budget.ended:
         return None
     kind, layout, choice = _chosen(question, kind, step, asked, budget, others=kind is found)
-    best = price(question, layout)
-    best = best if asked.max_memory is None else best.within(asked.max_memory)
+    best = price(question, layout).within(asked.max_memory)
     classical = classical_layout(question, sure)
     is_fastest = kind is found and choice is None
     return Recommendation(
@@ -186,7 +185,7 @@ def _simplest(
         return None, everything
     below, slower = judge.slowest(reference), list[tuple[SearchResult, Step]]()
     for step, widest in _with_the_widest(steps(question, sure)):
-        if reference is found.best and _keeps_to(question, step.limits, found.best):
+        if reference is found.best and is_allowed(found.best.layout, question, step.limits):
             return found, step
         result = _searched(question, step.limits, budget, below, settles=False)
         if result is None or not result.estimates:
@@ -200,7 +199,7 @@ def _simplest(
         below = min(below, _no_slower_than(result.best))
         if widest is not None:
             most = _searched(question, widest.limits, budget, below, settles=False)
-            if most is not None and most.estimates and _keeps_to(question, step.limits, most.best):
+            if most and most.estimates and is_allowed(most.best.layout, question, step.limits):
                 break  # the steps between have no other
     if reference is found.best:
         return found, everything
@@ -239,13 +238,7 @@ def _fitted(question: Question, limits: Restrictions, found: SearchResult, budge
 
 def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
     """Whether a layout fits as some restrictions ask."""
-    priced, most = price(limits.held(question), layout), limits.max_memory
-    return (priced if most is None else priced.within(most)).fits
-
-
-def _keeps_to(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
-    """Whether a layout is of those that are searched within some restrictions."""
-    return keeps_to(question, limits, estimate.layout) and not _is_refused(question, limits, estimate)
+    return price(limits.held(question), layout).within(limits.max_memory).fits
 
 
 def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:

@@ -22,7 +22,7 @@ from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import FULL
-from planner.explaining.change_path import LEAST_GAIN, Change, ChangePath, under_limit
+from planner.explaining.change_path import LEAST_GAIN, Change, ChangePath
 from planner.explaining.changes import Trouble, changed_words, trouble_between
 from planner.explaining.explain import gain
 from planner.rules.legality import check
@@ -91,7 +91,7 @@ def _priced(question: Question, today: Estimate, restrictions: Restrictions) -> 
     try:
         if check(question, today.layout, restrictions.trainer):
             return None
-        found = under_limit(estimate(question, today.layout), restrictions)
+        found = estimate(question, today.layout).within(restrictions.max_memory)
     except InputError:
         return None
     return found if found.fits or not today.fits else None
@@ -172,7 +172,7 @@ def advise(
             f"advice is for one kind of GPU, and `{question.cluster.name}` has several pools",
             hint="meshwright plan finds the best for all of them",
         )
-    running = under_limit(estimate(question, place_layout(question, today)), restrictions)
+    running = estimate(question, place_layout(question, today)).within(restrictions.max_memory)
     asked, switched_on, switches = switched(question, running, restrictions, spelled)
     result = budget.search(asked, restrictions, top=1)
     if result is None:

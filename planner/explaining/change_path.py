@@ -55,11 +55,6 @@ class Change:
     """Price of today's layout with this change and all before it."""
 
 
-def under_limit(priced: Estimate, restrictions: Restrictions) -> Estimate:
-    limit = restrictions.max_memory
-    return priced if limit is None else priced.within(limit)
-
-
 @dataclass(slots=True)
 class ChangePath:
     """The path so far: today's layout and the changes chosen one after another."""
@@ -180,7 +175,7 @@ class ChangePath:
         placed = place_layout(self.question, layout)
         if check(self.question, placed, self.restrictions.trainer):
             return None
-        return under_limit(price(self.question, placed), self.restrictions)
+        return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
         """The layout with the least recompute that fits: none, attention core, or as few whole blocks as possible."""

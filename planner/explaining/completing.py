@@ -70,7 +70,7 @@ def meant(question: Question, text: str, within: Restrictions | None = None) -> 
         return _filled(question, text, closest.layout, limits, None)
     layout = _with_dp(question, written, text)
     require_legal(question, layout, limits.trainer, hosts=False)
-    return Meant(estimate=_within(price(question, place_layout(question, layout)), limits))
+    return Meant(estimate=price(question, place_layout(question, layout)).within(limits.max_memory))
 
 
 def _filled(
@@ -78,11 +78,9 @@ def _filled(
 ) -> Meant:
     words = str(layout.model_copy(update={"layers": ()})).split()
     filled = tuple(word for word in words if _axis(word) not in _axes(text))
-    return Meant(estimate=_within(price(question, layout), limits), filled=filled, certificate=certificate)
-
-
-def _within(estimate: Estimate, limits: Restrictions) -> Estimate:
-    return estimate if limits.max_memory is None else estimate.within(limits.max_memory)
+    return Meant(
+        estimate=price(question, layout).within(limits.max_memory), filled=filled, certificate=certificate
+    )
 
 
 def _is_whole(question: Question, layout: Layout, text: str) -> bool:

@@ -122,7 +122,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 def rivals_of(plan: Plan, kept: Kept) -> tuple[Estimate, ...]:
     """The fastest layouts within the plan's restrictions, the plan itself among them where it is one."""
     restrictions = plan.restrictions.read
-    question, most = restrictions.held(plan.question), restrictions.max_memory
+    question = restrictions.held(plan.question)
 
     def found() -> Found:
         terms = Terms(top=RIVALS, time_limit=RIVALS_SECONDS, settles=False)
@@ -132,8 +132,8 @@ def rivals_of(plan: Plan, kept: Kept) -> tuple[Estimate, ...]:
             return (), True
         return [one.layout for one in result.estimates], not result.certificate.undecided
 
-    priced = [price(question, layout) for layout in kept.layouts("rivals", found)]
-    return tuple(one if most is None else one.within(most) for one in priced)
+    layouts = kept.layouts("rivals", found)
+    return tuple(price(question, layout).within(restrictions.max_memory) for layout in layouts)
 
 
 def binding_constraint(

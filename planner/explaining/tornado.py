@@ -49,8 +49,7 @@ def tornado_frame(
                 continue
             spending.tell(f"{factor:.0%} of {name}")
             within = scaled(limits, question, changed)
-            held = price(changed, estimate.layout)
-            held = held if within.max_memory is None else held.within(within.max_memory)
+            held = price(changed, estimate.layout).within(within.max_memory)
             found = faster_under(change, (question, changed), limits, seconds_to_beat(held), space, spending)
             best = found or (held if held.fits else None)
             rows.append(

@@ -65,20 +65,15 @@ def sensitivities(
         if (changed := change.of(question)) is None:
             continue
         limits = scaled(restrictions, question, changed)
-        held, best = _within(limits, changed, estimate.layout), None
+        held, best = price(changed, estimate.layout).within(limits.max_memory), None
         if replan:
             below = seconds_to_beat(held) * (1 - NEXT_TO_NOTHING)
             search = partial(_searched, change, (question, changed), restrictions, below)
             found = kept.layouts(f"if {words}", search) if kept else search()[0]
-            best = next((_within(limits, limits.held(changed), one) for one in found), None)
+            again = (price(limits.held(changed), one).within(limits.max_memory) for one in found)
+            best = next(again, None)
         answers.append(Sensitivity(change=words, held=held, replanned=best))
     return tuple(answers)
-
-
-def _within(limits: Restrictions, question: Question, layout: Layout) -> Estimate:
-    """The price of a placed layout under a limit of memory."""
-    priced = price(question, layout)
-    return priced if limits.max_memory is None else priced.within(limits.max_memory)
 
 
 def _searched(

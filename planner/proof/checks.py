@@ -115,10 +115,6 @@ def _equal(claimed: Any, right: Any) -> bool:
 
 
 def _words(value: Any) -> str:
-    return (
-        f"{value:.6g}"
-        if isinstance(value, float)
-        else "nothing"
-        if value is None
-        else printable(str(value), 60)
-    )
+    if value is None:
+        return "nothing"
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value), 60)

@@ -107,23 +107,24 @@ def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
         written.terms.require_complete(plan.question)
     except InputError as error:
         return [error.headline, *map(str, error.problems)]
-    value = written.terms.value(plan.question, priced_again(plan))
-    wrong = []
+    wrong, priced = [], priced_again(plan)
+    value = written.terms.value(plan.question, priced)
     if not math.isclose(value, written.value, rel_tol=TOLERANCE):
         wrong.append(f"its `value` ({written.name}) says {written.value:.6g}; it is {value:.6g}")
-    if not written.terms.meets_deadline(plan.question, priced_again(plan)):
+    if not written.terms.meets_deadline(plan.question, priced):
         wrong.append("it misses its deadline")
     return wrong + _choice_words(plan, written)
 
 
 def _choice_words(plan: Plan, written: PlanObjective) -> list[str]:
-    """Of what the plan was chosen from, what it is no part of, in sentences."""
+    """Sentences on the sizes, precisions and offers that the plan says it was chosen from, where it is none of them."""
     question, gpus, wrong = plan.question, plan.question.cluster.num_gpus, []
-    whole = resized(answered_question(plan), gpus) if written.gpus else question
-    per_node = whole.cluster.gpus_per_node if written.gpus else written.gpus_per_node
-    if per_node != question.cluster.gpus_per_node or gpus not in (written.gpus or (gpus,)):
+    per_node = written.gpus_per_node
+    if written.gpus:
+        per_node = resized(answered_question(plan), gpus).cluster.gpus_per_node
+    if per_node != question.cluster.gpus_per_node or (written.gpus and gpus not in written.gpus):
         wrong.append("its cluster is none of `gpus` with `gpus_per_node`")
-    if question.training.precision not in (written.precisions or (question.training.precision,)):
+    if written.precisions and question.training.precision not in written.precisions:
         wrong.append("its precision is none of `precisions`")
     price = written.price if written.name == "cost" else None
     offers = [

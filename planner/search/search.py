@@ -197,4 +197,4 @@ def _candidates(question: Question, limits: Restrictions, space: Space | None) -
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
     priced = estimate(candidates.question, placement.on(candidates.layout(row)))
-    return priced if candidates.max_memory is None else priced.within(candidates.max_memory)
+    return priced.within(candidates.max_memory)

@@ -11,7 +11,7 @@ from itertools import chain, pairwise, product
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.axis import Mesh, divisors, loaded
+from cost_models.axes.axis import Mesh, divisors
 from cost_models.axes.columns import COLUMNS, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
@@ -23,7 +23,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.placement.chunks import covers
 from planner.rules.legality import SIZED_RULES, legal_rows
-from planner.space.limits import tried_tensor_degrees
+from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
@@ -169,15 +169,6 @@ def _sized(columns: LayoutColumns) -> Bools:
     """(N,): of which layouts the microbatch size decides what is legal."""
     told = [axis.sized(columns) for axis in AXES.values() if axis.sized]
     found: Bools = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
-    return found
-
-
-def needless_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts have what leaves memory and time as they are, and no restriction names."""
-    found = np.zeros(len(columns), dtype=np.bool_)
-    for own in (axis.needless for axis in AXES.values() if axis.needless):
-        if not restrictions.named.intersection(own.columns):
-            found |= loaded(own.rows)(question, columns)
     return found
 
 

@@ -32,11 +32,11 @@ from planner.space.cores import (
     families_of,
     legal_at_any_stage,
     microbatch_sizes,
-    needless_rows,
     shapes_of,
     variants_of,
 )
 from planner.space.counts import Boxes, counted_columns, speaks_of_counts, with_counts
+from planner.space.limits import needless_rows
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.shared import shared

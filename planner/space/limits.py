@@ -1,8 +1,7 @@
 """What a search leaves out though rules allow it: named limits, each with its sentences. Covered is what is legal and
 within all of them.
 
-The search's space keeps to them as it is made; `beyond` asks them of one layout at a time, as obstacles, `--why-not`
-and an enumerator do.
+The search's space keeps to them as it is made; obstacles, `--why-not` and an enumerator ask them of given layouts.
 """
 
 from __future__ import annotations
@@ -50,12 +49,10 @@ def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
 
 
 def _uneven(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    blocks = question.model.num_layers
-    shapes = zip(x.schedule.tolist(), (x.pp * x.vpp).tolist(), strict=True)
-    legal = [
-        stages <= blocks + ENDS and not covers(SCHEDULES[name], blocks, stages) for name, stages in shapes
-    ]
-    return np.array(legal, dtype=np.bool_)
+    blocks, stages_N = question.model.num_layers, x.pp * x.vpp
+    shapes = zip(x.schedule.tolist(), stages_N.tolist(), strict=True)
+    covered = [covers(SCHEDULES[schedule], blocks, stages) for schedule, stages in shapes]
+    return (stages_N <= blocks + ENDS) & ~np.array(covered, dtype=np.bool_)
 
 
 def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
@@ -70,10 +67,16 @@ def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
 def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
     beyond: Bools = (x.zero > 0) & (x.shard == 1)
     beyond |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
+    return beyond | needless_rows(question, limits, x)
+
+
+def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts have what leaves memory and time as they are, and no restriction names."""
+    needless = np.zeros(len(columns), dtype=np.bool_)
     for own in (axis.needless for axis in AXES.values() if axis.needless):
         if not limits.named.intersection(own.columns):
-            beyond |= loaded(own.rows)(question, x)
-    return beyond
+            needless |= loaded(own.rows)(question, columns)
+    return needless
 
 
 SEARCH_LIMITS: tuple[Limit, ...] = (

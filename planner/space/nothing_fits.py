@@ -164,8 +164,7 @@ def nothing_fits(
     leaf = leaf_of(row)
     weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(leaf.allowed)[-1])]
     layout = layout_of(row).model_copy(update={"layers": filled[row][0], "recompute": (weakest,)})
-    closest = estimate(question, layout)
-    closest = closest if max_memory is None else closest.within(max_memory)
+    closest = estimate(question, layout).within(max_memory)
     rank, mixed = closest.fullest_rank, question.mixed
     return DoesNotFitError(
         f"no layout of {question.model.name} fits the {mixed.num_gpus:,} GPUs of `{mixed.name}`; the closest,"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cost_models.errors import InputError
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.inputs.options import Proving
 from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
+from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
-    from meshwright.verbs.verify.verified import Verified
     from planner.any_plan import AnyPlan
     from planner.proof.checks import Check
     from planner.search.budget import Budget
@@ -37,17 +37,11 @@ class VerifyOptions(Proving):
 @as_keywords(VerifyOptions)
 def verify(options: VerifyOptions) -> tuple[Check, ...]:
     """Check a plan or a plan file; it is true where every check passed. Raises InputError: not a plan file."""
-    from planner.proof.caches import verify_cache
     from planner.search.budget import Budget
-    from planner.serving.serving_plan import ServingPlan
 
     plan = options.plan
     loaded = _read(plan) if isinstance(plan, (str, Path)) else plan
-    if isinstance(loaded, ServingPlan):
-        return verify_cache(loaded)
-    verbs, budget = verbs_of_plan(loaded), options.budget or Budget(time_limit=options.time_limit)
-    _prove_as_asked(budget, verbs, options)
-    return tuple(verbs.verify(loaded, budget))
+    return _checks(loaded, options.budget or Budget(time_limit=options.time_limit), options)
 
 
 def _read(path: str | Path) -> AnyPlan | ServingPlan:
@@ -61,13 +55,21 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
     return serving_plan_in(document) if is_cache else read_plan_in(document)
 
 
-def _prove_as_asked(budget: Budget, verbs: Verbs[Any], options: VerifyOptions) -> None:
-    """Let the solver that was said prove the plan again. Raises InputError where it means nothing to the family."""
+def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions) -> tuple[Check, ...]:
+    """Checks of a plan, proved again by the solver that was asked for. Raises InputError: there is nothing to solve."""
     from meshwright.inputs.goals import proof_of
+    from planner.proof.caches import verify_cache
+    from planner.serving.serving_plan import ServingPlan
 
+    if isinstance(plan, ServingPlan):
+        if options.solver is not None:
+            raise InputError("--solver does not go with the plan of a cache", hint="leave it out")
+        return verify_cache(plan)
+    verbs = verbs_of_plan(plan)
+    require_options(verbs, "verify", () if options.solver is None else ("solver",))
     if options.solver is not None:
-        require_options(verbs, "verify", ("solver",))
         budget.proof = proof_of(options.solver)
+    return tuple(verbs.verify(plan, budget))
 
 
 @command(VerifyOptions, name="verify")
@@ -79,21 +81,16 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
 
     path = Path(str(options.plan))
     loaded = _read(path)
-    if isinstance(loaded, ServingPlan):
-        about, checks = f"cache of {loaded.question.model.name}", verify(loaded)
-        _show(Verified(path=path, about=about, searched=True, checks=checks), output)
-        return
-    verbs = verbs_of_plan(loaded)
-    require_verb(verbs, "verify")
     with searching(output, options.time_limit, doing=f"verifying {path.name}", keep=False) as budget:
-        _prove_as_asked(budget, verbs, options)
-        checks = tuple(verbs.verify(loaded, budget))
-    about = verbs.about(loaded)
-    figures = {} if loaded.problems() else verbs.figures(loaded)
-    _show(Verified(path=path, about=about, searched=loaded.searched, checks=checks, figures=figures), output)
-
-
-def _show(answer: Verified, output: Output) -> None:
+        checks = _checks(loaded, budget, options)
+    if isinstance(loaded, ServingPlan):
+        about = f"cache of {loaded.question.model.name}"
+        answer = Verified(path=path, about=about, searched=True, checks=checks)
+    else:
+        verbs = verbs_of_plan(loaded)
+        figures = {} if loaded.problems() else verbs.figures(loaded)
+        about = verbs.about(loaded)
+        answer = Verified(path=path, about=about, searched=loaded.searched, checks=checks, figures=figures)
     output.show(answer)
     if not answer.passed:
         output.end_with_no()

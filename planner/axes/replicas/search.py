@@ -115,7 +115,7 @@ def _priced(space: ReplicaSpace, row: int, placement: Placement) -> Estimate:
     layout = in_pools(space.question, space.columns.layout(row))
     update = {"layers": placement.layers, "recompute": placement.recompute}
     priced = estimate(space.question, Layout(**layout.model_copy(update=update).model_dump()))
-    return priced if math.isinf(space.max_memory) else priced.within(space.max_memory)
+    return priced.within(space.max_memory)
 
 
 def search_beside_stages(

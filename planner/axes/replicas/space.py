@@ -190,8 +190,7 @@ def nothing_holds_replicas(question: MixedQuestion, limits: Restrictions) -> Doe
         layout = in_pools(question, columns.layout(row))
         layers = even_layers(question.model.num_layers, layout.pp)
         even = layout.model_copy(update={"layers": layers, "recompute": (weakest,)})
-        found = estimate(question, even)
-        priced.append(found if limits.max_memory is None else found.within(limits.max_memory))
+        priced.append(estimate(question, even).within(limits.max_memory))
     closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
     where = fullest_pool(closest.replicas).pool
     return DoesNotFitError(
