@@ -116,15 +116,15 @@ class _Sizes:
         )
 
     def _larger(self, size: int) -> int | None:
-        """A size above one that fits and is larger, as degrees divide it that do not divide the next; None where no
-        larger one does, which the first of each kind decides."""
-        kinds: dict[int, Ints] = {}
-        for alike_N in self._family.alike(self._question):
-            sizes = np.flatnonzero(alike_N[size:]) + size + 1
-            if len(sizes) and len(sizes) <= len(kinds.setdefault(int(sizes[0]), sizes)):
-                kinds[int(sizes[0])] = sizes
-        fitting = (kinds[first] for first in sorted(kinds) if self._fits(first))
-        return next((int(own[self._last(own, 1, 1) - 1]) for own in fitting), None)
+        """A larger size that fits, as degrees divide it that do not divide the next; None where the first of every
+        kind above does not fit."""
+        above = [np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in self._family.alike(self._question)]
+        above = sorted((sizes for sizes in above if len(sizes)), key=len, reverse=True)
+        kinds = {int(sizes[0]): sizes for sizes in above}  # of those with the same first size the narrowest
+        for first in sorted(kinds):
+            if self._fits(first):
+                return int(kinds[first][self._last(kinds[first], 1, 1) - 1])
+        return None
 
     @property
     def _comparable(self) -> bool:
@@ -138,17 +138,17 @@ class _Sizes:
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
         """How many of some sizes fit, in rising order, of which the first `sure` do, in steps that double and then
         halve."""
-        low, high, step = sure, len(sizes) + 1, 1
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
 
         down = guess > sure and not fits(guess)
-        low, high = (sure, guess) if down else (guess, high)
+        low, high = (sure, guess) if down else (guess, len(sizes) + 1)
+        step = 1
         while low < (number := high - step if down else low + step) < high:
-            found = fits(number)
-            low, high, step = (number, high, 2 * step) if found else (low, number, 2 * step)
-            if found == down:
+            fitting, step = fits(number), 2 * step
+            low, high = (number, high) if fitting else (low, number)
+            if fitting == down:
                 break
         while low + 1 < high:
             middle = (low + high) // 2

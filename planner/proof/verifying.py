@@ -130,10 +130,12 @@ def _choice_words(plan: Plan, written: PlanObjective) -> list[str]:
     offers = [
         one
         for one in offers_of(plan)
-        if gpus in one.sizes and replace(resized(one.question, gpus), training=question.training) == question
+        if gpus in one.sizes
+        and one.question.cluster.gpus_per_node == written.gpus_per_node
+        and replace(resized(one.question, gpus), training=question.training) == question
     ]
     if written.offers and (not offers or price not in (None, offers[0].price)):
-        wrong.append("its cluster, profile and price are none of `offers`")
+        wrong.append("its cluster, `gpus_per_node`, profile and price are those of none of `offers`")
     return wrong
 
 

@@ -44,7 +44,7 @@ def search_each_policy(
     answers: list[SearchResult] = []
     spaces: list[str] = []
     ranked: list[Estimate] = []
-    unanswered, left_open = 0, 0
+    left_open = 0
     nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
@@ -61,7 +61,6 @@ def search_each_policy(
         except InfeasibleError as error:
             nothing = nothing if left_open else error
             spaces += [error.space] * bool(error.space)
-            unanswered += layouts[at]
         except NothingPlacedError as error:
             nothing = error
             spaces.append(error.space)
@@ -75,9 +74,8 @@ def search_each_policy(
         certificate=_together(
             answers,
             ranked,
-            layouts=layouts,
+            layouts=max(layouts),
             space=" | ".join(dict.fromkeys(spaces)),
-            unanswered=unanswered,
             left_open=left_open,
             seconds=time.monotonic() - start,
         ),
@@ -98,34 +96,32 @@ def _together(
     answers: Sequence[SearchResult],
     ranked: Sequence[Estimate],
     *,
-    layouts: Sequence[int],
+    layouts: int,
     space: str,
-    unanswered: int,
     left_open: int,
     seconds: float,
 ) -> Certificate:
     """One certificate of all policies, which counts a layout once: as undecided where it is so under some policy, as
-    solved where it is under one, as not fitting only where all policies are sure to say so.
+    solved where it is under one, as not fitting only where it surely fits under none.
 
-    `layouts` are those of each policy; the policy with most has those of all others. `unanswered` of them do not fit,
-    `left_open` were not decided on.
+    `layouts` are those of the policy with most, which has those of all others; `left_open` were not decided on under
+    theirs.
     """
     found = [result.certificate for result in answers]
     bound = 0.0 if left_open else min(one.bound for one in found)
-    every = max(layouts)
-    undecided = min(every, sum(one.undecided for one in found) + left_open)
-    misfits = sum(one.infeasible for one in found) + unanswered + len(layouts) * every - sum(layouts)
-    infeasible = min(every - undecided, max(0, misfits - (len(layouts) - 1) * every))
+    undecided = min(layouts, sum(one.undecided for one in found) + left_open)
+    infeasible = max(0, layouts - left_open - sum(one.layouts - one.infeasible for one in found))
     searches = [search for result in answers for search in result.searches]
     names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
-    most = len(set().union(*names)) or max(one.solved for one in found)
+    solved = len(set().union(*names)) or max(one.solved for one in found)
+    decided = layouts - undecided - infeasible
     return found[0].model_copy(
         update={
             "space": space,
-            "layouts": every,
+            "layouts": layouts,
             "infeasible": infeasible,
-            "pruned": max(0, every - undecided - infeasible - most),
-            "solved": min(most, every - undecided - infeasible),
+            "pruned": max(0, decided - solved),
+            "solved": min(solved, decided),
             "undecided": undecided,
             "bound": bound,
             "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,

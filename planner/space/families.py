@@ -134,12 +134,11 @@ class Family:
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
-        degrees = [
-            divisors(most) if of.any() else [1] for most, of in ((tokens, tokens_N), (side * gpus, inner_N))
-        ]
+        splits = divisors(tokens) if tokens_N.any() else [1]
+        inner_splits = divisors(side * gpus) if inner_N.any() else [1]
         stages = [1, *(2 * pp for pp in divisors(gpus) if pp > 1 and layers_N.any())]
-        for one, other, chunks in product(*degrees, stages):
-            yield (tokens_N % one == 0) & (inner_N % other == 0) & (-layers_N % chunks <= MOST_SMALLER)
+        for split, inner, chunks in product(splits, inner_splits, stages):
+            yield (tokens_N % split == 0) & (inner_N % inner == 0) & (-layers_N % chunks <= MOST_SMALLER)
 
     @cached_property
     def _shapes(self) -> tuple[list[int], list[int]]:

@@ -150,6 +150,28 @@ def test_every_edit_is_noticed(document: dict[str, Any]) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("planned", ["clusters"], indirect=True)
+@pytest.mark.parametrize("per_node", [7, 9])
+def test_nodes_are_those_of_an_offer(document: dict[str, Any], per_node: int) -> None:
+    """Also where the plan takes a part of a node, which both have."""
+    failure = first_failure(written(edited(document, ("objective", "gpus_per_node"), per_node)), Budget())
+    assert failure is not None
+    assert "`gpus_per_node`" in failure.what
+
+
+@pytest.mark.parametrize("planned", ["cache"], indirect=True)
+def test_a_cache_is_of_tables_that_hosts_hold(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = edited(document, ("question", "cluster", "host_memory"), "1 KiB")
+    code, out, _ = told(capsys, "verify", written(small))
+    assert code == 1
+    assert "do not fit host memory" in " ".join(out.split())
+    code, _, err = told(capsys, "verify", written(document), "--solver", "ilp")
+    assert code == 2
+    assert "--solver does not go with" in err
+
+
 NONSENSE: tuple[Any, ...] = (
     *([], {}, None, float("nan"), float("inf"), -1, 0, 1e308, 10**30, -5.5, "x", "", True, [1, 2], {"a": 1}),
     *("nan", "1e400 GB", "tp2", [None], 1e-300, 3),
