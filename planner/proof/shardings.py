@@ -88,7 +88,7 @@ def _added_up(
         ]
         value = float(sum(longest, Fraction(0))) + float(priced.fixed.sum())
     if not math.isclose(value, certificate.value, rel_tol=CLOSE):
-        return Check("loads", False, f"add up to {value:.8g} s, the certificate says {certificate.value:.8g}")
+        return Check("loads", False, f"add up to {value:.8g} s, `value` says {certificate.value:.8g}")
     return Check("loads", True, f"add up to {value:.6g} s, and every memory holds them")
 
 
@@ -123,7 +123,7 @@ def _nothing_better(problem: Problem, certificate: ShardingCertificate, time_lim
     below = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
-        return Check("bound", False, f"the gap says {certificate.gap:.3g}, value and bound {claimed:.3g}")
+        return Check("bound", False, f"`gap` says {certificate.gap:.3g}, value and bound {claimed:.3g}")
     if not len(problem.unit_class) or float(problem.least_stages.sum()) + problem.fixed >= below:
         return Check("bound", True, "the mean of GPUs takes as long")
     options = OptionsProgram(problem, below)
@@ -138,4 +138,4 @@ def _nothing_better(problem: Problem, certificate: ShardingCertificate, time_lim
             return Check("bound", True, f"{_SOLVER} finds no sharding below it")
     if found.verdict == "stopped":
         return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
-    return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below it")
+    return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below `bound`")

@@ -138,7 +138,10 @@ def test_every_edit_is_noticed(document: dict[str, Any]) -> None:
     said = [edit for edit in edits if not is_input(document, edit[0])]
     asked = [edit for edit in edits if is_input(document, edit[0])]
     budget, wrong = Budget(), list[tuple[Key, Any, str]]()
-    for key, new in [*spread(said, number(10, 10**6)), *spread(asked, number(2, 10**6))]:
+    headline = [
+        edit for edit in said if edit[0][0] == "certificate" and edit[0][1] in ("value", "bound", "gap")
+    ]
+    for key, new in [*spread(said, number(10, 10**6)), *headline, *spread(asked, number(2, 10**6))]:
         try:
             failure = first_failure(written(edited(document, key, new)), budget)
         except InputError:
