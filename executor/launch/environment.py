@@ -31,7 +31,7 @@ from pathlib import Path
 
 import psutil
 
-from executor.clock import BOOTED, booted
+from executor.clock import BOOT_DATE, boot_date
 from executor.run_config import ALLOCATOR
 
 LOOPBACK = "127.0.0.1"
@@ -57,7 +57,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     environment.setdefault("OMP_NUM_THREADS", "1")
     if not {ALLOCATOR, _ALLOCATOR_BEFORE} & environment.keys():
         environment[ALLOCATOR] = "expandable_segments:True"
-    environment[PARENT], environment[BOOTED] = str(os.getpid()), str(booted())
+    environment[PARENT], environment[BOOT_DATE] = str(os.getpid()), str(boot_date())
     chosen = environment.get("GLIBC_TUNABLES", "")
     named = {setting.partition("=")[0] for setting in chosen.split(":")}
     added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]

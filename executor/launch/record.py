@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from executor.clock import booted, date
+from executor.clock import boot_date, date
 from executor.faults.heartbeat import last_sign, naming
 from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.measure.operations import operations_of_record
@@ -119,7 +119,7 @@ def process_began() -> float:
     created = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return created
-    return booted() + created - psutil.boot_time()
+    return boot_date() + created - psutil.boot_time()
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from executor import clock
-from executor.clock import BOOTED, booted, date
+from executor.clock import BOOT_DATE, boot_date, date
 from executor.launch.environment import worker_environment
 
 WALL = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
@@ -20,7 +20,7 @@ def test_dates_of_a_run_are_as_far_apart_as_they_should_be() -> None:
     assert abs(first - time.time()) < 3600
     with mock.patch("time.time", return_value=first + 3 * 86400):
         assert 0 <= date() - first < 3600
-        assert float(worker_environment()[BOOTED]) == booted()  # ranks count from there, too
+        assert float(worker_environment()[BOOT_DATE]) == boot_date()  # ranks count from there, too
 
 
 def test_only_the_clock_of_a_run_asks_the_wall_clock() -> None:
