@@ -209,7 +209,8 @@ def _mixed(values: Positions) -> Positions:
     return values ^ (values >> np.uint64(31))
 
 
-_SYLLABLES = [consonant + vowel for consonant in "bcdfghklmnprstvw" for vowel in "aeio"]
+_BEGINS, _ENDS = "bcdfghjklmnprstvwBCDFLMNPRST0123", ("a", "e", "i", "o", "u", "y", "er", "1)")
+_SYLLABLES = [begin + end for begin in _BEGINS for end in _ENDS]
 _WORD_BITS, _PHRASE_BITS, _SHIPPED_PHRASES = 12, 13, 1 << 18
 
 

@@ -61,7 +61,9 @@ def test_tf32_multiplies_faster_than_fp32_and_keeps_as_much() -> None:
     assert found["fp32"].step_seconds > found["tf32"].step_seconds > found["bf16"].step_seconds
     assert found["fp32"].peak_bytes == found["tf32"].peak_bytes
     shares = [
-        mw.plan("dlrm", "dgx-a100-80gb", gpus=8, global_batch=65536, precision=precision).best.step_seconds
+        mw.estimate(
+            "dlrm", "dgx-a100-80gb", None, "table:0-25=row", gpus=8, global_batch=65536, precision=precision
+        ).estimate.step_seconds
         for precision in ("fp32", "tf32", "bf16")
     ]
     assert shares == sorted(shares, reverse=True)
