@@ -24,6 +24,9 @@ from planner.certificate import Certificate
 from planner.explaining.compare import difference
 from planner.plan import Plan
 
+_ONE_LINE = 67
+"""Letters of a fact that stand beside its name on a line of 80 columns."""
+
 
 def plan_facts(
     optimum: Optimum, told: Recommendation | None = None, *, cluster: str = "", proof: str = ""
@@ -55,7 +58,9 @@ def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))
     if told is not None and told.classical is not None and told.classical.axes:
-        yield Fact(name="classical", value=_beside(told.estimate, told.classical.estimate))
+        words = _beside(told.estimate, told.classical.estimate)
+        on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
+        yield Fact(name="classical", value=on_one_line)
 
 
 def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
