@@ -95,7 +95,7 @@ def test_memory_sentence_says_how_likely_it_fits(
 
 
 @pytest.mark.parametrize(
-    ("activations", "verdict"), [(20, "fits"), (45, "tight"), (55, "tight"), (70, "does not fit")]
+    ("activations", "verdict"), [(20, "fits"), (45, "tight"), (55, "does not fit"), (70, "does not fit")]
 )
 def test_a_peak_near_the_limit_is_tight(
     make_estimate: Callable[..., Estimate], activations: float, verdict: str
@@ -341,11 +341,15 @@ def test_days_of_a_ranking_have_a_thousands_separator() -> None:
     cluster = SimpleNamespace(num_gpus=8)
     estimate = SimpleNamespace(layout="tp8", step_seconds=1.0, mfu=0.5)
     optimum = SimpleNamespace(
-        question=SimpleNamespace(cluster=cluster), result=SimpleNamespace(best=estimate)
+        question=SimpleNamespace(cluster=cluster), result=SimpleNamespace(best=estimate), gap=0.0
     )
     answer = SimpleNamespace(offer=SimpleNamespace(name="a"), optimum=optimum, days=2509.5, cost=1e6)
     ranking: Any = SimpleNamespace(
-        answers=(answer, answer), best=None, frontier=(answer, answer), objective=SimpleNamespace(name="time")
+        answers=(answer, answer),
+        best=None,
+        frontier=(answer, answer),
+        objective=SimpleNamespace(name="time"),
+        places=lambda one: (1, 1),
     )
     headers, rows = answer_cells(ranking, 2)
     assert rows[0][headers.index("days")] == "2,509.5"

@@ -307,7 +307,7 @@ def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[s
     assert told(capsys, "run", plan, "--dry-run").code == 0
 
 
-SAID_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int8": 1.0, "nf4": 4.127 / 8}
+SAID_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "int8": 1.0, "nf4": 4.127 / 8}
 
 
 @pytest.mark.parametrize("base", [None, "nf4", "int8"])
