@@ -182,12 +182,13 @@ class Timeline:
         """
         duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
         end_E, pace = self._ends(duration_BS, delay_B), 0.0
+        ends_R = end_E[self.row_of[:, -1]]
         if self.table.left_out:
             pace_BR, (missing,) = self._pace(duration_BS, end_E[:, None])
             if missing and (longer := self._longer(int(missing))):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
-            pace = float(pace_BR.min())
-        rank = int(np.argmax(self._rank_ends(duration_BS, delay_B)[0] + np.asarray(tail_R)))
+            pace, ends_R = float(pace_BR.min()), ends_R + self.table.left_out * pace_BR[0]
+        rank = int(np.argmax(ends_R + np.asarray(tail_R)))
         late_E = end_E[self.receives] + p2p > end_E[self.follows]
         before = np.where(late_E, self.receives, self.follows).tolist()
         path = [int(self.row_of[rank, -1]) - _BEFORE]
