@@ -175,7 +175,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("fix", "forbid", "allow", "together"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            words = getattr(self, name)
+            object.__setattr__(self, name, (words,) if isinstance(words, str) else tuple(words))
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def test_verify_names_what_differs_beside_the_step(meshwright, plan: str, tmp_pa
     changed.write_text(before + "  fullest_moment: []\n" + after[after.index("  device_memory:") :])
     told = " ".join(meshwright("verify", str(changed)).out.split())
     assert said
-    assert "as priced now; what differs is fullest_moment" in told
+    assert "`fullest_moment.entries` says 0, computed again it is " in told
 
 
 def test_why_not_prices_a_table_held_otherwise(meshwright, plan: str) -> None:
