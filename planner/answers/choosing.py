@@ -24,8 +24,7 @@ from cost_models.uncertainty import pair_error_of
 from planner.plan_recommended import PlanChoice
 from planner.search.branching import BranchAndBound
 from planner.search.budget import Budget
-from planner.search.nearest import nearest_below
-from planner.search.opening import UniformCandidates, count_below
+from planner.search.opening import UniformCandidates, count_below, nearest_below
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions
 

@@ -40,13 +40,6 @@ class Passes:
         return Passes(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
-def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Array:
-    """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
-    seconds = shortest_steps(space, cores, passes)
-    sizes = [{name: getattr(one, name) for name in ROOM} for one in costs.each_kind]
-    return np.where(fits_of(space, cores, sizes, costs.memory_limit, allowed), seconds, np.inf)
-
-
 def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
     """What costs say of them."""
     layers, x, kinds, each = space.question.model.num_layers, costs, space.question.kinds, costs.each_kind

@@ -1,10 +1,4 @@
-"""How layouts of a space are priced: under which recompute policies and limits, singly and in groups for the bounds.
-
-Bounds of a core and variant in each of its shapes, before any of them is written out: most never are.
-
-They take the costs that the shapes share, let every block have the fastest policy, and ask what the pipeline of a
-shape does with them. A schedule whose stages are priced by other rules gets no bound of its own here.
-"""
+"""How layouts of a space are priced: under which recompute policies and limits, singly and in groups for the bounds."""
 
 from __future__ import annotations
 
@@ -18,15 +12,13 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
-from cost_models.schedules import PLAIN, REGISTRY, is_scheduled
+from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
-from planner.bounds.passes import Passes
-from planner.bounds.step import pipeline_seconds, quick_bounds
+from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows
-from planner.placement.chunks import fewest_before_last, fewest_on_rank
 from planner.placement.leaf import Leaf, priced
 from planner.placement.shared_shape import Group
 from planner.placement.weighed_leaf import WeighedLeaf
@@ -146,33 +138,3 @@ def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
     keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[some]
     order = np.argsort(keys, kind="stable")
     return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
-
-
-def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, kinds: Kinds) -> Array:
-    """(N,) seconds that no placement in (N, 2) shapes (vpp and schedule) undercuts.
-
-    One stage a rank: the paths of `planner.bounds.step`, all work shared evenly but for whole blocks. Several chunks:
-    every rank holds all of them with the fewest blocks the search covers, some rank its share of all blocks, and the
-    last rank waits for the others.
-    """
-    x, m, (vpp, schedule) = passes, microbatches, shapes.T
-    mean, block, num_layers = x.forward + x.backward, x.any_forward + x.any_backward, len(kinds.of_block)
-    fullest = kinds.of_fullest(pp, list(x.of_kinds.T))
-    stage = x.stage_forward + x.stage_backward
-    work = num_layers * mean + x.embedding + x.head + pp * stage
-    cycle = work + 2 * (pp - 1) * x.p2p
-    busiest = np.maximum(work / pp, stage + fullest)
-    least, before_last = (
-        fewest_on_rank(num_layers, pp, vpp, 1 + (pp == 1)),
-        fewest_before_last(num_layers, pp, vpp),
-    )
-    held = vpp * stage + least * block
-    waits = (pp - 1) * (stage + 2 * x.p2p) + before_last * block + m * (held + x.head)
-    fullest = m * (vpp * stage + fullest)
-    in_chunks = np.max([fullest, m * (held + x.embedding), waits], axis=0)
-    seconds = np.zeros(len(pp))
-    for number, (name, known) in enumerate(REGISTRY.items()):
-        if known.is_plain or known.goes_round:
-            own = pipeline_seconds(name, pp, m, cycle, busiest) if known.is_plain else in_chunks
-            seconds = np.where(schedule == number, own + x.follows, seconds)
-    return seconds

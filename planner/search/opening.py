@@ -1,42 +1,137 @@
-"""Opening closed entries best bound first: from bounds of many layouts at once to the costs of single ones.
+"""The layouts of one question on one kind of GPU, opened best bound first.
 
-    cores   ideal bound    → relaxed costs, a sharper bound
-    cores   relaxed bound  → each of their variants
-    pairs   core and variant, the same bound under their own costs → halves of their counts of offloaded blocks, and of
-            single counts each of their shapes
-    shapes  bound of their pipeline, at the same costs             → written out
-    rows    layouts, bound of their pipeline at their own costs    → placed by `planner.search.branching`
+    cores   ideal bound, then relaxed bound (`planner.bounds.relaxed`)     → each of their layouts, priced
+    rows    layouts under the bound of their pipeline at their own costs   → placed by `planner.search.branching`
 
-Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
-which decides all its layouts at once.
+A core whose bound cannot beat the k-th best layout is never opened, which decides all its layouts at once. Where counts
+of blocks are open (`planner.space.counts`), a row stands for a box of them and is halved before it is placed.
 
-How many layouts may take less than some seconds, counted from where a search ended.
+`count_below` and `nearest_below` go on from where a search ended: how many layouts may take less than some seconds, and
+which these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.stage_costs import stage_costs
+from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.pricing import Pricing, groups_of, shape_bounds
+from planner.bounds.pricing import Pricing, groups_of
+from planner.bounds.relaxed import known_seconds, relaxed_bounds
 from planner.bounds.step import capacity_bounds
-from planner.placement.leaf import Leaf
+from planner.placement.chunks import best_pattern
+from planner.placement.heuristics import good_placement
+from planner.placement.leaf import TOLERANCE, Leaf
 from planner.rules.searched import searched
 from planner.search.branching import BranchAndBound
 from planner.search.candidates import Tally
-from planner.search.entries import FIRST_OPENED, MOST_OPENED, SEEDS, TIES, Cores, Pairs, joined
 from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import Space, legal_space
 from planner.space.limits import limits_in_words
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
+
+SEED_CORES = 64
+"""Cores opened first, for an early incumbent."""
+FIRST_OPENED, MOST_OPENED = 128, 20_000
+"""Entries opened in one batch: few at first, twice as many each time."""
+FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
+"""Cores relaxed in one batch: few at first, twice as many each time."""
+FEWEST_PARTS = 256
+"""Boxes of counts priced together, where halving some leaves fewer: pricing one takes as long as pricing many."""
+TIES = 4 * TOLERANCE
+"""Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
+PRICED_TOGETHER = 50_000
+"""Rows priced in one batch, which bounds memory."""
+MOST_NEAR = 100_000
+"""Layouts from which on no more are looked at for the nearest."""
+PLACED_FOR_EACH = 3
+"""Layouts that are placed for each that is wanted, at most: some fit nowhere."""
+
+Columns = TypeVar("Columns", LayoutColumns, StageCosts)
+
+
+class Cores:
+    """Cores under their ideal bound and, once relaxed, under their sharper relaxed bound."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self.bound = known_seconds(pricing.space, pricing.allowed_at_all)
+        self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
+        self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
+        self._batch = FIRST_RELAXED
+
+    def least_closed(self) -> float:
+        """Least bound of the closed cores, seconds; infinite where none is left."""
+        return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
+
+    def seeds(self) -> Ints:
+        """Cores that are likely to hold a good layout: of the best of every (tp, pp, cp) and of all under their ideal
+        bounds those with the least relaxed bounds."""
+        cores = self._pricing.space.cores
+        order = np.argsort(self.bound, kind="stable")
+        mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
+        _, first = np.unique(mesh, return_index=True)
+        likely = order[np.union1d(first, np.arange(min(len(order), SEED_CORES)))]
+        self._relax(likely)
+        best: Ints = likely[np.argsort(self.bound[likely], kind="stable")][:SEED_CORES]
+        return best[np.isfinite(self.bound[best])]
+
+    def _relax(self, cores: Ints) -> None:
+        """Replace ideal bounds of some cores by relaxed ones."""
+        cores = cores[~self.is_relaxed[cores]]
+        for start in range(0, len(cores), PRICED_TOGETHER):
+            some = cores[start : start + PRICED_TOGETHER]
+            sharper = relaxed_bounds(
+                self._pricing.space, some, self._pricing.allowed_at_all, self._pricing.max_memory
+            )
+            self.bound[some] = np.maximum(self.bound[some], sharper)
+        self.is_relaxed[cores] = True
+
+    def lowest(self, below: float, most: int) -> Ints:
+        """At most `most` closed cores with the least bounds below a limit, relaxed first where they are not."""
+        while True:
+            closed = np.flatnonzero(~self.is_open & (self.bound < below))
+            rows = _lowest(self.bound, closed, most)
+            if self.is_relaxed[rows].all():
+                return rows
+            some = _lowest(self.bound, closed[~self.is_relaxed[closed]], self._batch)
+            self._relax(np.sort(some))  # neighbours have more in common
+            self._batch = min(2 * self._batch, MOST_RELAXED)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Closed layouts of open cores, or boxes of layouts that differ in counts of blocks."""
+
+    core: Ints
+    """(N,)"""
+    choice: Ints
+    """(N, 4) zero, shard, vpp and schedule"""
+    counts: Boxes
+    bound: Array
+    """(N,) seconds"""
+
+    def rows(self, index: Ints) -> Closed:
+        """Some of them."""
+        return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
+
+    @classmethod
+    def joined(cls, some: Sequence[Closed]) -> Closed:
+        """All of them, one after the other."""
+        core, choice, bound = (
+            np.concatenate([getattr(part, name) for part in some]) for name in ("core", "choice", "bound")
+        )
+        return cls(core, choice, Boxes.joined([part.counts for part in some]), bound)
 
 
 class UniformCandidates:
@@ -54,14 +149,12 @@ class UniformCandidates:
             counted=limits.counts_blocks(question),
         )
         self._limits = limits
-        self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
-        none = np.empty(0, dtype=np.int64)
-        self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
+        self._cores = Cores(self._pricing)
+        core, choice = space.choices_of(np.empty(0, dtype=np.int64))
+        self.closed = Closed(core, choice, space.counts.rows(core), np.empty(0))
+        self._columns = space.rows(core, choice)
         self._costs = stage_costs(question, self._columns)
-        self._opened = 0
-        self._passed_over = [(none, none.reshape(0, 2), np.empty(0))]
-        """Pairs, shapes and bounds of layouts of open pairs that the bound of their shape discarded."""
-        self._batch = FIRST_OPENED
+        self._seeded, self._batch = False, FIRST_OPENED
 
     @property
     def question(self) -> Question:
@@ -77,74 +170,57 @@ class UniformCandidates:
         return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """Least bound of the closed cores and pairs, seconds."""
-        return min(self._cores.least(), self._pairs.least())
+        """Least bound of the closed cores and layouts, seconds."""
+        return min(self._cores.least_closed(), float(self.closed.bound.min(initial=np.inf)))
 
     def open(self, below: float) -> Array:
         """Open the entries with the least bounds; the first time some of every kind, for an early incumbent."""
-        self._opened += 1
-        if self._opened == 1:
-            seeds = self._cores.seeds()
-            self._cores.relax(seeds)
-            best = seeds[np.argsort(self._cores.bound[seeds], kind="stable")][:SEEDS]
-            self._open_cores(best[np.isfinite(self._cores.bound[best])])
-        elif self._cores.least() <= self._pairs.least():
-            self._open_cores(self._cores.next(below, self._batch))
+        if not self._seeded:
+            self._seeded = True
+            return self.open_cores(self._cores.seeds(), below)
+        if self._cores.least_closed() <= self.closed.bound.min(initial=np.inf):
+            cores = self._cores.lowest(below, self._batch)
             self._batch = min(2 * self._batch, MOST_OPENED)
-            return np.empty(0)
-        return self._open_pairs(self._pairs.next(below, self._batch), below * (1 + TIES))
+            return self.open_cores(cores, below)
+        bound = self.closed.bound
+        return self.halve(_lowest(bound, np.flatnonzero(bound < below), self._batch), below)
 
-    def _open_cores(self, cores: Ints) -> None:
+    def open_cores(self, cores: Ints, below: float) -> Array:
+        """Price every layout of some cores; returns the quick bounds of those that may take less than `below`."""
         self._cores.is_open[cores] = True
-        self._pairs.add(cores)
+        core, choice = self._pricing.space.choices_of(cores)
+        return self._price(core, choice, self._pricing.space.counts.rows(core), below)
 
-    def _open_pairs(self, chosen: Ints, cut_off: float) -> Array:
-        """Write out the shapes of some pairs that may take less than `cut_off` seconds; returns their quick bounds.
+    def halve(self, rows: Ints, below: float) -> Array:
+        """Replace closed boxes of counts by their halves, or smaller parts where there are few; single layouts that may
+        take less than `below` seconds are opened, and their quick bounds returned."""
+        chosen = self.closed.rows(rows)
+        self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
+        core, choice, counts = chosen.core, chosen.choice, chosen.counts
+        while True:
+            part, counts = counts.halves()
+            core, choice = core[part], choice[part]
+            if len(core) >= FEWEST_PARTS or counts.is_single.all():
+                return self._price(core, choice, counts, below)
 
-        Those that stand for several counts are halved, and come again.
-        """
-        space, pairs = self._pricing.space, self._pairs
-        single = pairs.counts.rows(chosen).is_single
-        if not single.all():
-            pairs.halve(chosen[~single])
-            chosen = chosen[single]
-        pairs.is_open[chosen] = True
-        if pairs.passes is None or not len(chosen):
-            return np.empty(0)
-        owned = [
-            space.shapes[pipeline][zero]
-            for pipeline, zero in zip(
-                space.pipeline[pairs.core[chosen]].tolist(), pairs.variant[chosen, 0].tolist(), strict=True
-            )
-        ]
-        pair, shape = np.repeat(chosen, [len(own) for own in owned]), np.concatenate(owned)
-        cores = space.cores.rows(pairs.core[pair])
-        least = shape_bounds(
-            pairs.passes.rows(pair),
-            pp=cores.pp,
-            shapes=shape,
-            microbatches=cores.microbatches(self.question.training.global_batch),
-            kinds=self.question.kinds,
-        )
-        kept = least < cut_off
-        self._passed_over.append((pair[~kept], shape[~kept], least[~kept]))
-        return self._write_out(pair[kept], shape[kept], least[kept])
-
-    def reopen(self, below: float) -> Array:
-        """Write out the shapes of open pairs that a smaller time to beat left unwritten; returns their quick bounds."""
-        pair, shape, least = map(np.concatenate, zip(*self._passed_over, strict=True))
-        late = least < below
-        self._passed_over = [(pair[~late], shape[~late], least[~late])]
-        return self._write_out(pair[late], shape[late], least[late])
-
-    def _write_out(self, pair: Ints, shape: Ints, least: Array) -> Array:
-        """Price (N,) pairs with (N, 2) shapes, whose bounds are known; returns their quick bounds."""
-        counts = self._pairs.counts.rows(pair)
-        columns = self._pricing.space.rows(self._pairs.core[pair], self._pairs.variant[pair], shape)
-        columns = with_counts(columns, counts.least)
-        costs = self._pricing.costs(columns, counts)
-        self._columns, self._costs = joined(self._columns, columns), joined(self._costs, costs)
-        return np.maximum(self._pricing.bounds(columns, costs), least)
+    def _price(self, core: Ints, choice: Ints, counts: Boxes, below: float) -> Array:
+        """Price (N,) layouts, or boxes of them: single ones that may take less than `below` seconds, or tie, become
+        rows, whose quick bounds are returned; the others stay closed."""
+        opened = [np.empty(0)]
+        for start in range(0, len(core), PRICED_TOGETHER):
+            some = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
+            boxes = counts.rows(some)
+            columns = with_counts(self._pricing.space.rows(core[some], choice[some]), boxes.least)
+            costs = self._pricing.costs(columns, boxes)
+            bound = self._pricing.bounds(columns, costs)
+            is_row = boxes.is_single & (bound < below * (1 + TIES))
+            rows, closed = np.flatnonzero(is_row), np.flatnonzero(~is_row)
+            self._columns = joined(self._columns, columns.rows(rows))
+            self._costs = joined(self._costs, costs.rows(rows))
+            priced = Closed(core[some], choice[some], boxes, bound)
+            self.closed = Closed.joined([self.closed, priced.rows(closed)])
+            opened.append(bound[rows])
+        return np.concatenate(opened)
 
     def open_all(self) -> None:
         """Write out every layout, with what hosts cannot hold."""
@@ -153,17 +229,15 @@ class UniformCandidates:
 
     def tally(self, below: float) -> Tally:
         """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
-        infeasible, undecided = 0, 0
-        pruned = sum(len(least) for _, _, least in self._passed_over)
-        for level, layouts in (
-            (self._cores, self._pricing.space.sizes),
-            (self._pairs, self._pairs.layouts),
-        ):
-            closed = ~level.is_open
-            infeasible += int(layouts[closed & np.isinf(level.bound)].sum())
-            pruned += int(layouts[closed & np.isfinite(level.bound) & (level.bound >= below)].sum())
-            undecided += int(layouts[closed & (level.bound < below)].sum())
-        return Tally(infeasible, pruned, undecided)
+        closed = ~self._cores.is_open
+        layouts = np.concatenate([self._pricing.space.sizes[closed], self.closed.counts.layouts])
+        bound = np.concatenate([self._cores.bound[closed], self.closed.bound])
+        infeasible, late = np.isinf(bound), bound >= below
+
+        def total(entries: Bools) -> int:
+            return int(layouts[entries].sum())
+
+        return Tally(total(infeasible), total(late & ~infeasible), total(~late & ~infeasible))
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
@@ -213,21 +287,73 @@ class UniformCandidates:
         )
 
 
-def count_below(found: BranchAndBound, seconds: float, most: int, has_time: Callable[[], bool]) -> int | None:
+def count_below(
+    search: BranchAndBound, seconds: float, most: int, has_time: Callable[[], bool]
+) -> int | None:
     """Number of layouts whose bound is below some seconds; None where there are more than `most` or time is over.
 
-    What the search discarded for a smaller time to beat is opened again; bounds that it stopped at that time are
-    computed further.
+    What the search left closed for a smaller time to beat is opened; bounds that it stopped at that time are computed
+    further.
     """
-    candidates, rows = found.candidates, found.rows
-    assert isinstance(candidates, UniformCandidates)
-    rows.add(candidates.reopen(seconds))
+    candidates, rows = search.candidates, search.rows
     while candidates.least_closed() < seconds:
         rows.add(candidates.open(seconds))
         if int((rows.first_bound < seconds).sum()) > most or not has_time():
             return None
     near = rows.first_bound < seconds
-    stopped = rows.first_bound >= found.kth_seconds
+    stopped = rows.first_bound >= search.kth_seconds
     some = np.flatnonzero(near & (~rows.refined | stopped))
     rows.refine(some, candidates.capacity_bounds(some, seconds))
     return int((rows.first_bound < seconds).sum())
+
+
+def nearest_below(
+    searches: Sequence[BranchAndBound], seconds: float, most: int, first: Layout, has_time: Callable[[], bool]
+) -> list[Layout]:
+    """At most `most` layouts that take less than some seconds, those with the least bounds, each with a good placement
+    and other degrees or another microbatch than `first` and one another. The result does not depend on search order."""
+    for search in searches:
+        count_below(search, seconds, MOST_NEAR, has_time)
+    near = sorted(
+        (float(search.rows.first_bound[row]), number, str(search.candidates.layout(row)), row)
+        for number, search in enumerate(searches)
+        for row in np.flatnonzero(search.rows.first_bound < seconds).tolist()
+    )
+    layouts, degrees, placed = list[Layout](), {_degrees(first)}, 0
+    for _, number, _, row in near:
+        candidates = searches[number].candidates
+        layout = candidates.layout(row)
+        if _degrees(layout) in degrees:
+            continue
+        if len(layouts) == most or placed == PLACED_FOR_EACH * most or not has_time():
+            break
+        leaf, placed = candidates.leaf(row), placed + 1
+        solution = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, seconds)
+        if solution and solution[1] < seconds:
+            degrees.add(_degrees(layout))
+            layouts.append(solution[0].on(layout))
+    return layouts
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs
+
+
+def _lowest(bound: Array, rows: Ints, most: int) -> Ints:
+    """At most `most` of `rows`, those with the least bounds, in no order."""
+    return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
+
+
+def joined(first: Columns, second: Columns) -> Columns:
+    """The rows of both tables, one after the other."""
+    both: dict[str, Any] = {}
+    for field in fields(first):
+        top, bottom = getattr(first, field.name), getattr(second, field.name)
+        if isinstance(top, tuple):  # a table for each kind of block
+            both[field.name] = tuple(
+                {name: np.concatenate([upper[name], lower[name]]) for name in upper}
+                for upper, lower in zip(top, bottom, strict=True)
+            )
+        else:
+            both[field.name] = np.concatenate([top, bottom])
+    return type(first)(**both)

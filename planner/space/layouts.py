@@ -140,10 +140,6 @@ class Space:
         cores = with_counts(self.cores.rows(core), counts)
         return self._with_cores(cores, core, Boxes(counts, counts, self.counts.room[core]))
 
-    def shape_counts(self, cores: Ints, zero: Ints) -> Ints:
-        """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
-        return self._shapes[self.pipeline[cores], zero]
-
     @cached_property
     def microbatches(self) -> Ints:
         """(N,): of each core."""
@@ -174,17 +170,10 @@ class Space:
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
-    def rows(self, core: Ints, variant: Ints, shape: Ints) -> LayoutColumns:
-        """Layouts from (N,) cores, with the least of their counts, (N, 2) variants and (N, 2) shapes, or one shape for
-        all."""
-        shape = np.broadcast_to(shape, variant.shape)
-        return replace(
-            self.cores.rows(core),
-            zero=variant[:, 0],
-            shard=variant[:, 1],
-            vpp=shape[:, 0],
-            schedule=shape[:, 1],
-        )
+    def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
+        """Layouts of (N,) cores, with the least of their counts, and (N, 4) zero, shard, vpp and schedule."""
+        zero, shard, vpp, schedule = choice.T
+        return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
         """The core and one layout of every core and ZeRO stage, over as many ranks as can share: the least memory of
@@ -204,9 +193,9 @@ class Space:
         core = np.concatenate([own for _, own in found])
         zero_N = np.repeat([stage for stage, _ in found], [len(own) for _, own in found])
         shape = simplest[self.pipeline[core], zero_N]
-        variant = np.stack([zero_N, self.cores.replicas[core]], axis=1)
+        choice = np.column_stack([zero_N, self.cores.replicas[core], shape])
         possible = shape[:, 0] > 0
-        return core[possible], self.rows(core[possible], variant[possible], shape[possible])
+        return core[possible], self.rows(core[possible], choice[possible])
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
@@ -214,8 +203,12 @@ class Space:
         return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Every layout of some cores with one combination of counts, written out core by core; cores of one kind have
-        the same variants and shapes."""
+        """Every layout of some cores, with the least of their counts."""
+        return self.rows(*self.choices_of(cores))
+
+    def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
+        """(N,) core and (N, 4) zero, shard, vpp and schedule of every layout of some cores, core by core; cores of one
+        kind have the same variants and shapes."""
         kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
         _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
         tables = [self._table(int(core)) for core in cores[first].tolist()]
@@ -224,8 +217,7 @@ class Space:
         start = np.cumsum(sizes) - sizes
         written = np.concatenate([np.empty((0, 4), dtype=np.int64), *tables])
         within = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-        chosen = written[np.repeat(start[kind.reshape(-1)], each) + within]
-        return self.rows(np.repeat(cores, each), chosen[:, :2], chosen[:, 2:])
+        return np.repeat(cores, each), written[np.repeat(start[kind.reshape(-1)], each) + within]
 
     def _table(self, core: int) -> Ints:
         """(K, 4) zero, shard, vpp and schedule of each layout of a core."""

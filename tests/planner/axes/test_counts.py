@@ -18,10 +18,8 @@ from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
 from cost_models.pipeline.stage_costs import COLUMNS
 from cost_models.pipeline.under_scenarios import weighed_costs
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.boxes import least_costs
-from planner.bounds.pricing import Pricing
-from planner.search.opening import Pairs
+from planner.search.opening import UniformCandidates
 from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import legal_space
 
@@ -89,26 +87,28 @@ def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
     rng = np.random.default_rng(900 + seed)
     found = _some_that_fit(rng)
     space = legal_space(found.question, OPEN)
-    pairs = Pairs(Pricing(space=space, policies=tuple(RECOMPUTE_POLICIES), max_memory=None))
-    pairs.add(np.arange(len(space.cores)))
-    while not (single := pairs.counts.is_single | pairs.is_open).all():
-        pairs.halve(np.flatnonzero(~single))
+    candidates = UniformCandidates(found.question, OPEN, space)
+    candidates.open_cores(np.arange(len(space.cores)), below=0.0)
     names = [*("tp", "pp", "cp", "dp", "ep", "etp", "mbs", "sp", "order", "context", "zero", "shard")]
-    away = [f"offload_{part}" for part in ("states", "parked", "streamed", "activations")]
-    cores = space.rows(pairs.core, pairs.variant, np.array([[1, 0]]))
-    keys = np.stack([getattr(cores, name) for name in (*names, "offload_activations")], axis=1)
-    own = {}
-    for at, key in enumerate(keys.tolist()):
-        own.setdefault(tuple(key), []).append(at)
+    names += ["vpp", "schedule", "offload_activations"]
+    away = [f"offload_{part}" for part in ("states", "parked", "streamed")]
     met = 0
-    for row, placed in enumerate(found.placed):
-        key = tuple(int(getattr(found.columns, name)[row]) for name in (*names, "offload_activations"))
-        counts = np.array([int(getattr(found.columns, name)[row]) for name in away[:3]])
-        fits = placed.seconds[placed.peak <= placed.limit]
-        if not len(fits):
-            continue
-        for at in own.get(key, []):
-            if (pairs.counts.least[at] <= counts).all() and (counts <= pairs.counts.most[at]).all():
-                assert pairs.bound[at] <= fits.min() * (1 + 1e-9)
-                met += 1
+    while True:
+        closed = candidates.closed
+        rows = space.rows(closed.core, closed.choice)
+        own: dict[tuple[int, ...], list[int]] = {}
+        for at, key in enumerate(np.stack([getattr(rows, name) for name in names], axis=1).tolist()):
+            own.setdefault(tuple(key), []).append(at)
+        for row, placed in enumerate(found.placed):
+            key = tuple(int(getattr(found.columns, name)[row]) for name in names)
+            counts = np.array([int(getattr(found.columns, name)[row]) for name in away])
+            fits = placed.seconds[placed.peak <= placed.limit]
+            for at in own.get(key, []) if len(fits) else []:
+                box = closed.counts.least[at, :3], closed.counts.most[at, :3]
+                if (box[0] <= counts).all() and (counts <= box[1]).all():
+                    assert closed.bound[at] <= fits.min() * (1 + 1e-9)
+                    met += 1
+        if closed.counts.is_single.all():
+            break
+        candidates.halve(np.flatnonzero(~closed.counts.is_single), below=0.0)
     assert met

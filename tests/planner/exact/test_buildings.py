@@ -17,10 +17,9 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from cost_models.specs.links import BuildingsSpec, LinkSpec
 from cost_models.specs.training import TrainingSpec
-from planner.bounds.pricing import Pricing
 from planner.bounds.relaxed import relaxed_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.opening import Pairs
+from planner.search.opening import UniformCandidates
 from planner.search.search import search
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
 
@@ -60,10 +59,11 @@ def test_no_bound_is_above_what_brute_force_finds_in_buildings(seed: int) -> Non
     policies = found.question.training.recompute
     rows, every = space.all_rows(), np.arange(len(space.cores))
     exact = exact_seconds(found, rows, np.inf) * (1 + TOLERANCE)
-    pairs = Pairs(Pricing(space=space, policies=policies, max_memory=None))
-    pairs.add(every)
+    candidates = UniformCandidates(found.question, Restrictions(), space)
+    candidates.open_cores(every, below=0.0)
+    closed = candidates.closed
     best = np.array([exact[np.repeat(every, space.sizes) == core].min() for core in every])
-    least = np.array([pairs.bound[pairs.core == core].min() for core in every])
+    least = np.array([closed.bound[closed.core == core].min() for core in every])
     assert (least <= best).all()
     allowed = np.array([policy in policies for policy in ("none", "selective", "full")])
     assert (relaxed_bounds(space, every, allowed, None) <= best).all()

@@ -12,11 +12,11 @@ from questions import base
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import COLUMNS, stage_costs
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.bounds.pricing import Pricing, groups_of, shape_bounds
+from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.opening import Pairs
+from planner.search.opening import UniformCandidates
 from planner.space.layouts import Restrictions, legal_space
 
 BASES = 24
@@ -58,37 +58,18 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
         exact = exact_seconds(found, rows, max_memory or math.inf) * (1 + TOLERANCE)
         ideal = ideal_seconds(space, allowed)
         relaxed = relaxed_bounds(space, every, allowed, max_memory)
-        pairs = Pairs(pricing)
-        pairs.add(every)
-        index = {
-            (core, *variant): at
-            for at, (core, variant) in enumerate(
-                zip(pairs.core.tolist(), pairs.variant.tolist(), strict=True)
-            )
-        }
-        states = zip(core_of_row.tolist(), rows.zero.tolist(), rows.shard.tolist(), strict=True)
-        own_pair = np.array([index[state] for state in states])
-        pair = pairs.bound[own_pair]
-        assert pairs.passes is not None
-        shape = shape_bounds(
-            pairs.passes.rows(own_pair),
-            pp=rows.pp,
-            shapes=np.stack([rows.vpp, rows.schedule], axis=1),
-            microbatches=rows.microbatches(question.training.global_batch),
-            kinds=question.kinds,
-        )
+        candidates = UniformCandidates(question, Restrictions(max_memory=max_memory), space)
+        candidates.open_cores(every, below=0.0)
         limited = pricing.limited(costs)
         quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
         for own in groups_of(rows):
             capacity[own] = capacity_bounds(pricing.group(rows, limited, own))
         assert (ideal[core_of_row] <= exact).all()
         assert (relaxed[core_of_row] <= exact).all()
-        assert (relaxed[core_of_row] <= pair * (1 + TOLERANCE)).all()
-        assert (pair <= exact).all()
-        assert (shape <= exact).all()
+        assert (quick == candidates.closed.bound).all()
         assert (quick <= capacity * (1 + TOLERANCE)).all()
         assert (capacity <= exact).all()
-    assert pairs.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
+    assert candidates.closed.counts.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
 
 
 @pytest.mark.parametrize("seed", range(BASES))
