@@ -22,7 +22,7 @@ class Family:
     plan_kind: str
     """`kind` of its plan files."""
     plan: str
-    """What its plan files hold: a `planner.any_plan.AnyPlan`."""
+    """What its plan files hold: a `planner.plan.AnyPlan`."""
     verbs: str
     """What `meshwright plan` and the others do: `meshwright.families.verbs.Verbs`."""
     training: str | None = None

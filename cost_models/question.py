@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
@@ -52,9 +52,13 @@ class Question:
         """The question of each pool; on one kind of GPU this question alone."""
         return (self,)
 
+    def updated(self, part: str, **fields: Any) -> Self:
+        """The question with some fields of its model, cluster, training, stack or hardware replaced."""
+        return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
+
     def recomputing(self, policy: Recompute) -> Self:
         """The question where all stages recompute under one policy."""
-        return replace(self, training=self.training.model_copy(update={"recompute": (policy,)}))
+        return self.updated("training", recompute=(policy,))
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
         """The question with other questions of its pools."""

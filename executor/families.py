@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from cost_models.families import family_of_plan_kind, part
 from executor.run_config import RunConfig
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from cost_models.errors import HostError, require_installed
 from cost_models.units import counted
 from executor.run_config import Backend
-from planner.any_plan import AnyPlan
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan
 from planner.rules.stack import IN_16_BITS
 
 _PROCESSES_PER_CORE = 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from cost_models.base import Spec
 from cost_models.risk import Risk
@@ -58,14 +58,7 @@ class Certificate(Spec):
     """How many scenarios make up the mean that was minimised; 0: none."""
     settled: Settled | None = None
     """Optimum of the closing integer program; None where the search was stopped before."""
-    proved_by: Proof = "search"
+    proved_by: Proof = Field(default="search", exclude_if=lambda prover: prover == "search")
     """What proved it; written only where it is not the search."""
     seconds: float = 0.0
     """Search time."""
-
-    @model_serializer(mode="wrap")
-    def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if self.proved_by == "search":
-            written.pop("proved_by", None)
-        return written

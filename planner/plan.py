@@ -1,16 +1,22 @@
-"""A plan: everything needed to run a layout, to check its prediction and to ask the same question again."""
+"""A plan: everything needed to run a layout, to check its prediction and to ask the same question again.
+
+`AnyPlan` is what plans of all families share; `Plan` is that of a transformer, with the records that its file holds.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
 from cost_models.errors import Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
-from cost_models.risk import EVEN, Risk
+from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
@@ -18,16 +24,68 @@ from cost_models.specs.pools import AnyCluster, MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import Seconds
-from planner.any_plan import AnyPlan, own_version
+from cost_models.units import Bytes, Seconds
 from planner.certificate import Certificate
 from planner.objectives import Objective, ObjectiveName
-from planner.plan_recommended import Confidence, LayoutText, PlanRecommendation, PlanRestrictions
 from planner.rules.legality import check
-from planner.space.layouts import Restrictions
+from planner.space.layouts import Restrictions, parse_restrictions
 
+PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}
 """Parts of memory by the names that plan files of earlier versions have."""
+
+LayoutText = Annotated[
+    Layout,
+    BeforeValidator(lambda value: value if isinstance(value, Layout) else parse_layout(str(value))),
+    PlainSerializer(str, return_type=str),
+]
+"""A layout, written in its notation."""
+Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
+
+
+def package_version() -> str:
+    """Version of the installed package; a checkout that is only on the path has none."""
+    try:
+        return version("meshwright")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+class AnyPlan(Spec):
+    """A question and its answer, everything needed to train with it; each family adds its own fields."""
+
+    kind: str
+    """The kind of plan file."""
+    schema_version: int = PLAN_SCHEMA
+    meshwright_version: str
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+        raise NotImplementedError
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train with it: a GPU each."""
+        raise NotImplementedError
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """The GPU (or CPU) that the plan is for; with several pools, the one whose limits hold for all."""
+        raise NotImplementedError
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search found it, so that it claims to be the best."""
+        raise NotImplementedError
+
+    def require_readable(self) -> None:
+        """Check that its restrictions can be read. Raises InputError."""
+        raise NotImplementedError
+
+    def problems(self) -> list[Problem]:
+        """Broken rules on its own cluster, and parts without a place."""
+        raise NotImplementedError
 
 
 def _named_as_today(parts: Any) -> Any:
@@ -65,18 +123,19 @@ class Prediction(Spec):
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
         """An estimate as a plan file holds it."""
+        names = [
+            "step_seconds",
+            "weighed_seconds",
+            "mfu",
+            "hfu",
+            "tokens_per_second",
+            "peak_bytes",
+            "memory_limit",
+        ]
+        names += ["host_bytes", "host_limit"] if estimate.host_bytes else []
+        names += ["drive_bytes", "drive_limit"] if estimate.drive_bytes else []
         return cls(
-            step_seconds=estimate.step_seconds,
-            weighed_seconds=estimate.weighed_seconds,
-            mfu=estimate.mfu,
-            hfu=estimate.hfu,
-            tokens_per_second=estimate.tokens_per_second,
-            peak_bytes=estimate.peak_bytes,
-            memory_limit=estimate.memory_limit,
-            host_bytes=estimate.host_bytes or None,
-            host_limit=estimate.host_limit if estimate.host_bytes else None,
-            drive_bytes=estimate.drive_bytes or None,
-            drive_limit=estimate.drive_limit if estimate.drive_bytes else None,
+            **{name: getattr(estimate, name) for name in names},
             time=estimate.time.as_dict(),
             rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
             trust=str(estimate.trust),
@@ -124,6 +183,91 @@ class PlanObjective(Spec):
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
+class PlanRestrictions(Spec):
+    """Restrictions of the search, in the words of the command line."""
+
+    fix: tuple[str, ...] = ()
+    """`--fix`: "tp=8"."""
+    forbid: tuple[str, ...] = ()
+    """`--forbid`: "zero=3"."""
+    allow: tuple[str, ...] = ()
+    """`--allow`: "offload"."""
+    max_memory: Bytes | None = None
+    """`--max-memory`: bytes that a plan may fill of one device."""
+    confidence: Confidence | None = None
+    """Least probability of fitting that the layout was held to, where that is more than the plan's own `confidence`."""
+    trainer: str | None = None
+    """`--for`: the trainer whose rules the layout obeys."""
+
+    @classmethod
+    def of(cls, restrictions: Restrictions) -> PlanRestrictions:
+        """The restrictions as a plan file holds them."""
+        size = restrictions.max_memory
+        return cls.model_validate(
+            {
+                "fix": restrictions.fix_words,
+                "forbid": restrictions.forbid_words,
+                "allow": tuple(sorted(restrictions.allowed)),
+                "max_memory": None if size is None else f"{size!r} B",
+                "confidence": restrictions.confidence,
+                "trainer": restrictions.trainer,
+            }
+        )
+
+    @property
+    def read(self) -> Restrictions:
+        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
+        read = parse_restrictions(
+            self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
+        )
+        return replace(read, confidence=self.confidence)
+
+
+class PlanChoice(Spec):
+    """The choice of a layout in place of the fastest of its kind on paper, as the model cannot tell their steps
+    apart."""
+
+    first: LayoutText
+    """The fastest of its kind on paper."""
+    first_seconds: float = Field(gt=0, allow_inf_nan=False)
+    """Its step on paper."""
+    share: float = Field(ge=0, allow_inf_nan=False)
+    """How far above it the layouts may lie that were compared."""
+    layouts: int = Field(ge=1)
+    """How many were."""
+    middle_seconds: float = Field(gt=0, allow_inf_nan=False)
+    """Mean step of the plan over the middle half of the scenarios: the least of them."""
+    first_middle_seconds: float = Field(gt=0, allow_inf_nan=False)
+    """The same of the fastest on paper."""
+
+
+class PlanRecommendation(Spec):
+    """Alternatives to a recommended layout when the plan was made; the plan's restrictions are those within which it is
+    proved the fastest."""
+
+    why: str
+    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    asked: PlanRestrictions = PlanRestrictions()
+    """Restrictions of the question, within which the fastest on paper was searched for."""
+    top: int = Field(default=1, ge=1)
+    """How many of the fastest were searched for."""
+    fastest: LayoutText
+    """The fastest on paper."""
+    fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
+    fastest_weighed: float | None = None
+    """What `risk` weighs of its step; None: the step on paper."""
+    fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
+    chance: float = Field(ge=0, le=1)
+    """Chance that it is faster than the plan."""
+    risk: Risk = "none"
+    """`--risk`: what layouts were compared by."""
+    classical: LayoutText | None = None
+    """What an expert would write down without a search."""
+    classical_seconds: float | None = None
+    choice: PlanChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
+    """Why it is not the fastest of its kind on paper; written only where it is not."""
+
+
 class Plan(AnyPlan):
     """A question and its answer: the layout with its prediction and its certificate."""
 
@@ -169,17 +313,16 @@ class Plan(AnyPlan):
         )
 
     @property
-    def asked(self) -> Restrictions:
+    def user_restrictions(self) -> Restrictions:
         """What the user fixed, forbade and allowed: a recommended layout keeps to more (`restrictions`)."""
-        told = self.recommendation
-        return (self.restrictions if told is None else told.asked).read
+        return (self.recommendation.asked if self.recommendation else self.restrictions).read
 
     @property
     def proved_seconds(self) -> float:
         """The step that its certificate is about: its own, or that of the fastest of its kind on paper."""
-        choice = None if self.recommendation is None else self.recommendation.choice
-        own = self.prediction.weighed_seconds or self.prediction.step_seconds
-        return own if choice is None else choice.first_seconds
+        if self.recommendation is not None and self.recommendation.choice is not None:
+            return self.recommendation.choice.first_seconds
+        return self.prediction.weighed_seconds or self.prediction.step_seconds
 
     @property
     def model_name(self) -> str:
@@ -217,12 +360,10 @@ def make_plan(
 ) -> Plan:
     """The plan that runs an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
+    same = ("model", "training", "stack", "confidence", "risk")
     return Plan(
-        meshwright_version=own_version(),
-        model=question.model,
+        meshwright_version=package_version(),
         cluster=cluster,
-        training=question.training,
-        stack=question.stack,
         hardware=hardware,
         restrictions=PlanRestrictions.of(restrictions or Restrictions()),
         objective=objective,
@@ -230,6 +371,5 @@ def make_plan(
         layout=estimate.layout,
         prediction=Prediction.of(estimate),
         certificate=certificate,
-        confidence=question.confidence,
-        risk=question.risk,
+        **{name: getattr(question, name) for name in same},
     )

@@ -8,9 +8,12 @@ The price of a saved plan today: under the memory limit of its question, and und
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import yaml
 
 from cost_models.axes.layout import Layout
 from cost_models.documents import Document
@@ -19,9 +22,9 @@ from cost_models.estimate import Estimate
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
-from planner.any_plan import PLAN_SCHEMA, AnyPlan, own_version, plan_yaml, require_ended, write_plan
-from planner.plan import Plan
+from planner.plan import PLAN_SCHEMA, AnyPlan, Plan, package_version
 
 P = TypeVar("P", bound=AnyPlan)
 
@@ -52,6 +55,27 @@ def plan_text(plan: AnyPlan) -> str:
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
     """Write a plan file whole or not at all. Raises InputError: the place cannot be written to."""
     write_plan(path, plan_text(plan))
+
+
+def plan_yaml(header: str, fields: Mapping[str, Any]) -> str:
+    """The text of a plan file: comments, then the fields, ended by YAML's end-of-document mark."""
+    return header + yaml.safe_dump(
+        dict(fields), sort_keys=False, explicit_end=True, allow_unicode=True, width=120
+    )
+
+
+def write_plan(path: str | Path, text: str) -> None:
+    """Write a plan file whole or not at all. Raises InputError where the place cannot be written to."""
+    try:
+        write_whole(Path(path), text)
+    except OSError as error:
+        raise InputError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from None
+
+
+def require_ended(document: Document) -> None:
+    """Raises InputError where the file of a plan lacks the mark of its end, as one that was cut short does."""
+    if not document.ended:
+        raise InputError(f"`{document.source}` is cut short: it does not end with `...`", hint="plan again")
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
@@ -103,7 +127,7 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
     if written != PLAN_SCHEMA:
         what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
         raise InputError(
-            f"`{path}` {what}; this Meshwright ({own_version()}) reads {PLAN_SCHEMA}",
+            f"`{path}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}",
             hint="plan again with this version, or use the one that wrote the file",
         )
     require_ended(document)
@@ -123,7 +147,7 @@ def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
     """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
-    return estimate(plan.question, layout or plan.layout).within(plan.asked.max_memory)
+    return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
 def priced_as_held(plan: Plan) -> Estimate:

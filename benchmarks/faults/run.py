@@ -36,7 +36,7 @@ from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.terminal.formats import as_csv
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
 STEPS, EVERY = 150, 10

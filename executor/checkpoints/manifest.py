@@ -26,7 +26,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.checkpoints.folder import Folder
 from executor.run_config import EngineOptions
-from planner.plan_recommended import LayoutText
+from planner.plan import LayoutText
 
 MANIFEST = "manifest.json"
 SCHEMA = 1

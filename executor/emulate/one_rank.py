@@ -51,8 +51,7 @@ from executor.requirements import require_fp8_gemms, require_torchao
 from executor.run_config import EngineOptions
 from executor.timing import StepClock
 from executor.transformer.training import TransformerTraining, require_trainable
-from planner.plan import Plan, Prediction
-from planner.plan_recommended import LayoutText
+from planner.plan import LayoutText, Plan, Prediction
 
 _WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optimizer",)}
 """Phases of a step, and the predicted parts in which this rank computes."""

@@ -26,7 +26,7 @@ from executor.faults.heartbeat import LAUNCH
 from executor.launch.environment import LOOPBACK
 from executor.messages import gather_json
 from executor.run_config import OWNERS, RunConfig
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 
 _calls = 0
 

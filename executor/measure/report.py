@@ -16,8 +16,7 @@ from cost_models.operators.flops import model_flops, recomputed_flops, utilisati
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport, Course, seconds_of_steps
 from executor.measure.slow_ranks import WORK, SlowRank, others_like, slow_ranks
-from planner.plan import Plan, Prediction
-from planner.plan_recommended import LayoutText
+from planner.plan import LayoutText, Plan, Prediction
 
 NAMED_PARTS = ("weights", "gradients", "optimizer")
 """Parts of a rank's memory that are known by name; everything else is `rest`."""

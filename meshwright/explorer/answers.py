@@ -127,7 +127,10 @@ def _asked(start: Start, values: Mapping[str, str], *, top: int, pick: Pick = "r
         pick=pick,
     )
     planned, own = asked.answer(top, budget), start.plan
-    is_own = own is not None and (asked.question, asked.restrictions) == (answered_question(own), own.asked)
+    is_own = own is not None and (asked.question, asked.restrictions) == (
+        answered_question(own),
+        own.user_restrictions,
+    )
     plan = own if own is not None and is_own else planned.plan
     return _Asked(found=found, planned=planned, plan=plan, budget=budget)
 

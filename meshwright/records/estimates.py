@@ -17,7 +17,7 @@ from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
-from planner.explaining.completing import Meant
+from planner.explain.completion import CompletedLayout
 
 _RATES = ("mfu", "hfu", "causal_mfu", "tokens_per_second")
 _FITTING = ("microbatches", "peak_bytes", "memory_limit", "fits", "fits_probability", "verdict", "bound_by")
@@ -222,12 +222,12 @@ def _replica_record(pool: Question, own: PoolReplicas, layout: Layout) -> dict[s
     }
 
 
-def meant_record(meant: Meant | None) -> dict[str, Any]:
+def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
     """How the words of a layout were read: what was not said, and how far that is proved."""
-    told = None if meant is None else meant.certificate
+    told = None if completed is None else completed.certificate
     return {
-        "read_as": None if meant is None else str(meant.estimate.layout),
-        "filled_in": [] if meant is None else list(meant.filled),
+        "read_as": None if completed is None else str(completed.estimate.layout),
+        "filled_in": [] if completed is None else list(completed.filled),
         "filled_in_gap": None if told is None else told.gap,
     }
 

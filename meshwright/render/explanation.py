@@ -26,10 +26,9 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from planner.explaining.completing import Meant
-from planner.explaining.explain import BindingConstraint, Explanation, Origin, Rivalry
-from planner.explaining.whatif import Sensitivity, same_degrees
-from planner.explaining.why_not import WhyNot
+from planner.explain.completion import CompletedLayout
+from planner.explain.reasons import BindingConstraint, Explanation, Origin, Rivalry, WhyNot
+from planner.explain.what_if import Sensitivity, same_degrees
 from planner.objectives import ObjectiveName
 
 _MAX_PARTS = 3
@@ -129,7 +128,7 @@ def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> st
 
 def why_not_text(answer: WhyNot, plan: Estimate) -> str:
     """Illegal with its rules, too large with where, or slower with the parts; then how it was read."""
-    filled = "" if answer.meant is None else filled_sentence(answer.meant)
+    filled = "" if answer.completed is None else filled_sentence(answer.completed)
     read = [filled] if filled else []
     if answer.estimate is None or answer.difference is None:
         lines = [f"`{answer.layout}` cannot run:", *(f"  {problem}" for problem in answer.problems)]
@@ -163,12 +162,12 @@ def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
     )
 
 
-def filled_sentence(meant: Meant) -> str:
+def filled_sentence(completed: CompletedLayout) -> str:
     """What a layout left open and what it came to; nothing of a whole one."""
-    if not meant.filled:
+    if not completed.filled:
         return ""
-    words = f"Filled in {' '.join(meant.filled)}"
-    told = meant.certificate
+    words = f"Filled in {' '.join(completed.filled)}"
+    told = completed.certificate
     if told is None:
         return wrapped(f"{words}: nothing fits, this comes closest")
     how = f"the fastest of {counted(told.layouts, 'layout')} with what was said"
@@ -213,7 +212,7 @@ def _seconds_beside(plan: Estimate, other: Estimate) -> str:
 
 
 def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
-    held, best = sensitivity.held, sensitivity.best
+    held, best = sensitivity.repriced, sensitivity.best
     gain = change(estimate.step_seconds, held.step_seconds)
     said = f"{sensitivity.change}: {format_seconds(held.step_seconds)} ({gain})"
     if held.fits != estimate.fits:
@@ -228,5 +227,5 @@ def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
 
 def layout_planned_again(sensitivity: Sensitivity) -> str:
     """What planning again would change a layout to."""
-    held, best = sensitivity.held.layout, sensitivity.best.layout
+    held, best = sensitivity.repriced.layout, sensitivity.best.layout
     return "blocks placed differently" if same_degrees(best, held) else unplaced(best)

@@ -14,7 +14,7 @@ from meshwright.verbs.contract.family import read_plan
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
     from meshwright.terminal.output import Output
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
 
 
 @dataclass(frozen=True)

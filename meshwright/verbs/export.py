@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.transformer import TransformerSpec
     from meshwright.terminal.output import Output
-    from planner.any_plan import AnyPlan
     from planner.formats.exporter import Exported
+    from planner.plan import AnyPlan
 
 _TRAINERS = "megatron, nemo, torchtitan, deepspeed, accelerate, axolotl, torchrun, slurm, torchrec"
 
@@ -42,8 +42,8 @@ def export(options: ExportOptions) -> Exported:
         InputError: the plan cannot be read, is of another kind, or has what the trainer cannot run.
         InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
     """
-    from planner.any_plan import AnyPlan
     from planner.formats.registry import exporter_named
+    from planner.plan import AnyPlan
     from planner.plan_files import load_any_plan
 
     exporter, plan = exporter_named(options.to), options.plan

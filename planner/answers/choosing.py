@@ -21,7 +21,7 @@ from cost_models.pipeline.under_scenarios import seconds_under_scenarios
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import middle
 from cost_models.uncertainty import pair_error_of
-from planner.plan_recommended import PlanChoice
+from planner.plan import PlanChoice
 from planner.search.branching import BranchAndBound
 from planner.search.budget import Budget
 from planner.search.opening import UniformCandidates, count_below, nearest_below

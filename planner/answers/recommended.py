@@ -24,7 +24,7 @@ from planner.answers.choosing import WithinError, choose, share_compared, within
 from planner.answers.ordinary import Step, classical_layout, is_allowed, steps
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
-from planner.plan_recommended import PlanChoice, PlanRecommendation, PlanRestrictions
+from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
 from planner.search.branching import BEYOND
 from planner.search.budget import Budget
 from planner.search.result import SearchResult

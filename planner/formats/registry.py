@@ -75,7 +75,7 @@ def exporter_named(name: str) -> Exporter:
 def exporter_of(plan: Plan) -> tuple[str, str]:
     """The exporter of the trainer that a plan was made for, or of its stack, that writes the plan; else none (""), and
     why none does."""
-    asked, own = plan.asked.trainer, ["torchrun"] if plan.stack.name in OWN_STACKS else []
+    asked, own = plan.user_restrictions.trainer, ["torchrun"] if plan.stack.name in OWN_STACKS else []
     names = [asked] if asked else [*trainers_of(plan.stack), *own]
     refused = [] if names else [f"stack {plan.stack.name} has no exporter"]
     for name in names:

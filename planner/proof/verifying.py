@@ -20,9 +20,8 @@ from planner.answers.optimum import PROVEN, Optimum, answered_question
 from planner.answers.recommended import recommend
 from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
-from planner.plan import Plan, PlanObjective, Prediction
+from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction
 from planner.plan_files import priced_again, priced_as_held
-from planner.plan_recommended import PlanRestrictions
 from planner.proof.checks import TOLERANCE, Check, evenly_placed, same
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -151,10 +150,12 @@ def _asked_again(plan: Plan, certificate: Certificate, priced: Estimate, budget:
             sizes=sizes,
             precisions=precisions,
             top=1 if told is None else told.top,
-            restrictions=plan.asked,
+            restrictions=plan.user_restrictions,
             budget=budget,
         )
-        again = None if told is None else recommend(plan.question, optimum.result, plan.asked, budget)
+        again = (
+            None if told is None else recommend(plan.question, optimum.result, plan.user_restrictions, budget)
+        )
     except (InputError, InfeasibleError) as error:
         yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
         return
@@ -172,7 +173,7 @@ def _asked_again(plan: Plan, certificate: Certificate, priced: Estimate, budget:
     yield _optimum(plan, objective, priced, optimum)
     if again is not None and told is not None:
         said = told.model_dump() | {"restrictions": plan.restrictions.model_dump()}
-        right = again.written(plan.asked, told.top).model_dump()
+        right = again.written(plan.user_restrictions, told.top).model_dump()
         right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
         yield same("recommendation", said, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:

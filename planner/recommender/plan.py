@@ -18,7 +18,7 @@ from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.units import Bytes
-from planner.any_plan import AnyPlan, own_version
+from planner.plan import AnyPlan, package_version
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
 
@@ -172,7 +172,7 @@ def make_recommender_plan(
 ) -> RecommenderPlan:
     """The plan that trains a sharding; without a certificate it was given, not searched."""
     return RecommenderPlan(
-        meshwright_version=own_version(),
+        meshwright_version=package_version(),
         model=question.model,
         cluster=question.cluster,
         training=question.training,

@@ -28,7 +28,7 @@ from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoin
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 from cost_models.units import format_bytes
-from planner.any_plan import plan_yaml, require_ended, write_plan
+from planner.plan_files import plan_yaml, require_ended, write_plan
 from planner.serving.knapsack import Filling, filling_order
 
 WORKSPACE = 1.0e9

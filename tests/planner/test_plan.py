@@ -11,9 +11,8 @@ from small import small_question
 
 from cost_models.errors import InputError
 from planner.certificate import Certificate
-from planner.plan import Plan, make_plan
+from planner.plan import Plan, PlanRestrictions, make_plan
 from planner.plan_files import UNWRITTEN, load_plan, plan_text, save_plan
-from planner.plan_recommended import PlanRestrictions
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
 

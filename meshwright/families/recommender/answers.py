@@ -28,7 +28,7 @@ from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change_words, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase, WithPlan
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
 from planner.recommender.search.proving import ENOUGH

@@ -17,9 +17,9 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, wrapped
 from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
-from planner.explaining.advice import Advice
-from planner.explaining.advice import advise as advice_of
-from planner.explaining.whatif import NEXT_TO_NOTHING
+from planner.explain.advice import Advice
+from planner.explain.advice import advise as advice_of
+from planner.explain.what_if import NEGLIGIBLE_GAIN
 from planner.formats.registry import switch_words
 from planner.plan import Plan, make_plan
 from planner.search.budget import Budget
@@ -184,7 +184,7 @@ def _gain(today: Estimate, other: Estimate) -> str:
 def is_reached(advice: Advice) -> bool:
     """Whether the changes lead to the best plan, or next to it."""
     reached = advice.reached
-    return reached.fits and reached.step_seconds <= advice.best.step_seconds * (1 + NEXT_TO_NOTHING)
+    return reached.fits and reached.step_seconds <= advice.best.step_seconds * (1 + NEGLIGIBLE_GAIN)
 
 
 def conclusion(advice: Advice) -> str:

@@ -83,8 +83,8 @@ def _changes(explained: Explained) -> Iterator[Chapter]:
     own = found.estimate
     rows = []
     for one in found.sensitivities:
-        best = "the same" if one.best is one.held else layout_planned_again(one)
-        held = format_seconds(one.held.step_seconds) if one.held.fits else "does not fit"
+        best = "the same" if one.best is one.repriced else layout_planned_again(one)
+        held = format_seconds(one.repriced.step_seconds) if one.repriced.fits else "does not fit"
         gain = change(own.step_seconds, one.best.step_seconds)
         rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))
     headers = ("what if", "this layout", "re-planned", "change", "its layout")

@@ -16,19 +16,18 @@ from cost_models.uncertainty import chance_of_gain, error_between, pair_error_of
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
-from meshwright.records.estimates import estimate_record, meant_record, question_record
+from meshwright.records.estimates import completed_record, estimate_record, question_record
 from meshwright.render.estimates import chance_text, step_words
 from meshwright.render.expected import expected_record
 from meshwright.render.explanation import filled_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, change_words, part_label, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.any_plan import AnyPlan
-from planner.explaining.compare import Difference, Line, differences, same_work
-from planner.explaining.compare import compare as lines_of
-from planner.explaining.completing import Meant, meant
+from planner.explain.compare import Difference, Line, differences, same_work
+from planner.explain.compare import compare as lines_of
+from planner.explain.completion import CompletedLayout, complete_layout
 from planner.formats.trainers import trainer_named
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan
 from planner.plan_files import priced_again
 from planner.rules.legality import require_legal
 
@@ -39,7 +38,7 @@ class PricedPlan:
 
     question: Question
     estimate: Estimate
-    meant: Meant | None = None
+    completed: CompletedLayout | None = None
     """How a layout was read; None of a plan."""
 
     @cached_property
@@ -50,7 +49,7 @@ class PricedPlan:
     def record(self) -> dict[str, Any]:
         """Its price and its expected step, and how its layout was read."""
         expected = expected_record(self.question, self.estimate.layout, self.expected)
-        read = {} if self.meant is None else meant_record(self.meant)
+        read = {} if self.completed is None else completed_record(self.completed)
         return estimate_record(self.estimate, self.question) | {"expected": expected} | read
 
 
@@ -152,7 +151,7 @@ class Compared(AnswerBase):
             named.append(wrapped(f"{number}: {one.estimate.layout.brief}{fits}", indent="   "))
             step = step_words(one.estimate.step_seconds, one.expected)
             named.append(wrapped(f"   step {step}", indent="   "))
-        filled = [filled_sentence(one.meant) if one.meant else "" for one in self.plans]
+        filled = [filled_sentence(one.completed) if one.completed else "" for one in self.plans]
         read = [f"{number}: {words}" for number, words in enumerate(filled, start=1) if words]
         told = [wrapped(one.words) for one in self.against]
         beside = ["", *told] if told else []
@@ -200,9 +199,9 @@ def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> P
     """A plan, or a layout under the question of the first plan."""
     if is_plan(choice):
         return _priced_plan(plan_of(choice), trainer)
-    limits = first.asked if trainer is None else replace(first.asked, trainer=trainer)
-    found = meant(first.question, str(choice), limits)
-    return PricedPlan(question=first.question, estimate=found.estimate, meant=found)
+    limits = first.user_restrictions if trainer is None else replace(first.user_restrictions, trainer=trainer)
+    found = complete_layout(first.question, str(choice), limits)
+    return PricedPlan(question=first.question, estimate=found.estimate, completed=found)
 
 
 def _priced_plan(plan: Plan, trainer: str | None) -> PricedPlan:

@@ -19,7 +19,7 @@ from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
 from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
-from meshwright.records.estimates import estimate_record, estimate_row, meant_record, question_record
+from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text, host_sentences
 from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
@@ -29,9 +29,8 @@ from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import WithPlan
 from meshwright.verbs.estimate import EstimateOptions
-from planner.explaining.completing import Meant, meant
-from planner.explaining.explain import explain
-from planner.explaining.why_not import why_not
+from planner.explain.completion import CompletedLayout, complete_layout
+from planner.explain.reasons import explain, why_not
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search.budget import Budget
@@ -48,7 +47,7 @@ class Estimated(WithPlan):
     assumptions: tuple[str, ...] = ()
     split_chosen: bool = False
     """The layout did not say how many blocks go on which stage."""
-    meant: Meant | None = None
+    completed: CompletedLayout | None = None
     """How the words of the layout were read; None where it was not read."""
     trainer: str | None = None
     """Whose rules it obeys."""
@@ -99,7 +98,7 @@ class Estimated(WithPlan):
             "estimate": estimate_record(self.estimate, self.question),
             "expected": expected_record(self.question, self.estimate.layout, self.expected),
             "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
-            **meant_record(self.meant),
+            **completed_record(self.completed),
             **({} if self.training is None else {"training": self.training.record()}),
         }
 
@@ -126,7 +125,7 @@ class Estimated(WithPlan):
 
     def __repr__(self) -> str:
         far = crossing_sentence(crossing(self.question, self.estimate))
-        filled = "" if self.meant is None else filled_sentence(self.meant)
+        filled = "" if self.completed is None else filled_sentence(self.completed)
         trusted = (
             expected_sentence(self.expected),
             nearest_sentence(self.question, self.estimate.layout, self.expected),
@@ -158,13 +157,13 @@ class EstimateQuestion:
         Raises:
             InputError: the layout cannot run, or the trainer refuses it.
         """
-        found = meant(self.question, self.layout, Restrictions(trainer=self.trainer))
+        found = complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
         return Estimated(
             question=self.question,
             estimate=found.estimate,
             assumptions=self.assumptions,
             split_chosen="layers=" not in self.layout,
-            meant=found,
+            completed=found,
             trainer=self.trainer,
             objective=self.objective,
         )

@@ -13,7 +13,7 @@ from cost_models.pipeline.loss_part import LossPart, loss_part
 from cost_models.question import Question
 from cost_models.units import format_seconds
 from meshwright.families.transformer.planning.recommendation import recommended_in_plan
-from meshwright.records.estimates import breakdown_rows, estimate_record, meant_record, question_record
+from meshwright.records.estimates import breakdown_rows, completed_record, estimate_record, question_record
 from meshwright.render.estimates import host_sentences
 from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
 from meshwright.render.explanation import explanation_text, loss_sentence, why_not_text
@@ -22,11 +22,10 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.explaining.explain import Explanation
-from planner.explaining.explain import explain as explanation_of
-from planner.explaining.whatif import same_degrees
-from planner.explaining.why_not import WhyNot
-from planner.explaining.why_not import why_not as reason_against
+from planner.explain.reasons import Explanation, WhyNot
+from planner.explain.reasons import explain as explanation_of
+from planner.explain.reasons import why_not as reason_against
+from planner.explain.what_if import same_degrees
 from planner.plan import Plan
 from planner.plan_files import priced_again
 from planner.space.notes import notes_of
@@ -78,7 +77,7 @@ class Explained(AnswerBase):
                     "step_seconds": one.best.step_seconds,
                     "same_layout": same_degrees(one.best.layout, self.explanation.estimate.layout),
                     "fits": one.best.fits,
-                    "as_it_is": {"step_seconds": one.held.step_seconds, "fits": one.held.fits},
+                    "as_it_is": {"step_seconds": one.repriced.step_seconds, "fits": one.repriced.fits},
                 }
                 for one in self.explanation.sensitivities
             ],
@@ -141,7 +140,7 @@ class NotChosen(AnswerBase):
     def document(self) -> dict[str, Any]:
         return {
             "layout": self.answer.layout,
-            **meant_record(self.answer.meant),
+            **completed_record(self.answer.completed),
             "excluded": self.answer.excluded,
             "left_out": list(self.answer.left_out),
             "reason": self.answer.reason,
@@ -186,7 +185,9 @@ def explain(plan: Plan) -> Explained:
 def why_not(plan: Plan, layout: str) -> NotChosen:
     """Why a layout is not the plan; what it leaves out is free. Raises InputError where it is none."""
     priced = priced_again(plan)
-    return NotChosen(answer=reason_against(plan.question, priced, layout, plan.asked), plan=priced)
+    return NotChosen(
+        answer=reason_against(plan.question, priced, layout, plan.user_restrictions), plan=priced
+    )
 
 
 def drift(plan: Plan, name: object) -> str:

@@ -21,11 +21,11 @@ from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kind
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
-from planner.explaining.compare import differences
-from planner.explaining.explain import RIVALS, rivals_of
-from planner.kept import Kept
+from planner.explain.compare import differences
+from planner.explain.reasons import RIVALS, search_rivals
 from planner.objectives import Objective
 from planner.plan import Plan
+from planner.plan_cache import PlanCache
 from planner.plan_files import priced_again
 from planner.search.budget import Budget
 from planner.space.gpu_counts import parse_sizes
@@ -53,7 +53,7 @@ def _frontier(request: PictureRequest) -> Drawing:
         objectives=(aims[0][0], aims[1][0]),
         sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
         points=_points(options.points),
-        restrictions=plan.asked,
+        restrictions=plan.user_restrictions,
         named=request.named,
     )
     return curves.draw_frontier(asked, chosen, tradeoff, request.budget)
@@ -113,7 +113,7 @@ def _time(request: PictureRequest) -> Drawing:
     if len(plans) == 1:
         request.budget.tell("searching for rivals")
         question, own = plans[0]
-        rivals = rivals_of(read[0], Kept(read[0]))
+        rivals = search_rivals(read[0], PlanCache(read[0]))
         plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
@@ -133,12 +133,12 @@ def _ladder(request: PictureRequest) -> Drawing:
 
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
-    return curves.draw_far_links(plan.question, plan.asked, request.budget)
+    return curves.draw_far_links(plan.question, plan.user_restrictions, request.budget)
 
 
 def _heatmap(request: PictureRequest) -> Drawing:
     plan = request.only("heatmap", Plan)
-    return curves.draw_heatmap(plan.question, priced_again(plan), plan.asked, request.budget)
+    return curves.draw_heatmap(plan.question, priced_again(plan), plan.user_restrictions, request.budget)
 
 
 def _tornado(request: PictureRequest) -> Drawing:

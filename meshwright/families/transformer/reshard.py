@@ -19,8 +19,7 @@ from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.any_plan import AnyPlan
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan
 
 _SAID = ("name", "source", "vocab_multiple")
 """Of a model what its parameters do not depend on, but for those that pad a vocabulary."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshwright.render.tables import Table
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
 
 
 class AnswerBase:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from executor.measure.any_report import AnyReport
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
 
 
 class Answer(Shown, Protocol):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.plot.requests import PictureRequest
     from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
     from meshwright.terminal.output import Output
     from meshwright.verbs.doctor.examined import Examined
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.doctor import DoctorOptions
-from planner.any_plan import AnyPlan
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan
 
 
 def examine_machine(options: DoctorOptions) -> Examined:

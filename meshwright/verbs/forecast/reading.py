@@ -24,9 +24,8 @@ from meshwright.records.runs import read_report
 from meshwright.verbs.contract.any_run import operations_spec
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import Forecasted
-from planner.any_plan import AnyPlan
 from planner.objectives import Objective
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan
 from planner.plan_files import priced_again
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from cost_models.errors import InputError
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 from planner.search.budget import Budget
 from planner.search.scaling import KINDS
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
     from meshwright.terminal.output import Output
     from meshwright.verbs.report.writing import Reported
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
     from planner.search.budget import Budget
 
 PAGE_SECONDS = 60.0

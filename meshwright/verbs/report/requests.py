@@ -12,7 +12,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.render.facts import Fact
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.any_plan import AnyPlan
+from planner.plan import AnyPlan
 from planner.search.budget import Budget
 
 USUAL_NAME = "plan.yaml"

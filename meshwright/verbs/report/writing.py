@@ -21,8 +21,7 @@ from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
-from planner.any_plan import AnyPlan, own_version
-from planner.plan import Plan
+from planner.plan import AnyPlan, Plan, package_version
 from planner.plan_files import plan_text
 from planner.search.budget import Budget
 
@@ -47,7 +46,7 @@ def write_page(options: ReportOptions) -> Reported:
     if notes:
         chapters.append(Chapter(title="What it passes over", blocks=notes))
     chapters.append(Chapter(title="The plan itself", blocks=[Listing(text=plan_text(loaded))]))
-    html = page(title, chapters, foot=f"Written by Meshwright {own_version()}.")
+    html = page(title, chapters, foot=f"Written by Meshwright {package_version()}.")
     titles = tuple(one.title for one in chapters)
     figures = {**verbs.figures(loaded), **request.forecast}
     return Reported(title=title, chapters=titles, html=html, figures=figures, notes=tuple(notes))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cost_models.specs.operations import OperationsSpec
     from executor.launch.follower import OnNote, OnStep
     from meshwright.inputs.plans import HasPlan
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
 
 
 def run(

@@ -14,7 +14,7 @@ from meshwright.verbs.contract.family import require_options, verbs_of_plan
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
-    from planner.any_plan import AnyPlan
+    from planner.plan import AnyPlan
     from planner.proof.checks import Check
     from planner.search.budget import Budget
     from planner.serving.serving_plan import ServingPlan

@@ -27,7 +27,7 @@ from meshwright.verbs.contract.family import Verbs
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.any_plan import AnyPlan, own_version
+from planner.plan import AnyPlan, package_version
 from planner.plan_files import save_plan
 from planner.search.budget import Budget
 
@@ -132,7 +132,9 @@ def read(request: Request) -> MatrixPlan:
     model = validate(read_document(str(request.model)), Matrix)
     cluster = cluster_of(request.cluster, single_count(request.gpus))
     assert isinstance(cluster, ClusterSpec)
-    return MatrixPlan(meshwright_version=own_version(), model=model, cluster=cluster, split=cluster.num_gpus)
+    return MatrixPlan(
+        meshwright_version=package_version(), model=model, cluster=cluster, split=cluster.num_gpus
+    )
 
 
 def splits(plan: MatrixPlan) -> tuple[MatrixPlan, ...]:

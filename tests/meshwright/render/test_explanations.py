@@ -19,11 +19,10 @@ from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.answers.scaling import scaling_frame
-from planner.explaining.compare import compare, difference
-from planner.explaining.completing import meant
-from planner.explaining.explain import binding_constraint, rivalry, ties
-from planner.explaining.whatif import CHANGES, sensitivities
-from planner.explaining.why_not import why_not
+from planner.explain.compare import compare, difference
+from planner.explain.completion import complete_layout
+from planner.explain.reasons import binding_constraint, rivalry, ties, why_not
+from planner.explain.what_if import CHANGES, sensitivities
 from planner.placement.even_prices import balanced_prices
 from planner.search.given_layout import place_layout
 from planner.search.scaling import doublings
@@ -119,12 +118,12 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
     }
     for words, answer in answers.items():
         slack = 1e-9 * ranked[0].step_seconds
-        for seconds in (answer.held.step_seconds, answer.best.step_seconds):
+        for seconds in (answer.repriced.step_seconds, answer.best.step_seconds):
             if words.startswith("half"):
                 assert seconds >= ranked[0].step_seconds - slack
             else:
                 assert seconds <= ranked[0].step_seconds + slack
-        assert answer.best.step_seconds <= answer.held.step_seconds
+        assert answer.best.step_seconds <= answer.repriced.step_seconds
 
 
 def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
@@ -149,24 +148,24 @@ def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
     plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
     fixed = parse_restrictions(["tp=8", "pp=2"]).surely(asked, FITTING)
     best = search(asked, top=1, restrictions=fixed).best.layout
-    found = meant(asked, "tp8 pp2")
+    found = complete_layout(asked, "tp8 pp2")
     assert found.estimate.layout == best
     assert {"dp1", f"mbs{best.mbs}", f"zero{best.zero}"} <= set(found.filled)
     assert found.certificate is not None
     assert found.certificate.gap == 0
     told = why_not(asked, plan, "tp8 pp2")
-    assert told.meant is not None
-    assert (told.meant.estimate, told.meant.filled) == (found.estimate, found.filled)
-    whole = meant(asked, "tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
+    assert told.completed is not None
+    assert (told.completed.estimate, told.completed.filled) == (found.estimate, found.filled)
+    whole = complete_layout(asked, "tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
     assert whole.filled == ()
     assert str(whole.estimate.layout).startswith("tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
 
 
 def test_restrictions_hold_but_for_what_the_words_say(asked: Question) -> None:
     limits = parse_restrictions(["tp=4"], ["zero1", "cp"])
-    found = meant(asked, "tp8 pp2", limits).estimate.layout
+    found = complete_layout(asked, "tp8 pp2", limits).estimate.layout
     assert (found.tp, found.pp, found.cp) == (8, 2, 1)
-    assert meant(asked, "tp8 cp2", limits).estimate.layout.cp == 2
+    assert complete_layout(asked, "tp8 cp2", limits).estimate.layout.cp == 2
     assert why_not(asked, price(asked, found), "tp8 cp2", limits).excluded
 
 

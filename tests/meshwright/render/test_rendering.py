@@ -40,8 +40,8 @@ from meshwright.render.words import (
 )
 from meshwright.terminal.formats import as_csv, as_json
 from planner.certificate import Certificate, Settled
-from planner.explaining.compare import compare
-from planner.explaining.explain import BindingConstraint
+from planner.explain.compare import compare
+from planner.explain.reasons import BindingConstraint
 from planner.plan import make_plan
 
 GIB = 2.0**30

@@ -124,7 +124,7 @@ def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(
 
     path = str(tmp_path / "plan.yaml")
     assert meshwright("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", path).code == 0
-    monkeypatch.setattr("planner.explaining.explain.search_on", unsearched)
+    monkeypatch.setattr("planner.explain.reasons.search_on", unsearched)
     explained = meshwright("explain", path, "--json")
     picture = meshwright("plot", "time", path, "--json", "-o", str(tmp_path / "time.png"))
     monkeypatch.undo()

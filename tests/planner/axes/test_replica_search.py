@@ -22,7 +22,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.axes.replicas.leaf import place_replicas
 from planner.axes.replicas.search import search_replicas
 from planner.axes.replicas.space import ReplicaSpace, leaf_of, replica_layouts
-from planner.explaining.why_not import why_not
+from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.rules.legality import check
 from planner.search.pools import count_layouts

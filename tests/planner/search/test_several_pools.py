@@ -25,7 +25,7 @@ from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds
 from planner.exact.best_placement import best_placement
-from planner.explaining.why_not import why_not
+from planner.explain.reasons import why_not
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.pool_shape import RankGroup

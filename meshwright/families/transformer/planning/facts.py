@@ -21,7 +21,7 @@ from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
 from planner.answers.recommended import Recommendation
 from planner.certificate import Certificate
-from planner.explaining.compare import difference
+from planner.explain.compare import difference
 from planner.plan import Plan
 
 _ONE_LINE = 67

@@ -36,11 +36,10 @@ from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.answers.recommended import Recommendation
 from planner.certificate import Certificate
-from planner.explaining.explain import RIVALS, explain
-from planner.explaining.why_not import why_not
+from planner.explain.reasons import RIVALS, explain, why_not
 from planner.formats.registry import exporter_of
-from planner.kept import Kept
 from planner.plan import Plan, make_plan
+from planner.plan_cache import PlanCache
 from planner.plan_files import priced_again, save_plan
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -135,7 +134,7 @@ class Planned(AnswerBase):
         own = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
         proved = self.optimum.plain and proof.proved_by == "search" and not proof.undecided
         if own and proved and proof.top >= RIVALS:
-            Kept(plan).keep("rivals", [one.layout for one in self.estimates[:RIVALS]])
+            PlanCache(plan).store("rivals", [one.layout for one in self.estimates[:RIVALS]])
 
     def explain(self) -> str:
         """Say what binds the plan, what it wins by, and what would change it."""
@@ -147,7 +146,7 @@ class Planned(AnswerBase):
         """Say why another layout is not the plan."""
         plan = self.plan
         priced = priced_again(plan)
-        return why_not_text(why_not(self.question, priced, layout, plan.asked), priced)
+        return why_not_text(why_not(self.question, priced, layout, plan.user_restrictions), priced)
 
     def frontier(
         self,

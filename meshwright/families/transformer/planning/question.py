@@ -153,7 +153,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         objective=Objective() if objective is None else objective.terms,
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
-        restrictions=plan.asked,
+        restrictions=plan.user_restrictions,
         top=TOP if told is None else told.top,
         pick="fastest" if told is None else "recommended",
     )

@@ -11,8 +11,7 @@ from meshwright.records.estimates import estimate_record
 from meshwright.render.expected import expected_record
 from meshwright.render.words import percent, wrapped
 from planner.answers.recommended import Beside, Recommendation
-from planner.plan import Plan
-from planner.plan_recommended import PlanChoice
+from planner.plan import Plan, PlanChoice
 
 FASTEST: dict[Risk, str] = {
     "none": "fastest on paper",

@@ -8,7 +8,7 @@ import pytest
 from small import small_question
 
 from cost_models.question import Question
-from planner.explaining.compare import compare, differences, same_work
+from planner.explain.compare import compare, differences, same_work
 from planner.search.search import search
 
 QUESTION = small_question()

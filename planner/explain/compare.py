@@ -4,7 +4,7 @@ differ, and whether their steps do the same work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,7 +36,7 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
     clusters = [parts_of(question)[0] for question in questions]
     return (
         *_named("model", [question.model for question in questions]),
-        *_of("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
+        *_differing("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
         *_named("cluster", clusters),
         *_fields("", [question.training for question in questions]),
         *_named("stack", [question.stack for question in questions]),
@@ -46,10 +46,10 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 def same_work(questions: Sequence[Question]) -> bool:
     """Whether all questions train one model on as many tokens a step, so that step times can be compared."""
-    return one_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
+    return same_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
 
 
-def one_model(questions: Sequence[Question]) -> bool:
+def same_model(questions: Sequence[Question]) -> bool:
     """Whether the models compute as many FLOPs for the same tokens, whatever else their files say."""
     training = questions[0].training
     return len({model_flops(question.model, training) for question in questions}) == 1
@@ -57,20 +57,16 @@ def one_model(questions: Sequence[Question]) -> bool:
 
 def _named(what: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
     names = [str(getattr(spec, "name", "")) for spec in specs]
-    return _of(what, names) if len(set(names)) > 1 else _fields(f"{what} ", specs)
+    return _differing(what, names) if len(set(names)) > 1 else _fields(f"{what} ", specs)
 
 
 def _fields(prefix: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
     names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields)
-    return tuple(
-        difference
-        for name in names
-        if name not in _UNPRICED
-        for difference in _of(
-            prefix + _LABELS.get(name, name.replace("_", " ")),
-            _texts([getattr(spec, name, None) for spec in specs]),
-        )
-    )
+    differing: list[Difference] = []
+    for name in (name for name in names if name not in _UNPRICED):
+        label = prefix + _LABELS.get(name, name.replace("_", " "))
+        differing += _differing(label, _texts([getattr(spec, name, None) for spec in specs]))
+    return tuple(differing)
 
 
 def _texts(values: Sequence[object]) -> list[str]:
@@ -84,7 +80,7 @@ def _texts(values: Sequence[object]) -> list[str]:
     return [_WHICH[min(distinct.index(value), len(_WHICH) - 1)] for value in values]
 
 
-def _of(what: str, values: Sequence[str]) -> tuple[Difference, ...]:
+def _differing(what: str, values: Sequence[str]) -> tuple[Difference, ...]:
     return (Difference(what=what, values=tuple(values)),) if len(set(values)) > 1 else ()
 
 
@@ -113,40 +109,51 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
     different work, the parts of each step are shares of it, and rates are those of one GPU, too.
     """
     same = not questions or same_work(questions)
-    alike = not questions or one_model(questions)
+    alike = not questions or same_model(questions)
+    gpus = [estimate.layout.num_gpus for estimate in estimates]
+    rates = [estimate.tokens_per_second for estimate in estimates]
+
+    def line(group: Group, name: str, unit: Unit, values: Iterable[float], comparable: bool = True) -> Line:
+        return Line(group=group, name=name, unit=unit, values=tuple(values), comparable=comparable)
+
     lines = [
-        _line("step", "step", "seconds", [e.step_seconds for e in estimates], comparable=same),
-        _line("step", "MFU", "share", [e.mfu for e in estimates]),
-        _line("step", "HFU", "share", [e.hfu for e in estimates]),
-        _line("step", "throughput", "tokens/s", [e.tokens_per_second for e in estimates], comparable=alike),
+        line("step", "step", "seconds", (e.step_seconds for e in estimates), same),
+        line("step", "MFU", "share", (e.mfu for e in estimates)),
+        line("step", "HFU", "share", (e.hfu for e in estimates)),
+        line("step", "throughput", "tokens/s", rates, alike),
     ]
-    if len({e.layout.num_gpus for e in estimates}) > 1:
-        each = [e.tokens_per_second / e.layout.num_gpus for e in estimates]
-        lines.append(_line("step", "per GPU", "tokens/s", each, comparable=alike))
-    if not alike:
+    if len({*gpus}) > 1:
         lines.append(
-            _line("step", "model FLOP/s per GPU", "FLOP/s", list(map(_useful, estimates, questions)))
+            line("step", "per GPU", "tokens/s", (r / n for r, n in zip(rates, gpus, strict=True)), alike)
         )
+    if not alike:
+        flops = [
+            model_flops(question.model, question.training, estimate.layout.tp)
+            / estimate.step_seconds
+            / number
+            for estimate, question, number in zip(estimates, questions, gpus, strict=True)
+        ]
+        lines.append(line("step", "model FLOP/s per GPU", "FLOP/s", flops))
     times = [e.time if same else _shares(e.time) for e in estimates]
-    lines += [_line("time", part, "seconds" if same else "share", values) for part, values in _parts(times)]
-    lines.append(_line("memory", "peak memory", "bytes", [e.peak_bytes for e in estimates]))
+    lines += [line("time", part, "seconds" if same else "share", values) for part, values in _parts(times)]
+    lines.append(line("memory", "peak memory", "bytes", (e.peak_bytes for e in estimates)))
     memory = _parts([e.rank_memory[e.fullest_rank] for e in estimates])
-    lines += [_line("memory", part, "bytes", values) for part, values in memory]
-    return tuple(lines)
-
-
-def _line(group: Group, name: str, unit: Unit, values: Sequence[float], *, comparable: bool = True) -> Line:
-    return Line(group=group, name=name, unit=unit, values=tuple(values), comparable=comparable)
-
-
-def _useful(estimate: Estimate, question: Question) -> float:
-    """Model FLOP/s of one GPU."""
-    work = model_flops(question.model, question.training, estimate.layout.tp)
-    return work / estimate.step_seconds / estimate.layout.num_gpus
+    return (*lines, *(line("memory", part, "bytes", values) for part, values in memory))
 
 
 def _shares(parts: Breakdown) -> Breakdown:
     return Breakdown(tuple((part, seconds / parts.total) for part, seconds in parts))
+
+
+def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]]]:
+    """Values of each part; what a total less its other parts leaves behind its last digit counts as zero."""
+    dicts = [
+        {part: value if abs(value) > _ROUNDING * abs(one.total) else 0.0 for part, value in one}
+        for one in breakdowns
+    ]
+    names = dict.fromkeys(name for parts in dicts for name in parts)
+    rows = [(name, tuple(parts.get(name, 0.0) for parts in dicts)) for name in names]
+    return [(name, values) for name, values in rows if any(values)]
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
@@ -156,14 +163,6 @@ def difference(before: Breakdown, after: Breakdown) -> Breakdown:
     return Breakdown(tuple(sorted(changes.items(), key=lambda change: -abs(change[1]))))
 
 
-def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]]]:
-    dicts = [_beyond_rounding(breakdown) for breakdown in breakdowns]
-    names = dict.fromkeys(name for parts in dicts for name in parts)
-    rows = [(name, tuple(parts.get(name, 0.0) for parts in dicts)) for name in names]
-    return [(name, values) for name, values in rows if any(values)]
-
-
-def _beyond_rounding(breakdown: Breakdown) -> dict[str, float]:
-    """Part → value; what a total less its other parts leaves behind its last digit is nothing."""
-    least = _ROUNDING * abs(breakdown.total)
-    return {part: value if abs(value) > least else 0.0 for part, value in breakdown}
+def gain(estimate: Estimate, other: Estimate) -> float:
+    """Relative gain in step time of `other` over `estimate`; negative where it is slower."""
+    return 1 - other.step_seconds / estimate.step_seconds

@@ -14,10 +14,17 @@ from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from planner.explaining.advice import CHANGES, Advice, advise
-from planner.explaining.change_path import LEAST_GAIN
-from planner.explaining.changes import Move, changed_words, moves, trouble_between
-from planner.explaining.explain import keeps_to
+from planner.explain.advice import (
+    LEAST_GAIN,
+    MAX_CHANGES,
+    Advice,
+    Move,
+    advise,
+    changed_words,
+    moves,
+    trouble_between,
+)
+from planner.explain.reasons import keeps_to
 from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
@@ -49,7 +56,7 @@ def answered(request: pytest.FixtureRequest) -> tuple[Question, Advice]:
 
 def test_every_change_holds_alone_and_together(answered: tuple[Question, Advice]) -> None:
     question, advice = answered
-    assert 1 <= len(advice.changes) <= CHANGES
+    assert 1 <= len(advice.changes) <= MAX_CHANGES
     before = advice.today
     for one in advice.changes:
         for priced in (one.by_itself, one.with_earlier):

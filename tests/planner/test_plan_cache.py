@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from small import small_question
 
-from planner import kept as module
-from planner.explaining import explain as explaining
-from planner.explaining.explain import Explanation, explain
-from planner.kept import Found, Kept, cache_folder
+from planner import plan_cache as module
+from planner.explain import reasons
+from planner.explain.reasons import Explanation, explain
 from planner.plan import Plan, make_plan
+from planner.plan_cache import PlanCache, Searched, cache_folder
 from planner.plan_files import priced_again
 from planner.search.search import search
 
@@ -34,8 +34,8 @@ def unsearched(*_: object, **__: object) -> None:
 def test_a_plan_is_explained_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     first = explained(plan)
     assert first.rivalry is not None
-    monkeypatch.setattr(explaining, "search_on", unsearched)
-    monkeypatch.setattr("planner.explaining.whatif.faster_under", unsearched)
+    monkeypatch.setattr(reasons, "search_on", unsearched)
+    monkeypatch.setattr("planner.explain.what_if.faster_under", unsearched)
     assert explained(plan) == first
 
 
@@ -44,7 +44,7 @@ def test_another_version_another_question_and_a_spoilt_file_are_searched_again(
 ) -> None:
     first = explained(plan)
     (file,) = (cache_folder() or Path()).iterdir()
-    monkeypatch.setattr(explaining, "search_on", unsearched)
+    monkeypatch.setattr(reasons, "search_on", unsearched)
     other = plan.model_copy(update={"confidence": 0.9})
     with pytest.raises(AssertionError, match="searched again"):
         explained(other)
@@ -62,20 +62,20 @@ def test_another_version_another_question_and_a_spoilt_file_are_searched_again(
 def test_what_is_not_proved_is_not_kept_and_no_folder_is_needed(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unproved() -> Found:
+    def unproved() -> Searched:
         return [plan.layout], False
 
-    assert Kept(plan).layouts("rivals", unproved) == (plan.layout,)
+    assert PlanCache(plan).layouts("rivals", unproved) == (plan.layout,)
     assert not [*tmp_path.rglob("*.json")]
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    Kept(plan).keep("rivals", [plan.layout])
+    PlanCache(plan).store("rivals", [plan.layout])
     monkeypatch.setattr(module, "cache_folder", lambda: None)
-    assert Kept(plan).layouts("rivals", unproved) == (plan.layout,)
+    assert PlanCache(plan).layouts("rivals", unproved) == (plan.layout,)
 
 
 def test_the_oldest_files_are_removed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_FILES", 2)
+    monkeypatch.setattr(module, "MAX_FILES", 2)
     for confidence in (0.5, 0.6, 0.7):
-        Kept(plan.model_copy(update={"confidence": confidence})).keep("rivals", [])
+        PlanCache(plan.model_copy(update={"confidence": confidence})).store("rivals", [])
     assert len([*(cache_folder() or Path()).iterdir()]) == 2

@@ -1,32 +1,36 @@
-"""Why a plan is what it is: its binding constraint, and what it saves or pays against its closest rival."""
+"""Why a plan is what it is: its binding constraint, what it saves or pays against its closest rival, and why another
+layout is not the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.order import first_same
 from cost_models.axes.replicas.price import in_pools
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
-from planner.explaining.changes import changed_words
-from planner.explaining.compare import difference
-from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
-from planner.kept import Found, Kept
+from planner.explain.advice import changed_words
+from planner.explain.compare import difference, gain
+from planner.explain.completion import CompletedLayout, complete_layout
+from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, same_degrees, sensitivities
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
+from planner.plan_cache import PlanCache, Searched
 from planner.plan_files import priced_again, priced_as_held
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import Terms, search_on
+from planner.space.limits import left_out
 from planner.space.restrictions import Restrictions, keeps_to
 from planner.space.shared import shared_spaces
 
-UNLIMITED = 1e6
-"""Factor on device memory in a question where nothing fails to fit."""
+UNLIMITED = Change("device memory", 1e6)
+"""The change to a question where nothing fails to fit."""
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
 RIVALS = 5
@@ -43,11 +47,6 @@ class Origin:
     """What the plan was searched for."""
     proved: bool = True
     """Whether the search ended with a proof, not by a limit."""
-
-    @property
-    def is_fastest(self) -> bool:
-        """Whether the plan was searched for the fastest step, so that planning again answers the same question."""
-        return self.searched and self.objective == "time"
 
     @classmethod
     def of(cls, plan: Plan) -> Origin:
@@ -99,13 +98,15 @@ class Explanation:
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
     """Explain a plan that was priced again: find its rivals, and price what would change it.
 
-    What is kept of them (`planner.kept`) is not searched again.
+    Layouts in the plan's cache (`planner.plan_cache`) are not searched for again. Plans are searched anew under each
+    change only where the plan was searched for the fastest step, so that planning again answers the same question.
     """
     question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
-    kept = Kept(plan)
+    cache = PlanCache(plan)
     with shared_spaces().shared():
-        rivals = rivals_of(plan, kept)
-        changed = sensitivities(question, estimate, restrictions, kept, replan=origin.is_fastest)
+        rivals = search_rivals(plan, cache)
+        replan = origin.searched and origin.objective == "time"
+        changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
     binding = binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
@@ -119,12 +120,12 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     )
 
 
-def rivals_of(plan: Plan, kept: Kept) -> tuple[Estimate, ...]:
+def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
     """The fastest layouts within the plan's restrictions, the plan itself among them where it is one."""
     restrictions = plan.restrictions.read
     question = restrictions.held(plan.question)
 
-    def found() -> Found:
+    def search() -> Searched:
         terms = Terms(top=RIVALS, time_limit=RIVALS_SECONDS, settles=False)
         try:
             result = search_on(terms, question, restrictions)
@@ -132,7 +133,7 @@ def rivals_of(plan: Plan, kept: Kept) -> tuple[Estimate, ...]:
             return (), True
         return [one.layout for one in result.estimates], not result.certificate.undecided
 
-    layouts = kept.layouts("rivals", found)
+    layouts = cache.layouts("rivals", search)
     return tuple(price(question, layout).within(restrictions.max_memory) for layout in layouts)
 
 
@@ -147,89 +148,127 @@ def binding_constraint(
     """
     if overflows(estimate, estimate):
         return BindingConstraint(resource="memory")
-    roomy = with_memory(question, UNLIMITED)
-    tempting = []
-    for layout in _neighbours(question, estimate.layout):
-        if check(question, layout) or not keeps_to(question, restrictions, layout):
-            continue
-        priced = price(question, place_layout(roomy, layout))
-        if overflows(estimate, priced) and gain(estimate, priced) > NEXT_TO_NOTHING:
-            tempting.append(priced)
+    roomy = UNLIMITED.of(question)
+    assert roomy is not None
+    neighbours = [
+        price(question, place_layout(roomy, layout))
+        for layout in _neighbours(question, estimate.layout)
+        if not check(question, layout) and keeps_to(question, restrictions, layout)
+    ]
+    tempting = [
+        one for one in neighbours if overflows(estimate, one) and gain(estimate, one) > NEGLIGIBLE_GAIN
+    ]
     if not tempting:
         return BindingConstraint(resource=estimate.bound_by)
     fastest = min(tempting, key=lambda priced: priced.step_seconds)
-    return BindingConstraint(
-        resource="memory", faster=fastest, change=changed_words(estimate.layout, fastest.layout)
-    )
+    change = changed_words(estimate.layout, fastest.layout)
+    return BindingConstraint(resource="memory", faster=fastest, change=change)
 
 
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """The rivals whose step takes as long as the plan's."""
-    return tuple(
-        rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) <= NEXT_TO_NOTHING
-    )
+    """The rivals of other degrees whose step takes as long as the plan's."""
+    others = (rival for rival in rivals if not same_degrees(rival.layout, estimate.layout))
+    return tuple(rival for rival in others if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN)
 
 
 def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
-    """The plan against the fastest rival that does not tie; None where there is none."""
-    others = [rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) > NEXT_TO_NOTHING]
+    """The plan against the fastest rival of other degrees that does not tie; None where there is none."""
+    others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
+    others = [one for one in others if abs(gain(estimate, one)) > NEGLIGIBLE_GAIN]
     if not others:
         return None
     rival = min(others, key=lambda other: other.step_seconds)
     return Rivalry(rival=rival, difference=difference(estimate.time, rival.time))
 
 
-def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
-    return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
-
-
 def overflows(estimate: Estimate, other: Estimate) -> bool:
     """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
     if not estimate.rank_limits:
         return other.peak_bytes > estimate.memory_limit
-    limits = _limits_of_pools(estimate)
+    limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
+    if estimate.replicas:
+        limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
     if other.replicas:
         return any(pool.peak_bytes > limits[pool.pool] for pool in other.replicas)
     peaks = zip(other.layout.pools, other.rank_memory, strict=True)
     return any(peak.total > limits[pool] for pool, peak in peaks)
 
 
-def _limits_of_pools(estimate: Estimate) -> dict[str, float]:
-    """Pool → bytes that a device may fill there."""
-    if estimate.replicas:
-        return {pool.pool: pool.memory_limit for pool in estimate.replicas}
-    return dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
-
-
-def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative gain in step time of `other` over `estimate`; negative where it is slower."""
-    return 1 - other.step_seconds / estimate.step_seconds
-
-
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """The layout with its placement open, and those one degree or switch away that trade memory for speed."""
-    open_layout = layout.model_copy(update={"layers": (), "recompute": ("none",)})
-    moves: list[dict[str, int]] = [{}, {"mbs": 2 * layout.mbs}]
+    """The layout with its placement open, and those one degree or switch away that trade memory for speed, without
+    what only a pipeline or a tensor group can have."""
+    moves: list[dict[str, object]] = [{}, {"mbs": 2 * layout.mbs}]
     if layout.tp % 2 == 0:
         moves.append({"tp": layout.tp // 2, "dp": 2 * layout.dp})
     if layout.pp % 2 == 0:
-        moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp})
+        moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()})
     if layout.zero > 0:
         moves.append({"zero": layout.zero - 1})
-    moved = [_moved(open_layout, move) for move in moves]
+    moved = [layout.model_copy(update={"layers": (), "recompute": ("none",)} | move) for move in moves]
+    for at, one in enumerate(moved):
+        reset: dict[str, object] = {"order": first_same(one.order, one.cp, one.dp, one.pp)}
+        if one.pp == 1:
+            reset |= {"vpp": 1, "schedule": "1f1b"}
+        if one.tp == 1:
+            reset["sp"] = False
+        moved[at] = one.model_copy(update=reset)
     if isinstance(question, MixedQuestion) and layout.replicas:
         return [in_pools(question, one) for one in moved]
     return moved
 
 
-def _moved(layout: Layout, move: dict[str, int]) -> Layout:
-    """The layout with some axes changed, and reset what only a pipeline or a tensor group can have."""
-    moved = layout.model_copy(update=move)
-    alone: dict[str, object] = {"order": first_same(moved.order, moved.cp, moved.dp, moved.pp)}
-    if moved.pp != layout.pp:
-        alone["pools"] = ()
-    if moved.pp == 1:
-        alone |= {"vpp": 1, "schedule": "1f1b"}
-    if moved.tp == 1:
-        alone["sp"] = False
-    return moved.model_copy(update=alone)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """The reason why a layout is not the plan, with its price beside the plan's."""
+
+    layout: str
+    """The layout as the user wrote it."""
+    reason: Literal["illegal", "memory", "slower", "same", "faster"]
+    problems: tuple[Problem, ...] = ()
+    """Rules that an illegal layout breaks."""
+    completed: CompletedLayout | None = None
+    """The layout with what it leaves open filled in, priced; None of an illegal one."""
+    excluded: bool = False
+    """Whether the restrictions of the search exclude the layout, however fast it is."""
+    left_out: tuple[str, ...] = ()
+    """The limits of the search that it lies beyond, each as a sentence."""
+    difference: Breakdown | None = None
+    """layout − plan, seconds by part, largest first."""
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Its price; where nothing fits, that of what comes closest."""
+        return None if self.completed is None else self.completed.estimate
+
+
+def why_not(
+    question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
+) -> WhyNot:
+    """Why the layout written in `text` is not the plan; `restrictions` are what the plan was asked to keep to.
+
+    What the text leaves out is free (`planner.explain.completion`).
+
+    Raises:
+        InputError: `text` is not a layout.
+    """
+    parse_layout(text)
+    try:
+        completed = complete_layout(question, text, restrictions)
+    except InputError as error:
+        problems = error.problems or (Problem("", error.headline),)
+        return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
+    priced = completed.estimate
+    gained = gain(estimate, priced)
+    reason: Literal["memory", "slower", "same", "faster"] = "faster" if gained > 0 else "slower"
+    if overflows(estimate, priced):
+        reason = "memory"
+    elif abs(gained) <= NEGLIGIBLE_GAIN:
+        reason = "same"
+    return WhyNot(
+        layout=text,
+        reason=reason,
+        completed=completed,
+        excluded=restrictions is not None and not keeps_to(question, restrictions, priced.layout),
+        left_out=left_out(question, restrictions or Restrictions(), priced.layout),
+        difference=difference(estimate.time, priced.time),
+    )

@@ -1,0 +1,461 @@
+"""Advice: from what runs today to the best plan: switches of the stack, then the three changes of the layout that gain
+most for their trouble.
+
+A switch is a fact of the software stack that its own catalogue entry has otherwise (overlaps, kernels, fusions): its
+trainer can, and the run does not. None re-shards anything, so switches come before changes of the layout, the one that
+gains most first.
+
+A change of the layout is chosen on top of those before it, by its gain of step time over the weight of its trouble, and
+only if it also breaks no rule, fits and gains by itself. Candidates are put in order by a quick price (blocks spread
+evenly) and priced in full from the best down. The path ends at the optimum of the search, with its proof.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from cost_models.axes.axis import Mesh, divisors
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.pipeline import goes_with
+from cost_models.axes.recompute import allowed_recompute
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.estimate import Estimate
+from cost_models.files import catalog
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.question import MixedQuestion, Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.specs.cluster import FULL
+from planner.explain.compare import gain
+from planner.placement.chunks import covers
+from planner.placement.even_prices import balanced_prices
+from planner.rules.legality import check
+from planner.search.budget import Budget
+from planner.search.given_layout import place_layout
+from planner.search.result import SearchResult
+from planner.space.gpu_counts import on_whole_nodes, possible, resized
+from planner.space.restrictions import Restrictions, keeps_to
+
+Trouble = Literal["a flag", "re-sharding"]
+"""How much trouble a change is. `a flag`: each rank keeps its share of the model, so a job continues under another
+flag. `re-sharding`: shares differ, so its checkpoint is re-sharded first."""
+WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
+"""Weight of a trouble: how many times the gain of a flag a change must bring to come before it."""
+LEAST_GAIN = 1e-3
+"""Least relative gain of step time that is worth a change."""
+MAX_CHANGES = 3
+"""Most changes of the layout on a path."""
+_MAX_PRICED, _MAX_PRICED_OF_A_KIND = 12, 2
+"""Most candidates of one change that are priced in full: of all kinds, and of each."""
+_SWITCHES = (
+    *("overlap_gradient_reduce", "overlap_parameter_gather", "overlap_tensor_parallel"),
+    *("overlap_pipeline_sends", "expert_dispatch", "attention", "transformer_engine", "fused_elementwise"),
+    *("fused_norms", "fused_gradient_accumulation", "fused_loss", "extra_loss_copies", "deterministic"),
+    "launches_block",
+)
+"""Facts of a stack that a run switches and that leave its mathematics alone."""
+_SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
+"""Axes that decide which rank holds which parameters."""
+_MOVED = ("sp", "order", "context", "ep", "etp")
+"""Axes that the search tries and whose moves are named below; other such axes move to every value of theirs."""
+_PLACING = ("layers", "pools", "replicas")
+_FACTORS = (2, 3, 4, 8)
+"""Factors by which ranks are moved from one axis to another."""
+_MAX_MBS = 64
+
+SwitchWords = Callable[[Question, Question, Layout], str]
+"""The words in which a trainer is told to go from one question to the other, which has another switch; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change on the path, priced alone and on top of those before it."""
+
+    words: str
+    """The change in words of the notation: "mbs2"."""
+    trouble: Trouble
+    by_itself: Estimate
+    """Price of today's layout with this change only."""
+    with_earlier: Estimate
+    """Price of today's layout with this change and all before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherQuestion:
+    """The best plan of another question, worth more trouble than a change of layout: other numerics or more GPUs."""
+
+    words: str
+    """The flag of `plan` that asks it: "--precision fp8"."""
+    trouble: str
+    estimate: Estimate
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Today's layout, the changes that pay most, and the best plan."""
+
+    question: Question
+    """With the switches that are changed."""
+    today: Estimate
+    changes: tuple[Change, ...]
+    result: SearchResult
+    """Result of the search: its best plan is where the path ends, its certificate how far that is proven."""
+    other_questions: tuple[OtherQuestion, ...] = ()
+
+    @property
+    def best(self) -> Estimate:
+        """The best plan; the layout reached already, where the search covers nothing faster."""
+        reached, best = self.reached, self.result.best
+        return best if best.step_seconds < reached.step_seconds or not reached.fits else reached
+
+    @property
+    def reached(self) -> Estimate:
+        """Today's layout after the last change."""
+        return self.changes[-1].with_earlier if self.changes else self.today
+
+    @property
+    def rest(self) -> str:
+        """How the best plan differs besides, in words of the notation; empty where it differs only in placement."""
+        return changed_words(self.reached.layout, self.best.layout)
+
+    @property
+    def rest_trouble(self) -> Trouble:
+        """The trouble of the rest."""
+        return trouble_between(self.reached.layout, self.best.layout)
+
+
+def advise(
+    question: Question,
+    today: Layout,
+    restrictions: Restrictions,
+    budget: Budget,
+    switch_words: SwitchWords = lambda before, after, layout: "",
+) -> Advice:
+    """The path from today's layout to the best one within the restrictions; `switch_words` names switches as the
+    trainer does.
+
+    Raises:
+        InputError: the layout breaks a rule, or the cluster has several pools.
+        InfeasibleError: no layout fits at all.
+        RunError: time ran out before anything was found.
+    """
+    if isinstance(question, MixedQuestion):
+        raise InputError(
+            f"advice is for one kind of GPU, and `{question.cluster.name}` has several pools",
+            hint="meshwright plan finds the best for all of them",
+        )
+    running = price(question, place_layout(question, today)).within(restrictions.max_memory)
+    path = as_run = ChangePath(question, restrictions, running)
+    question, switched_on, switches = _switched(question, running, restrictions, switch_words)
+    result = budget.search(question, restrictions, top=1)
+    if result is None:
+        raise budget.nothing_found()
+    if switches:
+        path = ChangePath(question, restrictions, switched_on, as_run)
+    while len(path.changes) < MAX_CHANGES and path.add_change():
+        pass
+    return Advice(
+        question=question,
+        today=running,
+        changes=(*switches, *path.changes),
+        result=result,
+        other_questions=tuple(_other_questions(question, restrictions, result.best, budget)),
+    )
+
+
+def _switched(
+    question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
+) -> tuple[Question, Estimate, list[Change]]:
+    """The question with every switch that gains, today's layout priced for it, and the switches, most gain first.
+
+    Switches are those that the stack's own entry of the catalogue has otherwise; a stack of the user's own has none.
+    """
+    stack, changes = question.stack, list[Change]()
+    usual = catalog.load_stack(stack.name) if stack.name in catalog.names("stacks") else stack
+    values = {name: getattr(usual, name) for name in _SWITCHES}
+    tried = [name for name, value in values.items() if value != getattr(stack, name)]
+
+    def priced_with(names: list[str]) -> dict[str, Estimate]:
+        """Today's layout with each switch more, where that breaks no rule, and fits if today's does."""
+        priced = {}
+        for name in names:
+            other = question.updated("stack", **{name: values[name]})
+            try:
+                if not check(other, today.layout, restrictions.trainer):
+                    priced[name] = price(other, today.layout).within(restrictions.max_memory)
+            except InputError:
+                continue
+        return {name: one for name, one in priced.items() if one.fits or not today.fits}
+
+    reached, alone = today, priced_with(tried)
+    while alone:
+        priced = priced_with([*alone])
+        best = max(priced, key=lambda name: (gain(reached, priced[name]), name), default="")
+        if not best or gain(reached, priced[best]) < LEAST_GAIN:
+            break
+        value = values[best]
+        switched = question.updated("stack", **{best: value})
+        words = switch_words(question, switched, today.layout) or (
+            f"{best}: {str(value).lower() if isinstance(value, bool) else value} in the stack"
+        )
+        question, reached = switched, priced[best]
+        changes.append(Change(words=words, trouble="a flag", by_itself=alone.pop(best), with_earlier=reached))
+    return question, reached, changes
+
+
+def _other_questions(
+    question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
+) -> Iterator[OtherQuestion]:
+    """The best layout with gradients summed in 16 bits, where they are summed in 32 and that gains; then the best plans
+    in a narrower precision and on twice the GPUs, where the hardware allows."""
+    training = question.training
+    wide = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
+    if wide and training.precision not in FULL:
+        narrow = price(question.updated("training", gradient_dtype="bf16"), best.layout)
+        if narrow.fits and gain(best, narrow) >= LEAST_GAIN:
+            words = "gradient_dtype: bf16 in --training FILE"
+            yield OtherQuestion(words=words, trouble="other numerics", estimate=narrow, proven=False)
+    others: list[tuple[str, str, Question]] = []
+    precision = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(training.precision, "")
+    if precision in question.cluster.gpu.peak:
+        other = question.updated("training", precision=precision)
+        others.append((f"--precision {precision}", "other numerics", other))
+    twice, on_nodes = 2 * question.cluster.num_gpus, on_whole_nodes(question)
+    if possible(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
+        others.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
+    for words, trouble, other in others:
+        try:
+            result = budget.search(other, restrictions)
+        except InfeasibleError:
+            continue
+        if result is not None:
+            proven = result.certificate.gap <= 0
+            yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
+
+
+@dataclass(slots=True)
+class ChangePath:
+    """The path so far: today's layout and the changes chosen one after another."""
+
+    question: Question
+    restrictions: Restrictions
+    today: Estimate
+    """What is run, priced for this question: with the switches of the stack that were changed before."""
+    as_run: ChangePath | None = None
+    """The path of the question as it is run, in which each change is priced by itself; None: this one."""
+    changes: list[Change] = field(default_factory=list)
+    changed_axes: set[str] = field(default_factory=set)
+
+    def add_change(self) -> bool:
+        """Append the change that gains most for its trouble; returns whether there is one."""
+        here = self.changes[-1].with_earlier if self.changes else self.today
+        candidates = [
+            (self._worth(here, after), move, after)
+            for move in self._promising(here)
+            if (after := self._after(move, here.layout)) is not None and after.fits
+        ]
+        for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
+            path = self.as_run or self
+            same = path is self and not self.changes
+            alone = after if same else path._after(move, path.today.layout)
+            if worth <= 0 or alone is None or not alone.fits:
+                continue
+            if path.today.fits and gain(path.today, alone) < LEAST_GAIN:
+                continue
+            words = changed_words(here.layout, after.layout)
+            trouble = trouble_between(here.layout, after.layout)
+            self.changes.append(Change(words=words, trouble=trouble, by_itself=alone, with_earlier=after))
+            self.changed_axes |= move.axes
+            return True
+        return False
+
+    def _worth(self, here: Estimate, there: Estimate) -> float:
+        """Gain over trouble; where today's layout does not fit, the speed of one that does."""
+        weight = WEIGHT[trouble_between(here.layout, there.layout)]
+        if not here.fits:
+            return here.step_seconds / there.step_seconds / weight
+        gained = gain(here, there)
+        return gained / weight if gained >= LEAST_GAIN else 0.0
+
+    def _promising(self, here: Estimate) -> Iterator[Move]:
+        """Legal moves of axes not changed yet, the best of each kind by their quick prices: blocks placed evenly, a mix
+        of policies as the fastest of them. First the one that recomputes as little as memory allows."""
+        if "recompute" not in self.changed_axes:
+            yield Move(values={"recompute": ("none",)})
+        legal = [
+            (move, layout)
+            for move in moves(self.question, here.layout)
+            if not move.axes & self.changed_axes
+            and (layout := move.of(here.layout)) is not None
+            and changed_words(here.layout, layout)
+            and self._is_legal(layout)
+        ]
+        if not legal:
+            return
+        prices = balanced_prices(self.question, LayoutColumns.of([layout for _, layout in legal]))
+        seconds = []
+        for row, (_, layout) in enumerate(legal):
+            policy = layout.recompute[0] if len(layout.recompute) == 1 else ""
+            fastest = int(np.argmin(prices.step_seconds[row]))
+            at = RECOMPUTE_POLICIES.index(policy) if policy in RECOMPUTE_POLICIES else fastest
+            overflows = prices.peak_bytes[row, at] > here.memory_limit
+            seconds.append(float(prices.step_seconds[row, at]) * (1 + overflows))
+        of_kind = Counter[frozenset[str]]()
+        for row in np.argsort(seconds, kind="stable").tolist():
+            move = legal[row][0]
+            if of_kind[move.axes] < _MAX_PRICED_OF_A_KIND and of_kind.total() < _MAX_PRICED:
+                of_kind[move.axes] += 1
+                yield move
+
+    def _is_legal(self, layout: Layout) -> bool:
+        """Whether a layout breaks no rule, keeps to the restrictions and has stages that the search covers."""
+        return (
+            covers(layout.schedule, self.question.model.num_layers, layout.num_stages)
+            and not check(self.question, layout, self.restrictions.trainer)
+            and keeps_to(self.question, self.restrictions, layout)
+        )
+
+    def _after(self, move: Move, layout: Layout) -> Estimate | None:
+        """The price of a layout after a move; None where the move breaks a rule.
+
+        Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
+        is recomputed as memory allows.
+        """
+        moved = move.of(layout)
+        if moved is None:
+            return None
+        by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
+        if "recompute" in move.axes or (by_stage and moved.num_stages != layout.num_stages):
+            return self._least_recomputed(moved)
+        return self._price(moved)
+
+    def _price(self, layout: Layout) -> Estimate | None:
+        if not self._is_legal(layout):
+            return None
+        placed = place_layout(self.question, layout)
+        if check(self.question, placed, self.restrictions.trainer):
+            return None
+        return price(self.question, placed).within(self.restrictions.max_memory)
+
+    def _least_recomputed(self, layout: Layout) -> Estimate | None:
+        """The layout with the least recompute that fits: none, attention core, or as few whole blocks as possible."""
+
+        def under(policy: str) -> Estimate | None:
+            return self._price(layout.model_copy(update={"recompute": (policy,)}))
+
+        allowed = {*self.question.training.recompute} & {*allowed_recompute(layout.schedule)}
+        light = [under(policy) for policy in ("none", "selective") if policy in allowed]
+        fitting = [one for one in light if one is not None and one.fits]
+        if fitting or "full" not in allowed:
+            return min(fitting, key=lambda one: one.step_seconds, default=None)
+        best = under("full")
+        low, high = 0, -(-self.question.model.num_layers // layout.num_stages)
+        while best is not None and best.fits and high - low > 1:
+            middle = (low + high) // 2
+            priced = under(f"full:{middle}")
+            if priced is not None and priced.fits:
+                high, best = middle, priced
+            else:
+                low = middle
+        return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A change of one or two axes to new values."""
+
+    values: Mapping[str, Any]
+    """Axis → its new value; what a move of `recompute` leaves open is chosen by memory."""
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The axes that change."""
+        return frozenset(self.values)
+
+    def of(self, layout: Layout) -> Layout | None:
+        """The layout after the move, not placed; None where the notation cannot express it.
+
+        Settings that only a pipeline, a tensor group or replicas can have are reset with them.
+        """
+        fields = layout.model_dump() | {"layers": (), "pools": ()} | dict(self.values)
+        if fields["pp"] == 1:
+            fields |= {"vpp": 1, "schedule": "1f1b"}
+        if fields["tp"] == 1:
+            fields["sp"] = False
+        if fields["dp"] * fields["cp"] == 1:
+            fields["zero"] = 0
+        if fields["zero"] == 0:
+            fields["shard"] = None
+        if len(fields["recompute"]) not in (1, fields["pp"] * fields["vpp"]):
+            fields["recompute"] = ("none",)
+        try:
+            return Layout(**fields)
+        except ValidationError:
+            return None
+
+
+def moves(question: Question, layout: Layout) -> Iterator[Move]:
+    """Every change of one axis but recompute, or of two degrees whose product stays; most of them break some rule."""
+    stack, model, experts = question.stack, question.model, question.model.num_experts
+    values: dict[str, Sequence[Any]] = {
+        "mbs": [mbs for mbs in divisors(question.training.global_batch // layout.dp) if mbs <= _MAX_MBS],
+        "zero": stack.zero_stages,
+        "sp": [not layout.sp] if layout.tp > 1 else [],
+    }
+    for name, options in values.items():
+        yield from (Move(values={name: value}) for value in options)
+    if layout.pp > 1:
+        for schedule in stack.schedules:
+            for vpp in range(1, model.num_layers // layout.pp + 1):
+                if goes_with(schedule, vpp):
+                    yield Move(values={"vpp": vpp, "schedule": schedule})
+    hybrid = layout.zero and stack.hybrid_shard
+    values = {
+        "order": stack.axis_orders,
+        "context": (None, *stack.context_kinds) if layout.cp > 1 else (),
+        "shard": divisors(layout.data_ranks)[1:] if hybrid else (),
+    }
+    mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
+    for name, axis in AXES.items():
+        if axis.values is not None and name not in _MOVED:
+            numbers = axis.values(question, mesh)
+            values[name] = [axis.word.value(*(one if isinstance(one, tuple) else (one,))) for one in numbers]
+    for name, options in values.items():
+        yield from (Move(values={name: value}) for value in options)
+    for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
+        for factor in _FACTORS:
+            degree = getattr(layout, giver)
+            if degree % factor == 0:
+                degrees = {giver: degree // factor, taker: getattr(layout, taker) * factor}
+                yield Move(values=degrees | ({"etp": None} if "tp" in degrees else {}))
+    if model.has_experts:
+        yield from (Move(values={"ep": degree}) for degree in divisors(experts))
+        yield from (Move(values={"etp": degree}) for degree in divisors(layout.tp))
+
+
+def changed_words(before: Layout, after: Layout) -> str:
+    """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
+    words = []
+    usual_schedule = "interleaved" if after.vpp > 1 else "1f1b"
+    for name, axis in AXES.items():
+        old, new = axis.value_in(name, before), axis.value_in(name, after)
+        follows = axis.comes_to is not None and getattr(before, name) is getattr(after, name) is None
+        silent = bool(axis.within) and getattr(after, axis.within) == 1
+        implied = name == "schedule" and after.schedule == usual_schedule and before.vpp != after.vpp
+        if name not in _PLACING and old != new and not (follows or silent or implied):
+            words.append(axis.word.said(name, new))
+    return " ".join(words)
+
+
+def trouble_between(before: Layout, after: Layout) -> Trouble:
+    """The trouble of going from one layout to another: the greatest of all their differences."""
+    other = any(AXES[axis].value_in(axis, before) != AXES[axis].value_in(axis, after) for axis in _SHARDING)
+    return "re-sharding" if other else "a flag"
