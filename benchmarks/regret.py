@@ -43,7 +43,7 @@ from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds,
 from cost_models.pipeline.under_scenarios import seconds_under_scenarios
 from cost_models.risk import middle
 from cost_models.uncertainty import pair_error_of, uncovered_facts
-from planner.answers.choosing import MOST_COMPARED
+from planner.answers.recommend import MAX_COMPARED
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "regret.md"
@@ -243,7 +243,7 @@ def followed(
             for row in some[::-1]
             if (own := row.layout)
         }
-        taken = min(sorted(of_each.values(), key=price)[:MOST_COMPARED], key=near)
+        taken = min(sorted(of_each.values(), key=price)[:MAX_COMPARED], key=near)
         tried.sort(key=lambda row: row is not taken)
     for died, row in enumerate(tried):
         if row.measured is not None:

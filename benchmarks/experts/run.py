@@ -37,7 +37,7 @@ from cost_models.question import Question
 from cost_models.units import GIB, grouped
 from meshwright.render.explanation import saves_and_pays, unplaced
 from meshwright.terminal.formats import as_csv
-from planner.answers.recommended import recommend
+from planner.answers.recommend import recommend
 from planner.explain.compare import difference
 from planner.search.budget import Budget
 from planner.search.search import search

@@ -1,8 +1,22 @@
-"""Trade-offs of memory and throughput as data frames: a cloud of all layouts, and exact Pareto frontiers."""
+"""Trade-offs of two objectives: exact Pareto frontiers, and a cloud of all layouts of memory and throughput.
+
+A point is on the frontier where no covered plan beats it in one objective without losing in the other.
+
+On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is the best in all of
+them; over several numbers each size offers one such plan (for MFU one for each padding of the vocabulary), and the
+frontier is what is left of them once the beaten ones are gone. Peak memory is another matter: against it every size has
+a frontier of its own, walked by the epsilon-constraint method (Haimes et al. 1971): the time-optimal plan, then the
+time-optimal plan of less peak memory than that, until nothing fits.
+
+Every point is a proven optimum. Where more points were found than asked for the walk takes larger steps, so points may
+lie between those shown, but none above them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,24 +25,214 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers
+from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.answers.pareto import POINTS, Frontier, exact_frontier
+from cost_models.units import format_bytes
+from planner.answers.optimum import just_below, least_memory, paddings
 from planner.objectives import Objective
 from planner.placement.even_prices import BalancedPrices, balanced_prices
+from planner.placement.leaf import TOLERANCE
 from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.gpu_counts import resized
 from planner.space.plain_layouts import cloud
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_PRICED = 150
+POINTS = 12
+"""Most points of a walk against memory unless the user says otherwise."""
+MAX_PRICED = 150
 """Most layouts of a cloud that are priced in full: those whose quick price beats every plan known."""
+_MEMORY = Objective(name="memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One plan on the frontier."""
+
+    question: Question
+    estimate: Estimate
+    gap: float
+    """Share of its step time that could still be gained on as many GPUs within as much memory; 0 is proof."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The Pareto frontier of two objectives, from the best plan in the first to the best in the second."""
+
+    objectives: tuple[Objective, Objective]
+    points: tuple[Point, ...]
+    complete: bool
+    """Whether no point is missing: no plan was skipped, and no search ran out of time."""
+
+
+def exact_frontier(
+    question: Question,
+    objectives: tuple[Objective, Objective],
+    *,
+    sizes: Sequence[int] = (),
+    points: int | None = POINTS,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Frontier:
+    """The frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
+
+    Where memory is one of the objectives, at most `points` points of each size are searched; None: all. On Ctrl-C and
+    at the budget's limit the points found so far are returned.
+
+    Raises:
+        InputError: an objective lacks what it needs, or both are the same.
+        InfeasibleError: nothing fits on any of the sizes.
+        RunError: time ran out before anything was placed.
+    """
+    names = {objective.name for objective in objectives}
+    if len(names) == 1:
+        raise InputError(f"a frontier needs two objectives, not `{objectives[0].name}` twice")
+    for objective in objectives:
+        objective.require_complete(question, alone=False)
+    limits, spending = restrictions or Restrictions(), budget or Budget()
+    found, complete, failure = list[Point](), True, None
+    for gpus in tuple(sizes) or (question.cluster.num_gpus,):
+        there = resized(question, gpus) if sizes else question
+        for group in paddings(there, limits) if "mfu" in names else [limits]:
+            walk = _Walk(there, group, spending)
+            try:
+                if names == {"memory", "gpus"}:
+                    least = least_memory(there, _MEMORY, group, top=1, budget=spending)
+                    found += [] if least is None else [walk.point(least.result)]
+                elif (fastest := spending.search(there, group, effort="bounds")) is None:
+                    continue
+                elif "memory" in names:
+                    complete &= walk.down(fastest, points, found)
+                else:
+                    found.append(walk.point(fastest))
+            except InfeasibleError as error:
+                failure = failure or error
+    if not found:
+        raise failure or spending.nothing_found()
+
+    def losses(point: Point) -> tuple[float, float]:
+        first, second = (o.measure.loss(o.value(point.question, point.estimate)) for o in objectives)
+        return first, second
+
+    unbeaten, least_loss = list[Point](), math.inf
+    for point in sorted(found, key=losses):  # that no other is at least as good as in both objectives
+        second = losses(point)[1]
+        if second < least_loss - TOLERANCE * abs(second):
+            unbeaten.append(point)
+            least_loss = second
+    proven = all(point.gap <= 0 for point in unbeaten) and not spending.ended
+    return Frontier(objectives=objectives, points=tuple(unbeaten), complete=complete and proven)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Searches on one number of GPUs, for plans of less and less memory."""
+
+    question: Question
+    limits: Restrictions
+    budget: Budget
+
+    def point(self, result: SearchResult) -> Point:
+        """The best plan of a search."""
+        return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
+
+    def down(self, fastest: SearchResult, points: int | None, found: list[Point]) -> bool:
+        """Walk from the fastest plan to the one that needs least memory, and add their points to `found`; returns
+        whether no plan between was skipped.
+
+        Each point is followed by its successor, the fastest plan of less memory; a successor that is as fast takes its
+        place. Once a plan was skipped, only such are searched for between two levels: memory limits that fall in even
+        ratios, none where all points are wanted.
+        """
+        point, last, complete = self.point(fastest), None, True
+        levels: list[float] = []
+        if points is not None:
+            budget = self.budget
+            least = least_memory(self.question, _MEMORY, self.limits, top=1, budget=budget, known=fastest)
+            if least is not None:
+                last, steps = self.point(least.result), max(points - 1, 1)
+                high, ratio = fastest.best.peak_bytes, last.estimate.peak_bytes / fastest.best.peak_bytes
+                levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
+        while True:
+            self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
+            walks = complete or last is None
+            successor = self._fastest_within(just_below(point.estimate.peak_bytes), None if walks else point)
+            if successor is not None and successor.estimate.step_seconds <= _as_slow(
+                point.estimate.step_seconds
+            ):
+                point = successor
+                continue
+            found.append(point)
+            if (walks and successor is None) or self.budget.ended:
+                break
+            if last is None and successor is not None:
+                point = successor
+                continue
+            levels = [level for level in levels if level < point.estimate.peak_bytes]
+            if not levels:
+                if (
+                    last is None
+                    or successor is None
+                    or last.estimate.peak_bytes < just_below(successor.estimate.peak_bytes)
+                ):
+                    complete = False
+                break
+            within = successor is not None and successor.estimate.peak_bytes <= levels[0]
+            jump = successor if within else self._fastest_within(levels[0])
+            complete &= jump is successor
+            if jump is None:
+                break
+            point = jump
+        found += [last] if last is not None else []
+        return complete and not self.budget.ended
+
+    def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
+        """The fastest plan within a memory limit, or of those as fast as a point; None where there is none, or time ran
+        out."""
+        within = replace(self.limits, max_memory=limit)
+        try:
+            if as_fast_as is None:
+                result = self.budget.search(self.question, within, effort="bounds")
+                return None if result is None else self.point(result)
+            slowest = _as_slow(as_fast_as.estimate.compared_seconds)
+            estimate = self.budget.faster_than(slowest, self.question, within)
+        except InfeasibleError:
+            return None
+        return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
+
+
+def _as_slow(seconds: float) -> float:
+    """The longest step that counts as fast as one of some seconds."""
+    return seconds * (1 + TOLERANCE)
+
+
+def pareto_frame(frontier: Frontier) -> pd.DataFrame:
+    """A row per point of an exact frontier, from the best in its first objective to the best in its second.
+
+    Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
+    objectives under their names.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "gpus": point.question.cluster.num_gpus,
+            **_row(point.estimate),
+            "gap": point.gap,
+            "proven": point.gap <= 0,
+            **{one.name: one.value(point.question, point.estimate) for one in frontier.objectives},
+        }
+        for point in frontier.points
+    ]
+    return pd.DataFrame(rows)
 
 
 def frontier_frame(
@@ -46,10 +250,10 @@ def frontier_frame(
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
     `mfu`, `fits`, `pareto` (nothing known that fits is both smaller and faster), `proven` (no layout at all is),
-    `chosen`. Blocks are spread evenly, except in the chosen plan. With `exact` the frontier starts from that of
-    `planner.answers.pareto` over all placements, with at most `points` points (None: all). Rows whose cheap price beats
-    the frontier are priced in full, and join it or fall below; none is left above. Of a cloud of more than `most_named`
-    rows (None: any number) only those priced in full have a name, as writing the others takes longer than pricing them.
+    `chosen`. Blocks are spread evenly, except in the chosen plan. With `exact` the frontier starts from the exact one
+    over all placements, with at most `points` points (None: all). Rows whose cheap price beats the frontier are priced
+    in full, and join it or fall below; none is left above. Of a cloud of more than `most_named` rows (None: any number)
+    only those priced in full have a name, as writing the others takes longer than pricing them.
 
     Raises:
         InfeasibleError: `exact`, and nothing fits.
@@ -59,17 +263,19 @@ def frontier_frame(
     limits, spending = restrictions or Restrictions(), budget or Budget()
     columns = cloud(question, limits, None if chosen is None else chosen.layout)
     limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
-    line, proven = [], set()
+    line, proven = list[Estimate](), set[Layout]()
     if exact:
-        objectives = (Objective(name="memory"), Objective(name="time"))
-        walked = exact_frontier(question, objectives, points=points, restrictions=limits, budget=spending)
-        line = [point.estimate for point in walked.points]
-        proven = {point.estimate.layout for point in walked.points if point.gap <= 0}
+        objectives = (_MEMORY, Objective(name="time"))
+        frontier = exact_frontier(question, objectives, points=points, restrictions=limits, budget=spending)
+        line = [point.estimate for point in frontier.points]
+        proven = {point.estimate.layout for point in frontier.points if point.gap <= 0}
     if chosen:
         line = [one for one in line if one.layout != chosen.layout] + [chosen]
-    cheap, found = _price_near_the_line(question, columns, limit, line, spending, most_named)
-    line = found + line  # what was chosen stays the last
-    frame = pd.concat([cheap, pd.DataFrame([_exact_row(one) for one in line])], ignore_index=True)
+    prices = balanced_prices(question, columns)
+    open_rows, priced = _price_near_line(question, columns, prices, limit, line, spending)
+    line = priced + line  # what was chosen stays the last
+    cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
+    frame = pd.concat([cheap, pd.DataFrame([_row(one) for one in line])], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
     for name in ("pareto", "proven", "chosen"):
         frame[name] = False
@@ -82,65 +288,44 @@ def frontier_frame(
     return frame
 
 
-def _price_near_the_line(
+def _price_near_line(
     question: Question,
     columns: LayoutColumns,
+    prices: BalancedPrices,
     limit: float,
-    line: list[Estimate],
+    line: Sequence[Estimate],
     budget: Budget,
-    most_named: int | None,
-) -> tuple[pd.DataFrame, list[Estimate]]:
-    """The cloud as rows, none of which beats a known plan, and the plans found by pricing in full what looked better.
+) -> tuple[Bools, list[Estimate]]:
+    """Entries of the flattened prices that beat no known plan, and the plans found by pricing in full what looked
+    better.
 
     A cheap price is sometimes too good; the best-looking layouts are priced in full until none looks better any more.
-    Beyond `MOST_PRICED` of them the others are left out, since nobody knows how good they are.
+    Beyond `MAX_PRICED` of them the others are left out, since nobody knows how good they are.
     """
-    import pandas as pd
-
-    prices = balanced_prices(question, columns)
     seconds, peaks = prices.step_seconds.ravel(), prices.peak_bytes.ravel()
-    open_rows = np.isfinite(seconds)
-    found: list[Estimate] = []
+    open_rows, priced = np.isfinite(seconds), list[Estimate]()
     while True:
-        known = [*line, *found]
+        # smaller or faster than every known plan that fits
+        known = sorted((one.peak_bytes, one.step_seconds) for one in (*line, *priced) if one.fits)
+        fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in known)]))
         better = np.flatnonzero(open_rows & (peaks <= limit))
-        better = better[_beats(peaks[better], seconds[better], known)]
+        smaller = np.searchsorted(np.array([size for size, _ in known]), peaks[better], side="right")
+        better = better[seconds[better] < fastest[smaller]]
         best = better[pareto_rows(peaks[better], seconds[better], limit)]
-        if not len(best) or len(found) + len(best) > MOST_PRICED:
-            break
+        if not len(best) or len(priced) + len(best) > MAX_PRICED:
+            open_rows[better] = False
+            return open_rows, priced
         budget.tell(f"pricing {len(best)} layouts near the frontier in full")
-        found += [price(question, _evenly_spread(question, columns, int(flat))) for flat in best]
+        priced += [price(question, evenly_spread(question, columns, flat)) for flat in best.tolist()]
         open_rows[best] = False
-    open_rows[better] = False
-    return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named)), found
 
 
-def _beats(peaks: Array, seconds: Array, known: Sequence[Estimate]) -> Bools:
-    """(N,): points that are smaller or faster than every known plan that fits."""
-    order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
-    sizes = np.array([size for size, _ in order])
-    fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
-    return seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
-
-
-def pareto_frame(frontier: Frontier) -> pd.DataFrame:
-    """A row per point of an exact frontier, from the best in its first objective to the best in its second.
-
-    Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
-    objectives under their names.
-    """
-    import pandas as pd
-
-    rows = []
-    for point in frontier.points:
-        values: dict[str, object] = {
-            o.name: o.value(point.question, point.estimate) for o in frontier.objectives
-        }
-        gpus = point.question.cluster.num_gpus
-        rows.append(
-            {"gpus": gpus, **_exact_row(point.estimate), "gap": point.gap, "proven": point.gap <= 0, **values}
-        )
-    return pd.DataFrame(rows)
+def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
+    """The layout and recompute policy of one entry of flattened (layout, policy) prices, its blocks spread evenly."""
+    row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
+    layout = columns.layout(row)
+    layers = even_layers(question.model.num_layers, layout.num_stages)
+    return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
@@ -164,16 +349,13 @@ def _cheap_rows(
     named = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
     names = {number: str(columns.layout(number)) for number in named.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
-    flops_of_tp = {
-        tp: model_flops(question.model, question.training, tp) for tp in np.unique(columns.tp).tolist()
-    }
+    pairs = zip(row.tolist(), policy.tolist(), strict=True)
+    degrees = np.unique(columns.tp).tolist()
+    flops_of_tp = {tp: model_flops(question.model, question.training, tp) for tp in degrees}
     flops = np.array([flops_of_tp[tp] for tp in columns.tp[row].tolist()])
     peak = question.cluster.gpu.peak[question.training.precision]
     return {
-        "layout": [
-            names[r] + words[p] if r in names else ""
-            for r, p in zip(row.tolist(), policy.tolist(), strict=True)
-        ],
+        "layout": [names[r] + words[p] if r in names else "" for r, p in pairs],
         "peak_bytes": prices.peak_bytes[row, policy],
         "step_seconds": seconds,
         "tokens_per_second": question.training.tokens_per_step / seconds,
@@ -181,19 +363,6 @@ def _cheap_rows(
     }
 
 
-def _exact_row(estimate: Estimate) -> dict[str, object]:
-    return {
-        "layout": estimate.layout.brief,
-        "peak_bytes": estimate.peak_bytes,
-        "step_seconds": estimate.step_seconds,
-        "tokens_per_second": estimate.tokens_per_second,
-        "mfu": estimate.mfu,
-    }
-
-
-def _evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """The layout and recompute policy of one entry of the flattened prices, with its blocks spread evenly."""
-    row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
-    layout = columns.layout(row)
-    layers = even_layers(question.model.num_layers, layout.num_stages)
-    return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
+def _row(estimate: Estimate) -> dict[str, object]:
+    names = ("peak_bytes", "step_seconds", "tokens_per_second", "mfu")
+    return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}

@@ -20,7 +20,7 @@ from cost_models.arrays import Ints
 from cost_models.axes.offload import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from planner.answers.least_memory import where_least
+from planner.answers.optimum import where_least
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.cores import ONE_CHUNK

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError, Problem, RunError
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
-from planner.answers.optimising import optimise
-from planner.answers.optimum import PROVEN, Optimum
+from planner.answers.optimum import PROVEN, Optimum, optimise
 from planner.objectives import DAY, Measure, Objective
 from planner.plan import Plan, PlanOffer
 from planner.search.budget import Budget
@@ -48,10 +47,10 @@ class Offer:
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
     """The clusters that a plan was chosen from; empty where there was no choice."""
-    written, asked = plan.objective.offers if plan.objective is not None else (), plan.question
+    written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
         Offer(
-            question=replace(asked, cluster=one.cluster, hardware=one.hardware),
+            question=replace(question, cluster=one.cluster, hardware=one.hardware),
             sizes=one.gpus,
             price=one.price,
         )
@@ -69,21 +68,18 @@ class OfferAnswer:
     @property
     def days(self) -> float | None:
         """Days of the whole training run; None where the number of its tokens is unknown."""
-        question = self.optimum.question
+        question, step_seconds = self.optimum.question, self.optimum.result.best.step_seconds
         if question.training.tokens is None:
             return None
-        return self.optimum.objective.training_seconds(question, self.optimum.result.best.step_seconds) / DAY
+        return self.optimum.objective.training_seconds(question, step_seconds) / DAY
 
     @property
     def cost(self) -> float | None:
         """Dollars for the whole training run; None where the number of its tokens or the price is unknown."""
-        question = self.optimum.question
+        question, step_seconds = self.optimum.question, self.optimum.result.best.step_seconds
         if question.training.tokens is None or self.offer.price is None:
             return None
-        return (
-            self.optimum.objective.gpu_hours(question, self.optimum.result.best.step_seconds)
-            * self.offer.price
-        )
+        return self.optimum.objective.gpu_hours(question, step_seconds) * self.offer.price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,29 +129,29 @@ class Ranking:
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
         """The first and the last place that an answer may have, wherever between its bound and its value each optimum
         lies: the same where these intervals are apart."""
-        place = self.answers.index(answer)
-        ahead = [self._surely_ahead(one, answer) for one in self.answers[:place]]
-        behind = [self._surely_ahead(answer, one) for one in self.answers[place + 1 :]]
-        return 1 + sum(ahead), len(self.answers) - sum(behind)
 
-    def _surely_ahead(self, one: OfferAnswer, other: OfferAnswer) -> bool:
-        """Whether no plan of another answer's search has a better value than one that was found."""
-        value, bound = one.optimum.value, other.optimum.bound
-        return other.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
+        def surely_ahead(one: OfferAnswer, other: OfferAnswer) -> bool:
+            """Whether no plan of another answer's search has a better value than one that was found."""
+            value, bound = one.optimum.value, other.optimum.bound
+            return other.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
+
+        place = self.answers.index(answer)
+        ahead = [surely_ahead(one, answer) for one in self.answers[:place]]
+        behind = [surely_ahead(answer, one) for one in self.answers[place + 1 :]]
+        return 1 + sum(ahead), len(self.answers) - sum(behind)
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
         """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
-        known = [(one.days, one.cost, one) for one in self.answers]
-        pairs = sorted(
-            (d, c, place) for place, (d, c, _) in enumerate(known) if d is not None and c is not None
-        )
-        kept, least = [], math.inf
-        for _, cost, place in pairs:
+        known = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
+        unbeaten, least = [], math.inf
+        for _, cost, place in sorted(
+            (d, c, place) for d, c, place in known if d is not None and c is not None
+        ):
             if cost < least:
-                kept.append(self.answers[place])
+                unbeaten.append(self.answers[place])
                 least = cost
-        return tuple(kept)
+        return tuple(unbeaten)
 
 
 def rank_offers(
@@ -175,97 +171,69 @@ def rank_offers(
         InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
         RunError: time ran out before there was any answer.
     """
-    spending = budget or Budget()
-    found = _Found(objective, tuple(precisions), restrictions or Restrictions(), spending)
+    spending, answers, left_out, unanswered = budget or Budget(), list[OfferAnswer](), list[LeftOut](), 0
     pairs = [(offer, size) for offer in offers for size in offer.sizes]
     for number, (offer, size) in enumerate(pairs):
         spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
-        found.ask(offer, size, len(pairs) - number)
-    if not found.answers:
-        raise found.nothing(offers[0].question)
-    measure = objective.measure
+        if objective.name == "gpus" and any(one.offer is offer for one in answers):
+            continue  # fewer do
+        if not spending.interrupted and spending.seconds_left > 0:
+            share = spending.share(len(pairs) - number)
+            try:
+                optimum = optimise(
+                    offer.question,
+                    replace(objective, price=offer.price if objective.name == "cost" else None),
+                    sizes=(size,),
+                    precisions=precisions,
+                    top=1,
+                    restrictions=restrictions,
+                    budget=share,
+                )
+                answers.append(OfferAnswer(offer=offer, optimum=optimum))
+                spending.interrupted = share.interrupted
+                continue
+            except InfeasibleError as error:
+                late = objective.deadline is not None and error.problems  # its days are in the only problem
+                why = error.problems[0].what if late else error.headline
+                left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
+                continue
+            except RunError as error:
+                spending.failure = error
+            except KeyboardInterrupt:
+                if not (spending.keep_on_interrupt and answers):
+                    raise
+                spending.interrupted = True
+        unanswered += 1
+        left_out.append(LeftOut(cluster=offer.name, gpus=size, why=spending.why_ended))
+    if not answers:
+        raise spending.nothing_found() if unanswered else _no_answer(offers, objective, left_out)
 
     def order(answer: OfferAnswer) -> tuple[float, float, float]:
-        step = answer.optimum.result.best.step_seconds
-        return (
-            measure.loss(answer.optimum.value),
-            answer.cost or answer.optimum.question.cluster.num_gpus,
-            step,
-        )
+        optimum = answer.optimum
+        loss = objective.measure.loss(optimum.value)
+        gpus = optimum.question.cluster.num_gpus
+        return loss, answer.cost or gpus, optimum.result.best.step_seconds
 
     return Ranking(
         objective=objective,
         offers=tuple(offers),
-        answers=tuple(sorted(found.answers, key=order)),
-        left_out=tuple(found.left_out),
-        unanswered=found.unanswered,
+        answers=tuple(sorted(answers, key=order)),
+        left_out=tuple(left_out),
+        unanswered=unanswered,
         seconds=spending.seconds_spent,
     )
 
 
-@dataclass(slots=True)
-class _Found:
-    """The answers found so far."""
-
-    objective: Objective
-    precisions: tuple[Precision, ...]
-    limits: Restrictions
-    budget: Budget
-    answers: list[OfferAnswer] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-    unanswered: int = 0
-
-    def ask(self, offer: Offer, size: int, searches_left: int) -> None:
-        """Search one cluster on one number of GPUs, and keep the answer or why there is none."""
-        if self.objective.name == "gpus" and any(one.offer is offer for one in self.answers):
-            return  # fewer do
-        if self.budget.interrupted or self.budget.seconds_left <= 0:
-            self._leave_open(offer, size)
-            return
-        own = self.budget.share(searches_left)
-        try:
-            optimum = optimise(
-                offer.question,
-                replace(self.objective, price=offer.price if self.objective.name == "cost" else None),
-                sizes=(size,),
-                precisions=self.precisions,
-                top=1,
-                restrictions=self.limits,
-                budget=own,
-            )
-        except InfeasibleError as error:
-            late = self.objective.deadline is not None and error.problems  # its days are in the only problem
-            why = error.problems[0].what if late else error.headline
-            self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
-        except RunError as error:
-            self.budget.failure = error
-            self._leave_open(offer, size)
-        except KeyboardInterrupt:
-            if not (self.budget.keep_on_interrupt and self.answers):
-                raise
-            self.budget.interrupted = True
-            self._leave_open(offer, size)
-        else:
-            self.answers.append(OfferAnswer(offer=offer, optimum=optimum))
-            self.budget.interrupted = own.interrupted
-
-    def _leave_open(self, offer: Offer, size: int) -> None:
-        self.unanswered += 1
-        self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=self.budget.why_ended))
-
-    def nothing(self, question: Question) -> InfeasibleError | RunError:
-        """The error to raise where no cluster has an answer."""
-        if self.unanswered:
-            return self.budget.nothing_found()
-        problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in self.left_out]
-        if self.objective.deadline is None:
-            headline = f"no plan of {question.model.name} fits on any of these clusters"
-            return InfeasibleError(
-                headline, problems=problems, hint="more GPUs or shorter sequences would do"
-            )
-        return InfeasibleError(
-            f"no plan of {question.model.name} trains on {format_count(question.training.tokens or 0.0)} tokens within"
-            f" {format_days(self.objective.deadline)} on any of these clusters",
-            problems=problems,
-            hint="more GPUs, fewer tokens or a later deadline would do",
-        )
+def _no_answer(offers: Sequence[Offer], objective: Objective, left_out: Sequence[LeftOut]) -> InfeasibleError:
+    """The error that no cluster has a plan."""
+    question = offers[0].question
+    problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in left_out]
+    if objective.deadline is None:
+        headline, changes = f"no plan of {question.model.name} fits", "more GPUs or shorter sequences"
+    else:
+        tokens, days = format_count(question.training.tokens or 0.0), format_days(objective.deadline)
+        headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
+        changes = "more GPUs, fewer tokens or a later deadline"
+    return InfeasibleError(
+        f"{headline} on any of these clusters", problems=problems, hint=f"{changes} would do"
+    )

@@ -1,22 +1,46 @@
-"""The best plans for an objective, with their proofs: ranked, over numbers of GPUs, as a plan file has them."""
+"""The best plan for any objective, over one number of GPUs or several, from proven time-optimal searches.
+
+On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the vocabulary, of
+which the best counts) and peak memory. Of several numbers of GPUs each is searched; for the fewest GPUs in rising order
+until one meets the deadline, when each before it is proven not to.
+
+The least peak memory of any layout and placement comes from time-optimal searches under falling limits. A limit under
+which nothing fits proves that every plan peaks above it. The limits are halved until the gap is small, then taken to
+just below the least peak known, until nothing fits: there are finitely many peaks, so this ends, and the last plan is
+the least. Two peaks closer than a billionth are the same.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.defaults import questions_by_precision
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.memory.device import memory_limit
+from cost_models.operators.flops import model_flops
+from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import Precision
-from planner.certificate import Certificate
+from cost_models.units import counted, format_bytes, format_count, format_days
+from planner.certificate import Certificate, Effort
 from planner.objectives import Objective
+from planner.placement.leaf import TOLERANCE
 from planner.plan import Plan, PlanObjective
 from planner.search.branching import BranchAndBound
+from planner.search.budget import Budget
+from planner.search.pools import count_layouts
 from planner.search.result import SearchResult, by_speed
 from planner.space.gpu_counts import resized
+from planner.space.limits import tried_tensor_degrees
+from planner.space.restrictions import Restrictions
 
 PROVEN = 2e-9
 """A gap no larger than this is rounding: the least peak is known to a billionth."""
+CLOSE = 5e-3
+"""Relative gap of the least peak at which halving the memory limit ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +82,14 @@ class Optimum:
     def written(self, gpus_per_node: int) -> PlanObjective | None:
         """The objective as a plan file holds it, for nodes of `gpus_per_node` GPUs; None for the fastest step on the
         question's own GPUs and precision."""
-        asked = self.objective
+        objective = self.objective
         if self.plain and not self.precisions:
             return None
         return PlanObjective(
-            name=asked.name,
-            price=asked.price,
-            deadline=None if asked.deadline is None else f"{asked.deadline!r} s",  # type: ignore[arg-type]
-            operations=asked.operations,
+            name=objective.name,
+            price=objective.price,
+            deadline=None if objective.deadline is None else f"{objective.deadline!r} s",  # type: ignore[arg-type]
+            operations=objective.operations,
             gpus=self.sizes,
             precisions=self.precisions,
             gpus_per_node=gpus_per_node,
@@ -79,80 +103,360 @@ def answered_question(plan: Plan) -> Question:
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
-    nodes = question.cluster.model_copy(update={"gpus_per_node": objective.gpus_per_node, "nodes": 1})
-    return replace(question, cluster=nodes)
+    return question.updated("cluster", gpus_per_node=objective.gpus_per_node, nodes=1)
 
 
-@dataclass(frozen=True, slots=True)
-class BestPlans:
-    """The best plans on one number of GPUs in one precision."""
+def optimise(
+    question: Question,
+    objective: Objective,
+    *,
+    sizes: Sequence[int] = (),
+    precisions: Sequence[Precision] = (),
+    top: int = 5,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Optimum:
+    """The `top` best plans of a question for an objective.
 
-    question: Question
-    estimates: tuple[Estimate, ...]
-    certificate: Certificate
-    bound: float
-    """No covered plan has a better value than this; in the unit of the objective's measure."""
-    searches: tuple[BranchAndBound, ...] = ()
-    """The searches behind it, as they ended."""
+    `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, both in place of the question's
+    own. When the budget's time runs out, or on Ctrl-C where it keeps interrupts, the best so far is returned with its
+    proven gap. All ranked plans have the best one's precision.
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of the question's cluster."""
-        return self.question.cluster.num_gpus
-
-    def value(self, objective: Objective) -> float:
-        """Objective value of the best plan; the fastest may not be it while the least peak is unproven."""
-        values = (objective.value(self.question, estimate) for estimate in self.estimates)
-        return min(values, key=objective.measure.loss)
-
-
-def ranked_plans(
-    question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
-) -> BestPlans | None:
-    """One answer from several searches of a question; None where time ran out before they decided anything."""
-    in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
-    if not in_time:
-        soonest = min((result.certificate.bound for result in found), default=0.0)
-        if not everywhere or objective.may_meet_deadline(question, soonest):
-            return None
-        certificate = merged([result.certificate for result in found])
-        return BestPlans(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
+    Raises:
+        InputError: the objective lacks what it needs, or the GPU has no matrix rate in a precision.
+        InfeasibleError: nothing fits, or nothing meets the deadline.
+        RunError: time ran out before anything was placed.
+    """
+    objective.require_complete(question)
+    questions = questions_by_precision(question, precisions) if precisions else (question,)
+    limits, spending, attempts = restrictions or Restrictions(), budget or Budget(), list[_Attempt]()
+    counts = tuple(sorted(sizes)) or (question.cluster.num_gpus,)
+    for number, gpus in enumerate(counts, start=1):
+        if len(counts) > 1:
+            spending.tell(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
+        for asked in questions:
+            sized = resized(asked, gpus) if sizes else asked
+            attempts.append(_attempt(sized, objective, limits, top, spending))
+        if objective.name == "gpus" and any(one.estimates for one in attempts):
+            break
+    answers = [one for one in attempts if one.estimates]
+    if not answers:
+        raise _no_answer(question, objective, attempts, spending)
     measure = objective.measure
-    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
-    loss = min(_least_loss(question, objective, result) for result in found)
-    best = ranked[0]
-    by_best = sorted(found, key=lambda result: all(one is not best for one in result.estimates))
-    certificate = merged([result.certificate for result in by_best])
-    if len(found) > 1:
-        gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
-        certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
-    return BestPlans(
-        question,
-        tuple(ranked[:top]),
-        certificate,
-        measure.loss(loss) if everywhere else measure.open,
-        tuple(search for result in found for search in result.searches),
+
+    def loss(attempt: _Attempt) -> float:
+        """Of the best plan; the fastest may not be it while the least peak is unproven."""
+        return min(measure.loss(objective.value(attempt.question, one)) for one in attempt.estimates)
+
+    by_loss = sorted(answers, key=lambda one: (loss(one), one.gpus))
+    chosen, unfinished = by_loss[0], [one for one in attempts if one.is_unfinished]
+    value, bound = measure.loss(loss(chosen)), measure.loss(min(measure.loss(one.bound) for one in answers))
+    if objective.name == "gpus":
+        bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
+    elif unfinished:
+        bound = measure.open
+    same = [
+        (one, estimate) for one in answers if one.precision == chosen.precision for estimate in one.estimates
+    ]
+
+    def order(pair: tuple[_Attempt, Estimate]) -> tuple[object, ...]:
+        attempt, estimate = pair
+        return measure.loss(objective.value(attempt.question, estimate)), attempt.gpus, *by_speed(estimate)
+
+    others = {one.precision: one for one in by_loss[::-1] if one.precision != chosen.precision}
+    left_out = []
+    for attempt in attempts:
+        if attempt.error is not None:
+            left_out.append((attempt.gpus, attempt.error.headline))
+        elif attempt.is_unfinished:
+            precision = f" for {attempt.precision}" if precisions else ""
+            left_out.append((attempt.gpus, spending.why_ended + precision))
+    return Optimum(
+        question=chosen.question,
+        result=SearchResult(
+            estimates=tuple(estimate for _, estimate in sorted(same, key=order)[:top]),
+            certificate=_certificate(
+                objective, chosen, attempts, limits, measure.gap(value, bound), spending
+            ),
+            searches=chosen.searches,
+        ),
+        objective=objective,
+        sizes=tuple(sizes),
+        precisions=tuple(precisions),
+        value=value,
+        bound=bound,
+        left_out=tuple(sorted(left_out)),
+        others=tuple((one.question, one.estimates[0]) for one in others.values()),
     )
 
 
-def _least_loss(question: Question, objective: Objective, result: SearchResult) -> float:
-    """What no plan of a search is below; of one that proved nothing, nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """Result of searching one number of GPUs in one precision: plans, an error, or neither before time ran out."""
+
+    question: Question
+    estimates: tuple[Estimate, ...] = ()
+    """The best plans."""
+    certificate: Certificate | None = None
+    """None where nothing fits, or time ran out."""
+    bound: float = 0.0
+    """No covered plan has a better value than this; in the unit of the objective's measure."""
+    searches: tuple[BranchAndBound, ...] = ()
+    """Final state of the searches behind it."""
+    error: InfeasibleError | None = None
+    """Why there is no plan: nothing fits, or nothing is fast enough."""
+    late_seconds: tuple[float, ...] = ()
+    """Seconds of training under plans that miss the deadline, where faster ones are not ruled out."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.certificate is None and self.error is None
+
+    @property
+    def gpus(self) -> int:
+        return self.question.cluster.num_gpus
+
+    @property
+    def precision(self) -> Precision:
+        return self.question.training.precision
+
+
+def _attempt(
+    question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
+) -> _Attempt:
+    """The best plans of one question that meet the deadline, from one search or several."""
+    try:
+        if objective.name == "memory":
+            least = least_memory(question, objective, limits, top=top, budget=budget)
+            if least is None:
+                return _Attempt(question=question)
+            in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
+            certificate = least.result.certificate
+            return _Attempt(question=question, estimates=in_time, certificate=certificate, bound=least.bound)
+        groups = paddings(question, limits) if objective.name == "mfu" else [limits]
+        results, errors = list[SearchResult | None](), list[InfeasibleError]()
+        for group in groups:
+            try:
+                results.append(budget.search(question, group, top=top))
+            except InfeasibleError as error:
+                errors.append(error)
+        if len(errors) == len(groups):
+            raise errors[0]
+    except InfeasibleError as error:
+        return _Attempt(question=question, error=error)
+    decided = [result for result in results if result is not None]
+    return _ranked(question, objective, decided, top, everywhere=len(decided) == len(results))
+
+
+def _ranked(
+    question: Question, objective: Objective, results: Sequence[SearchResult], top: int, *, everywhere: bool
+) -> _Attempt:
+    """One answer from several searches of a question."""
     measure = objective.measure
-    if result.certificate.bound <= 0:
-        return measure.loss(measure.open)
-    return measure.loss(objective.value(question, _at_bound(result)))
+    in_time = [e for result in results for e in result.estimates if objective.meets_deadline(question, e)]
+    if not in_time:
+        soonest = min((result.certificate.bound for result in results), default=0.0)
+        if not everywhere or objective.may_meet_deadline(question, soonest):
+            fastest = [result.best.step_seconds for result in results]
+            late = tuple(objective.training_seconds(question, seconds) for seconds in fastest)
+            return _Attempt(question=question, late_seconds=late)
+        days = format_days(objective.training_seconds(question, soonest))
+        certificate = _merged([result.certificate for result in results])
+        return _Attempt(question=question, certificate=certificate, error=InfeasibleError(f"at least {days}"))
+    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
+    best, least_losses = ranked[0], []
+    for result in results:  # no plan of a search is better than its best would be at the bound
+        bound, faster = result.certificate.bound, measure.open
+        if bound > 0:
+            at_bound = result.best.compared_seconds / bound
+            rates = {name: getattr(result.best, name) * at_bound for name in ("mfu", "hfu", "causal_mfu")}
+            bounded = replace(result.best, step_seconds=bound, weighed_seconds=None, **rates)
+            faster = objective.value(question, bounded)
+        least_losses.append(measure.loss(faster))
+    bound = measure.loss(min(least_losses)) if everywhere else measure.open
+    by_best = sorted(results, key=lambda result: all(one is not best for one in result.estimates))
+    certificate = _merged([result.certificate for result in by_best])
+    if len(results) > 1:
+        gap = measure.gap(objective.value(question, best), bound) if everywhere else 1.0
+        certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
+    return _Attempt(
+        question=question,
+        estimates=tuple(ranked[:top]),
+        certificate=certificate,
+        bound=bound,
+        searches=tuple(search for result in results for search in result.searches),
+    )
 
 
-def _at_bound(result: SearchResult) -> Estimate:
-    """The best plan as if its step took only the proven bound."""
-    best, bound = result.best, result.certificate.bound
-    faster = best.compared_seconds / bound
-    shares = {name: getattr(best, name) * faster for name in ("mfu", "hfu", "causal_mfu")}
-    return replace(best, step_seconds=bound, weighed_seconds=None, **shares)
-
-
-def merged(certificates: Sequence[Certificate]) -> Certificate:
+def _merged(certificates: Sequence[Certificate]) -> Certificate:
     """One certificate with the counts of all; its bound and gap are those of the first."""
     counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
     sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
     return certificates[0].model_copy(update=sums)
+
+
+def _certificate(
+    objective: Objective,
+    chosen: _Attempt,
+    attempts: Sequence[_Attempt],
+    limits: Restrictions,
+    gap: float,
+    budget: Budget,
+) -> Certificate:
+    """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
+    assert chosen.certificate is not None
+    certificate = chosen.certificate
+    if objective.name == "memory" and gap > PROVEN:
+        certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
+    rest = [one.certificate for one in attempts if one is not chosen and one.certificate is not None]
+    unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and not one.certificate)
+    unsearched = sum(count_layouts(one.question, limits) for one in attempts if one.is_unfinished)
+    if not rest and not unfit and not any(one.is_unfinished for one in attempts):
+        return certificate
+    both, covered = _merged([certificate, *rest]), [one for one in attempts if one.error is None]
+    gpus = dict.fromkeys(str(one.gpus) for one in covered)
+    types = dict.fromkeys(one.precision for one in covered)
+    changed: dict[str, object] = {
+        "seconds": budget.seconds_spent,
+        "space": f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {both.space}",
+        "layouts": both.layouts + unfit + unsearched,
+        "undecided": both.undecided + unsearched,
+        "infeasible": both.infeasible + unfit,
+    }
+    if objective.name not in ("memory", "gpus"):
+        changed |= {"gap": gap, "bound": chosen.estimates[0].compared_seconds * (1 - gap)}
+    return both.model_copy(update=changed)
+
+
+def _no_answer(
+    question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
+) -> InfeasibleError | RunError:
+    """The error that no number of GPUs has a plan, that faster ones than those found are not ruled out, or that
+    searches ended before there was a plan."""
+    deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
+    late = [seconds for one in attempts for seconds in one.late_seconds]
+    if late and deadline is not None and not budget.interrupted:
+        return RunError(
+            f"no plan found meets the deadline of {format_days(deadline)}: the fastest takes"
+            f" {format_days(min(late))}, and faster ones are not ruled out",
+            hint="allow more with --time-limit, or a later --deadline",
+        )
+    if any(one.is_unfinished for one in attempts):
+        return budget.nothing_found()
+    last = errors[-1][1]
+    if len(errors) == 1 and deadline is None:
+        return last
+    problems = [
+        Problem(
+            counted(gpus, "GPU"),
+            ": ".join([error.headline, *(problem.what for problem in error.problems[:1])]),
+        )
+        for gpus, error in errors
+    ]
+    if deadline is not None:
+        tokens = format_count(question.training.tokens or 0.0)
+        headline = (
+            f"no plan of {question.model.name} trains on {tokens} tokens within {format_days(deadline)}"
+        )
+        hint = "more GPUs, fewer tokens or a later deadline would do"
+        return InfeasibleError(headline, problems=problems, hint=hint)
+    headline = f"no plan of {question.model.name} fits"
+    if isinstance(last, DoesNotFitError):
+        return DoesNotFitError(headline, problems=problems, hint=last.hint, state_bytes=last.state_bytes)
+    return InfeasibleError(headline, problems=problems, hint=last.hint)
+
+
+def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
+    """The restrictions split by the tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
+    first."""
+    groups: dict[float, set[int]] = {}
+    for tp in tried_tensor_degrees(question, limits):
+        groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
+    if len(groups) < 2:
+        return [limits]
+    ranked = [frozenset(groups[flops]) for flops in sorted(groups, reverse=True)]
+    return [replace(limits, only={**limits.only, "tp": degrees}) for degrees in ranked]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastMemory:
+    """The fastest plans among those with the least peak memory, and the proven lower bound of every peak."""
+
+    result: SearchResult
+    bound: float
+    """Lower bound of every peak, bytes; within a billionth of the least peak where that is proven."""
+
+
+def least_memory(
+    question: Question,
+    objective: Objective,
+    restrictions: Restrictions,
+    *,
+    top: int,
+    budget: Budget,
+    known: SearchResult | None = None,
+) -> LeastMemory | None:
+    """Plans that meet the objective's deadline with the least peak; None where none was found before time ran out.
+
+    `known` is what searching for the fastest found.
+
+    Raises:
+        InfeasibleError: nothing fits, or nothing that fits meets the deadline.
+    """
+    best = known or budget.search(question, restrictions, top=top)
+    if best is None:
+        return None
+    if not objective.meets_deadline(question, best.best):
+        raise InfeasibleError("nothing that fits meets the deadline")
+    floor, peak = 0.0, best.best.peak_bytes
+    while not budget.ended and floor < just_below(peak):
+        limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else just_below(peak)
+        budget.tell(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
+        try:
+            under = _under(question, objective, replace(restrictions, max_memory=limit), budget)
+        except InfeasibleError:
+            floor = limit
+            continue
+        if under is None:
+            break
+        best, peak = under, min(limit, *(one.peak_bytes for one in under.estimates))
+    least = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
+    best = budget.search(question, least, top=top) or best
+    if not isinstance(question, MixedQuestion):  # with the user's memory limit, in place of the tighter one
+        user = math.inf if restrictions.max_memory is None else restrictions.max_memory
+        columns = LayoutColumns.of([one.layout for one in best.estimates])
+        limits = [min(limit, user) for limit in memory_limit(question, columns).tolist()]
+        pairs = zip(best.estimates, limits, strict=True)
+        best = replace(best, estimates=tuple(replace(one, memory_limit=limit) for one, limit in pairs))
+    return LeastMemory(best, floor)
+
+
+def just_below(size: float) -> float:
+    """The largest memory limit that excludes a peak of `size` bytes."""
+    return size * (1 - TOLERANCE)
+
+
+def _under(
+    question: Question, objective: Objective, limits: Restrictions, budget: Budget
+) -> SearchResult | None:
+    """Some plan within the limits that meets the deadline, the first found if it does; None where time ran out.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    efforts: tuple[Effort, ...] = ("any", "bounds")
+    for effort in efforts:
+        result = budget.search(question, limits, effort=effort)
+        if result is not None and objective.meets_deadline(question, result.best):
+            return result
+        if result is not None and not objective.may_meet_deadline(question, result.certificate.bound):
+            raise InfeasibleError("nothing that fits meets the deadline")
+        if budget.ended:
+            break
+    return None
+
+
+def where_least(limits: Restrictions) -> Restrictions:
+    """The part of the restrictions' space that needs least memory."""
+    unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
+    return replace(limits, extreme_mbs=True, unused=frozenset(unused))

@@ -15,9 +15,8 @@ from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
-from planner.answers.optimising import optimise
-from planner.answers.optimum import PROVEN, Optimum, answered_question
-from planner.answers.recommended import recommend
+from planner.answers.optimum import PROVEN, Optimum, answered_question, optimise
+from planner.answers.recommend import recommend
 from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
 from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction

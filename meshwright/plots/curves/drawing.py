@@ -15,8 +15,7 @@ from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.subjects import require_one_kind, subject_of
 from meshwright.render.goals import sizes_text
-from planner.answers.frontier import frontier_frame, pareto_frame
-from planner.answers.pareto import POINTS, exact_frontier
+from planner.answers.frontier import POINTS, exact_frontier, frontier_frame, pareto_frame
 from planner.answers.scaling import scaling_frame
 from planner.objectives import Objective
 from planner.search.budget import Budget

@@ -21,7 +21,7 @@ from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, In
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
-from planner.answers.least_memory import where_least
+from planner.answers.optimum import where_least
 from planner.answers.remedies import changes
 from planner.answers.remedies.changes import Change
 from planner.search.budget import Budget

@@ -303,7 +303,7 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) 
 def test_a_recommendation_that_time_did_not_allow_is_missed(
     meshwright, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.answers.recommended.recommend", lambda *_: None)
+    monkeypatch.setattr("planner.answers.recommend.recommend", lambda *_: None)
     answer = meshwright("plan", *ASKED)
     assert answer.code == 0
     assert "warning: time ran out before simpler layouts" in answer.err

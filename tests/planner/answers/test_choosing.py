@@ -11,8 +11,15 @@ from small import small_question
 from cost_models.question import Question
 from cost_models.risk import middle
 from cost_models.specs.hardware import Scenarios
-from planner.answers.choosing import MOST_COMPARED, TIED, choose, middle_seconds, share_compared
-from planner.answers.recommended import Recommendation, recommend
+from planner.answers.recommend import (
+    LEAST_MEAN_GAIN,
+    MAX_COMPARED,
+    Recommendation,
+    choose,
+    middle_seconds,
+    recommend,
+    share_compared,
+)
 from planner.plan import Plan, make_plan
 from planner.plan_files import load_plan, save_plan
 from planner.proof.verifying import verify
@@ -60,12 +67,12 @@ def test_the_least_middle_of_the_near_layouts_is_recommended(asked: Question, to
     assert choice.share == SLOW_HOSTS.unexplained
     own, first = (middle_seconds(asked, one) for one in (told.estimate.layout, choice.first))
     assert (choice.middle_seconds, choice.first_middle_seconds) == (own, first)
-    assert own < first * (1 - TIED)
+    assert own < first * (1 - LEAST_MEAN_GAIN)
     kind = search(asked, top=30, restrictions=told.within)
     assert kind.best.layout == choice.first
     assert told.certificate.bound == kind.certificate.bound == choice.first_seconds
     near = [one for one in kind.estimates if one.step_seconds < choice.first_seconds * (1 + choice.share)]
-    assert own <= min(middle_seconds(asked, one.layout) for one in near[:MOST_COMPARED]) * (1 + 1e-9)
+    assert own <= min(middle_seconds(asked, one.layout) for one in near[:MAX_COMPARED]) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("told", [None, SLOW_HOSTS])

@@ -17,8 +17,7 @@ from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import job_of
 from cost_models.specs.operations import OperationsSpec
 from cost_models.units import format_days
-from planner.answers.optimising import optimise
-from planner.answers.optimum import answered_question
+from planner.answers.optimum import answered_question, optimise
 from planner.objectives import Objective, training_steps
 from planner.plan import make_plan
 from planner.plan_files import load_plan, save_plan

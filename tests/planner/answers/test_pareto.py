@@ -12,9 +12,8 @@ from test_objectives import SIZES, interrupt_after, with_tokens
 
 from cost_models.errors import InputError, RunError
 from planner.answers import frontier
-from planner.answers.frontier import frontier_frame, pareto_frame
-from planner.answers.optimising import optimise
-from planner.answers.pareto import exact_frontier
+from planner.answers.frontier import exact_frontier, frontier_frame, pareto_frame
+from planner.answers.optimum import optimise
 from planner.objectives import Objective
 from planner.search.budget import Budget
 from planner.search.search import search
@@ -126,8 +125,8 @@ def test_the_exact_frame_is_never_below_the_even_one() -> None:
 def test_no_layout_of_the_cloud_lies_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that look better are priced in full; of more than there is time for none is shown."""
     question, few = few_layouts()
-    for most in (frontier.MOST_PRICED, 0):
-        monkeypatch.setattr(frontier, "MOST_PRICED", most)
+    for most in (frontier.MAX_PRICED, 0):
+        monkeypatch.setattr(frontier, "MAX_PRICED", most)
         frame = frontier_frame(question, exact=True, points=2, restrictions=few)
         fits = frame[frame["fits"]]
         line = fits[fits["pareto"]]

@@ -21,10 +21,9 @@ from cost_models.risk import FITTING, RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
-from planner.answers import recommended as recommended_module
-from planner.answers.choosing import within_error
-from planner.answers.ordinary import Step, classical_layout, steps
-from planner.answers.recommended import Recommendation, recommend
+from planner.answers import recommend as module
+from planner.answers.ordinary_layouts import Step, classical_layout, steps
+from planner.answers.recommend import Recommendation, recommend, within_error
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
 from planner.search.budget import Budget
@@ -245,20 +244,20 @@ def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
         for name, value in seconds.items()
     }
     reference, ranked = SimpleNamespace(compared_seconds=10.0), SimpleNamespace(best=None)
-    judge: Any = SimpleNamespace(
-        slowest=lambda _: math.inf,
-        chance=lambda one, other: 0.5 if one.compared_seconds < 1.05 * other.compared_seconds else 0.9,
-    )
+
+    def chance(_: Question, one: Any, other: Any) -> float:
+        return 0.5 if one.compared_seconds < 1.05 * other.compared_seconds else 0.9
+
     each: dict[float | None, str] = {float(at): name for at, name in enumerate(seconds)}
     ladder = [Step(name, replace(limits, max_memory=float(at))) for at, name in enumerate(seconds)]
-    monkeypatch.setattr(recommended_module, "steps", lambda *_: iter(ladder))
-    monkeypatch.setattr(recommended_module, "_fitted", lambda *_: reference)
-    monkeypatch.setattr(recommended_module, "_is_refused", lambda *_: refused)
-    monkeypatch.setattr(recommended_module, "settled", lambda result, _: result)
-    monkeypatch.setattr(
-        recommended_module, "_searched", lambda _, within, *__, **___: found[each[within.max_memory]]
-    )
-    result, step = recommended_module._simplest(question, ranked, limits, judge, Budget())  # type: ignore[arg-type]
-    assert result is found[chosen]
-    assert step is not None
-    assert step.words == chosen
+    monkeypatch.setattr(module, "steps", lambda *_: iter(ladder))
+    monkeypatch.setattr(module, "fastest_feasible", lambda *_: reference)
+    monkeypatch.setattr(module, "_slowest_competitive", lambda *_: math.inf)
+    monkeypatch.setattr(module, "chance_faster", chance)
+    monkeypatch.setattr(module, "_is_refused", lambda *_: refused)
+    monkeypatch.setattr(module, "settled", lambda result, _: result)
+    monkeypatch.setattr(module, "_search", lambda _, within, *__, **___: found[each[within.max_memory]])
+    kind = module.simplest_competitive(question, ranked, limits, Budget())  # type: ignore[arg-type]
+    assert kind is not None
+    assert kind[0] is found[chosen]
+    assert kind[1].words == chosen

@@ -14,7 +14,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import RunError
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from planner.answers.optimising import optimise
+from planner.answers.optimum import optimise
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.proof.checks import Check

@@ -14,8 +14,8 @@ from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
-from planner.answers.choosing import within_error
-from planner.answers.optimising import optimise, paddings
+from planner.answers.optimum import optimise, paddings
+from planner.answers.recommend import within_error
 from planner.axes.replicas.space import replica_layouts
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective

@@ -39,7 +39,7 @@ from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
-from planner.answers.optimising import optimise
+from planner.answers.optimum import optimise
 from planner.axes.replicas.space import leaf_of, replica_layouts
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective

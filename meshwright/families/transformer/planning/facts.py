@@ -19,7 +19,7 @@ from meshwright.render.goals import measured_words, optimum_proof_words
 from meshwright.render.ranked import proof_words
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
-from planner.answers.recommended import Recommendation
+from planner.answers.recommend import Recommendation
 from planner.certificate import Certificate
 from planner.explain.compare import difference
 from planner.plan import Plan

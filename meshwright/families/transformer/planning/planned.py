@@ -31,10 +31,9 @@ from meshwright.render.ranked import certificate_sentence, optimum_table, placed
 from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NOT_PROVED
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.answers.frontier import pareto_frame
+from planner.answers.frontier import POINTS, exact_frontier, pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
-from planner.answers.pareto import POINTS, exact_frontier
-from planner.answers.recommended import Recommendation
+from planner.answers.recommend import Recommendation
 from planner.certificate import Certificate
 from planner.explain.reasons import RIVALS, explain, why_not
 from planner.formats.registry import exporter_of

@@ -71,8 +71,8 @@ class PlanQuestion:
         """
         # what is wrong with a question is said before any of the search is imported
         from meshwright.families.transformer.planning.planned import Planned
-        from planner.answers.optimising import optimise
-        from planner.answers.recommended import recommend
+        from planner.answers.optimum import optimise
+        from planner.answers.recommend import recommend
         from planner.answers.remedies.told import remedies_told
 
         budget.proof = self.proof

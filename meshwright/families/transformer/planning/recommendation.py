@@ -10,7 +10,7 @@ from cost_models.units import counted, format_seconds
 from meshwright.records.estimates import estimate_record
 from meshwright.render.expected import expected_record
 from meshwright.render.words import percent, wrapped
-from planner.answers.recommended import Beside, Recommendation
+from planner.answers.recommend import Alternative, Recommendation
 from planner.plan import Plan, PlanChoice
 
 FASTEST: dict[Risk, str] = {
@@ -84,7 +84,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
     }
 
 
-def _beside_record(other: Beside) -> dict[str, Any]:
+def _beside_record(other: Alternative) -> dict[str, Any]:
     estimate = other.estimate
     return {
         "layout": str(estimate.layout),

@@ -34,7 +34,9 @@ _DEGREES: dict[Degree, str] = {
     "ep": "expert parallelism",
 }
 """Degrees that ordinary layouts of some stack do without, in the order in which they are tried."""
-_USUAL_SCHEDULES = ("gpipe", "1f1b", "interleaved")
+_USUAL_SCHEDULES = {"gpipe", "1f1b", "interleaved"}
+_MAX_TRIED = 60
+"""Layouts of one policy that are priced before giving up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,107 +48,82 @@ class Step:
     limits: Restrictions
 
 
-def steps(question: Question, asked: Restrictions) -> Iterator[Step]:
-    """Restrictions from the narrowest on, each wider than the one before and none wider than what was `asked`.
+def steps(question: Question, user: Restrictions) -> Iterator[Step]:
+    """Restrictions from the narrowest on, each wider than the one before and none wider than those of the `user`.
 
     Where the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write them.
     """
-    if asked.trainer is None and (own := trainers_of(question.stack)):
-        asked = replace(asked, trainer=own[0])
-    ordinary = _ordinary(question, asked)
-    uniform = _recomputing_nothing(question, ordinary)
-    if uniform is not None:
-        yield Step("use ordinary axes and recompute nothing", uniform)
+    if user.trainer is None and (names := trainers_of(question.stack)):
+        user = replace(user, trainer=names[0])
+    ordinary = _ordinary(question, user)
+    policies = ordinary.recompute(question)
+    if "none" in policies and len(policies) > 1:
+        forbidden = ordinary.forbidden_recompute | (set(policies) - {"none"})
+        nothing = replace(ordinary, forbidden_recompute=forbidden)
+        yield Step("use ordinary axes and recompute nothing", nothing)
     yield Step("use ordinary axes", ordinary)
     further: list[Degree] = []
     for degree in _DEGREES:
-        wider = _ordinary(question, asked, [*further, degree])
+        wider = _ordinary(question, user, [*further, degree])
         if wider != ordinary:
             ordinary = wider
             further.append(degree)
             yield Step(f"use ordinary axes and {' and '.join(_DEGREES[one] for one in further)}", wider)
-    if asked.trainer is not None:
-        yield Step(f"{trainer_named(asked.trainer).name} can run", asked)
+    if user.trainer is not None:
+        yield Step(f"{trainer_named(user.trainer).name} can run", user)
 
 
-def _ordinary(question: Question, asked: Restrictions, also: Sequence[str] = ()) -> Restrictions:
-    """What was asked, without axes that the stack's users do without and no timed run used; of context parallelism no
-    more than the largest used.
+def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
+    """The user's restrictions, without axes that the stack's users do without and no timed run used; of context
+    parallelism no more than the largest used. Where there is a choice that is not the user's, the stack's usual order
+    of the axes and way of context parallelism, and schedules that are usual or were timed.
 
     Under a profile of all stacks the runs are other trainers', which say nothing of what this one's users turn on.
     """
-    runs, unused, at_most = timed_under(question), set(asked.unused), dict(asked.at_most)
-    usual = question.stack.usual_degrees
+    runs, stack, unused, at_most = timed_under(question), question.stack, {*user.unused}, {**user.at_most}
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
-        if axis in asked.named or axis in also or axis in usual:
+        if axis in user.named or axis in also or axis in stack.usual_degrees:
             continue
-        own = runs if axis in OPTIONAL and question.hardware.stack != "any" else ()
-        values = {value for one in own for value in one.used(axis)}
+        relevant = runs if axis in OPTIONAL and question.hardware.stack != "any" else ()
+        values = {value for one in relevant for value in one.used(axis)}
         if not values:
             unused.add(axis)
         elif axis == "cp":
             at_most[axis] = max(map(int, values))
-    only = {**_as_usual(question, asked), **asked.only}
-    known = {value for one in runs for value in one.used("schedule")}.union(_USUAL_SCHEDULES)
-    if "schedule" not in asked.named and not known.issuperset(question.stack.schedules):
-        only["schedule"] = frozenset(
-            SCHEDULES.index(name) for name in question.stack.schedules if name in known
-        )
-        if not only["schedule"]:
-            del only["schedule"]
-    return replace(asked, unused=frozenset(unused), at_most=at_most, only=only)
-
-
-def _as_usual(question: Question, asked: Restrictions) -> dict[str, frozenset[int]]:
-    """The stack's usual order of the axes and way of context parallelism, where there is a choice that is not the
-    user's."""
-    stack, usual = question.stack, dict[str, frozenset[int]]()
-    if "order" not in asked.named and len(stack.axis_orders) > 1:
+    usual = dict[str, frozenset[int]]()
+    if len(stack.axis_orders) > 1:
         usual["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
-    if "context" not in asked.named and len(stack.context_kinds) > 1:
+    if len(stack.context_kinds) > 1:
         usual["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
-    return usual
-
-
-def _recomputing_nothing(question: Question, limits: Restrictions) -> Restrictions | None:
-    """The same without recompute; None where that is not a choice."""
-    policies = limits.recompute(question)
-    if "none" not in policies or len(policies) == 1:
-        return None
-    return replace(limits, forbidden_recompute=limits.forbidden_recompute | (set(policies) - {"none"}))
-
-
-_MOST_TRIED = 60
-"""Layouts that are priced before giving up."""
+    known = {value for one in runs for value in one.used("schedule")} | _USUAL_SCHEDULES
+    schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in known)
+    if schedules and len(schedules) < len({*stack.schedules}):
+        usual["schedule"] = schedules
+    only = {axis: values for axis, values in usual.items() if axis not in user.named}
+    return replace(user, unused=frozenset(unused), at_most=at_most, only={**only, **user.only})
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
     """The classical layout of the stack within some restrictions, which fits as they ask; None where none of the first
     few does."""
     question, stack = limits.held(question), question.stack
+
+    def priced(layout: Layout) -> Estimate | None:
+        try:
+            return price(question, place_layout(question, layout)).within(limits.max_memory)
+        except InputError:  # it cannot be placed
+            return None
+
     sharded = stack.usual_zero_stage or max(stage for stage in stack.zero_stages if stage <= 1)
-    whole = (0,) if 0 in stack.zero_stages and sharded <= 1 else ()
-    for zero in (*whole, sharded):
-        for policy in RECOMPUTE_POLICIES:
-            if policy in question.training.recompute:
-                tried = _by_size(question, limits, policy, zero)
-                fitting = (one for one in islice(tried, _MOST_TRIED) if _fits(question, limits, one))
-                if (found := next(fitting, None)) is not None:
-                    run = _changed(found, zero=sharded if found.data_ranks > 1 else 0)
-                    return _priced(question, limits, run if is_allowed(run, question, limits) else found)
+    unsharded = (0,) if 0 in stack.zero_stages and sharded <= 1 else ()
+    for zero in (*unsharded, sharded):
+        for policy in (one for one in RECOMPUTE_POLICIES if one in question.training.recompute):
+            for layout in islice(_by_size(question, limits, policy, zero), _MAX_TRIED):
+                fitting = priced(layout)
+                if fitting is not None and fitting.fits:
+                    usual = _changed(layout, zero=sharded if layout.data_ranks > 1 else 0)
+                    return priced(usual) if is_allowed(usual, question, limits) else fitting
     return None
-
-
-def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
-    priced = _priced(question, limits, layout)
-    return priced is not None and priced.fits
-
-
-def _priced(question: Question, limits: Restrictions, layout: Layout) -> Estimate | None:
-    try:
-        return price(question, place_layout(question, layout)).within(limits.max_memory)
-    except InputError:  # it cannot be placed
-        return None
 
 
 def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
@@ -167,24 +144,21 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
         for pp in (divisors(cluster.num_gpus // tp) if "pp" in usual else [1])
         if model.num_layers % pp == 0
     ]
-    experts = (
-        [ep for ep in divisors(model.num_experts) if ep <= cluster.gpus_per_node]
-        if model.has_experts and "ep" in usual
-        else [1]
-    )
+    ep = 1
+    if model.has_experts and "ep" in usual:
+        ep = max(degree for degree in divisors(model.num_experts) if degree <= cluster.gpus_per_node)
     for size, _, tp, pp in sorted(degrees):
         dp = cluster.num_gpus // size
         start = Layout(tp=tp, pp=pp, dp=dp, sp=tp > 1)
+        fields = {"ep": ep, "zero": zero * (dp > 1), "recompute": (policy,)}
         chunks = divisors(model.num_layers // pp)[::-1] if pp > 1 else [1]
-        fields = {"ep": experts[-1], "zero": zero * (dp > 1), "recompute": (policy,)}
         shapes = (_changed(start, vpp=vpp, **fields) for vpp in chunks)
         yield from islice((shape for shape in shapes if is_allowed(shape, question, limits)), 1)
 
 
 def _changed(layout: Layout, **values: Any) -> Layout | None:
     """The layout with other values; None where the notation cannot express it."""
-    fields = layout.model_dump(exclude={"schedule"}) | values
     try:
-        return Layout.model_validate(fields)
+        return Layout.model_validate(layout.model_dump(exclude={"schedule"}) | values)
     except (ValidationError, InputError):
         return None

@@ -1,0 +1,389 @@
+"""The recommended layout: the simplest that surely fits and that the model cannot tell from the fastest that does.
+
+A gain that is less likely than two to one (`cost_models.uncertainty`) does not pay for a layout that is harder to run
+or unlike any timed one. Kinds of layouts are tried from the simplest on (`planner.answers.ordinary_layouts`).
+
+Among the fastest of one kind, where the model cannot tell their steps apart, the constants that timed runs leave open
+decide. Compared are the layouts whose step lies within the deviation that no constant explains of the fastest on paper:
+of each choice of degrees and microbatch one, placed as is fastest. Chosen is the one with the least mean over the
+middle half of the profile's scenarios: single scenarios are far off, as some constants were timed by nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.question import MixedQuestion, Question
+from cost_models.risk import FITTING, Risk, middle
+from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of
+from planner.answers.ordinary_layouts import Step, classical_layout, is_allowed, steps
+from planner.certificate import Certificate
+from planner.formats.trainers import refusals
+from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
+from planner.search.branching import BEYOND, BranchAndBound
+from planner.search.budget import Budget
+from planner.search.opening import UniformCandidates, count_below, nearest_below
+from planner.search.result import SearchResult
+from planner.search.search import settled
+from planner.space.restrictions import Restrictions
+
+LEAST_MEAN_GAIN = 1e-3
+"""Share of the mean step by which another layout must have less: the fastest on paper is not given up for nothing."""
+MAX_COMPARED = 8
+"""Layouts that are compared, those that are fastest on paper: each takes some hundredths of a second."""
+_MAX_COUNTED = 100_000
+"""Layouts from which on it is enough to say that there are more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another layout beside the recommended one."""
+
+    estimate: Estimate
+    axes: tuple[str, ...]
+    """Axes on which the two differ."""
+    chance: float
+    """Chance that it is faster than the recommended one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinError:
+    """Layouts whose steps the model cannot tell from the best."""
+
+    share: float
+    """Largest relative slowdown: the profile's error of the ratio of two times."""
+    layouts: int
+    """Most layouts that lie within it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The recommended layout, with the fastest on paper and the classical one beside it."""
+
+    estimate: Estimate
+    """Its memory limit is that of the question, however much room it leaves."""
+    why: str
+    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    within: Restrictions
+    """Restrictions within which it is proved the fastest, or another is, in place of which it was chosen."""
+    certificate: Certificate
+    """The proof of that."""
+    fastest: Alternative
+    """The fastest on paper: what was asked for."""
+    classical: Alternative | None
+    """What an expert would write down; None where nothing so simple fits."""
+    pair_error: float
+    """Median error of the ratio of two times, on one axis in which layouts differ."""
+    risk: Risk = "none"
+    """What layouts were compared by."""
+    within_error: WithinError | None = None
+    """How many layouts the model cannot tell from the fastest; None where they were not counted."""
+    expected: ExpectedStep | None = None
+    """What its step should take, with a 90 % interval; None where the profile has no scenarios."""
+    choice: PlanChoice | None = None
+    """Why it is not the fastest of its kind on paper; None where it is."""
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether nothing simpler comes close enough."""
+        return not self.why
+
+    @property
+    def fills_devices(self) -> bool:
+        """Whether it is memory that the fastest on paper lacks: it fits with less than a recommended layout must."""
+        confidence = self.within.confidence
+        return confidence is not None and self.fastest.estimate.fits_probability < confidence
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether it fits with less than a recommended layout should, as no layout does."""
+        return self.within.confidence is None and self.estimate.fits_probability < FITTING
+
+    @property
+    def gain(self) -> float:
+        """Share of the recommended step that the fastest saves on paper."""
+        return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
+
+    def written(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
+        """The recommendation as a plan file holds it."""
+        fastest = self.fastest.estimate
+        classical = None if self.classical is None else self.classical.estimate
+        return PlanRecommendation(
+            why=self.why,
+            asked=PlanRestrictions.of(user_restrictions),
+            top=top,
+            fastest=fastest.layout,
+            fastest_seconds=fastest.step_seconds,
+            fastest_weighed=fastest.weighed_seconds,
+            fastest_bytes=fastest.peak_bytes,
+            chance=self.fastest.chance,
+            risk=self.risk,
+            classical=None if classical is None else classical.layout,
+            classical_seconds=None if classical is None else classical.step_seconds,
+            choice=self.choice,
+        )
+
+
+def recommend(
+    question: Question, result: SearchResult, restrictions: Restrictions, budget: Budget
+) -> Recommendation | None:
+    """The layout to run, beside the fastest on paper of a finished search; None where that is not proved.
+
+    It fits with `FITTING`, if any does. Where the question weighs scenarios, fastest means least of what it weighs.
+    """
+    if result.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
+        return None
+    budget.tell("simpler layouts")
+    sure = restrictions.surely(question, FITTING)
+    simplest = simplest_competitive(question, result, sure, budget)
+    if simplest is None and sure != restrictions:  # none fits with that
+        sure = restrictions
+        simplest = simplest_competitive(question, result, sure, budget)
+    if simplest is None or budget.ended:
+        return None
+    fastest, (kind, step) = result.best, simplest
+    chosen = _choose_of_kind(question, kind, step, restrictions, budget, is_everything=kind is result)
+    is_fastest = kind is result and chosen is None
+    layout, choice = kind.best.layout, None
+    if chosen is not None:
+        kind, layout, choice = chosen
+    best = price(question, layout).within(restrictions.max_memory)
+    classical = classical_layout(question, sure)
+    return Recommendation(
+        estimate=best,
+        why="" if is_fastest else step.words,
+        within=restrictions if is_fastest else step.limits,
+        certificate=kind.certificate,
+        choice=choice,
+        fastest=_compare_with(question, best, fastest),
+        classical=None if classical is None else _compare_with(question, best, classical),
+        pair_error=pair_error_of(question),
+        risk=question.risk,
+        within_error=within_error(question, restrictions, result, budget),
+        expected=expected_step(question, best),
+    )
+
+
+def simplest_competitive(
+    question: Question, result: SearchResult, sure: Restrictions, budget: Budget
+) -> tuple[SearchResult, Step] | None:
+    """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
+    the fastest there. None where nothing fits, or time ends. Where the trainer cannot run those fastest, a simpler step
+    need only come as close to what it can run.
+
+    A layout too slow to be taken, or slower than the best of a step before, which holds no others, is not searched for.
+    """
+    everything, best = Step("keep to the question", sure), result.best
+    reference = fastest_feasible(question, sure, result, budget)
+    all_sure = _search(question, sure, budget) if reference is None else None
+    if reference is None:
+        if all_sure is None:
+            return None
+        reference = all_sure.best
+    below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, Step]]()
+    every = [*steps(question, sure)]
+    for number, step in enumerate(every):
+        if reference is best and is_allowed(best.layout, question, step.limits):
+            return result, step
+        kind = _search(question, step.limits, budget, below, settles=False)
+        if kind is None or not kind.estimates:
+            continue
+        if chance_faster(question, kind.best, reference) < CLEAR:
+            refused = _is_refused(question, step.limits, reference)
+            for other in slower if refused else ():
+                if chance_faster(question, other[0].best, kind.best) < CLEAR:
+                    kind, step = other
+                    break
+            return settled(kind, budget.solver), step
+        slower.append((kind, step))
+        below = min(below, _no_slower_than(kind.best))
+        if number == 1 and len(every) > 3:  # most that get so far go all the way
+            widest = _search(question, every[-1].limits, budget, below, settles=False)
+            if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
+                break  # the steps between have no other
+    if reference is best:
+        return result, everything
+    all_sure = all_sure or _search(question, sure, budget, _no_slower_than(reference))
+    if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
+        all_sure = _search(question, sure, budget)
+    fitting = Step(f"fit with {100 * FITTING:.0f} %", sure)
+    return None if all_sure is None else (all_sure, fitting)
+
+
+def fastest_feasible(
+    question: Question, limits: Restrictions, result: SearchResult, budget: Budget
+) -> Estimate | None:
+    """The fastest of the ranked layouts as they are within some restrictions, with more recomputed where they must;
+    None where none of them fits."""
+    if _fits(question, limits, result.best.layout):
+        return result.best
+    fastest: Estimate | None = None
+    for one in result.estimates:
+        below = math.inf if fastest is None else fastest.compared_seconds
+        if one.compared_seconds < below:
+            with suppress(InfeasibleError):
+                alone = limits.alone(question, one.layout)
+                fastest = budget.faster_than(below, question, alone) or fastest
+    return fastest
+
+
+def _search(
+    question: Question,
+    limits: Restrictions,
+    budget: Budget,
+    below: float = math.inf,
+    *,
+    settles: bool = True,
+) -> SearchResult | None:
+    """The fastest within some restrictions, proved; without an estimate where none takes less than `below` seconds, and
+    None where nothing fits."""
+    try:
+        return budget.search(question, limits, top=1, below=below, settles=settles)
+    except InfeasibleError:
+        return None
+
+
+def _no_slower_than(estimate: Estimate) -> float:
+    """Seconds below which the layout and those that tie with it are found again."""
+    return estimate.compared_seconds * (1 + BEYOND)
+
+
+def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
+    """Whether a layout fits as some restrictions ask."""
+    return price(limits.held(question), layout).within(limits.max_memory).fits
+
+
+def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
+    """Whether the trainer of some restrictions cannot run a layout."""
+    return limits.trainer is not None and bool(refusals(limits.trainer, question, estimate.layout))
+
+
+def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
+    """Chance that `other` is the faster of the two."""
+    gain = math.log(one.compared_seconds / other.compared_seconds)
+    return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
+
+
+def _slowest_competitive(question: Question, reference: Estimate) -> float:
+    """Seconds from which on no layout is so slow that the reference is not clearly faster, on however many axes the two
+    differ."""
+    clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), pair_error_of(question))
+    return reference.compared_seconds * math.exp(clear) * (1 + BEYOND)
+
+
+def _compare_with(question: Question, recommended: Estimate, other: Estimate) -> Alternative:
+    return Alternative(
+        estimate=other,
+        axes=axes_that_differ(recommended.layout, other.layout),
+        chance=chance_faster(question, recommended, other),
+    )
+
+
+def share_compared(question: Question) -> float | None:
+    """Largest relative slowdown at which another layout may be preferred to the fastest on paper; None where nothing is
+    chosen: the profile has no scenarios, or the question says itself how they are weighed."""
+    scenarios = question.hardware.scenarios
+    if scenarios is None or question.risk != "none" or isinstance(question, MixedQuestion):
+        return None
+    return scenarios.unexplained
+
+
+def _choose_of_kind(
+    question: Question,
+    kind: SearchResult,
+    step: Step,
+    restrictions: Restrictions,
+    budget: Budget,
+    *,
+    is_everything: bool,
+) -> tuple[SearchResult, Layout, PlanChoice] | None:
+    """The layout to take in place of the best of its kind, with the search of that kind; None where the best is taken.
+
+    With `is_everything` the best is that of a search of all that was asked, so its own kind may have to be searched.
+    """
+    share, limits = share_compared(question), step.limits
+    asked = replace(limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
+    if is_everything and share is not None and asked != restrictions:
+        most = kind.best.compared_seconds * (1 + share)
+        kind = _search(question, limits, budget, most, settles=False) or kind
+    chosen = choose(
+        question, limits, kind, lambda one: _fits(question, limits, one), lambda: budget.seconds_left > 0
+    )
+    return None if chosen is None else (settled(kind, budget.solver), *chosen)
+
+
+def choose(
+    question: Question,
+    limits: Restrictions,
+    result: SearchResult,
+    fits: Callable[[Layout], bool],
+    has_time: Callable[[], bool],
+) -> tuple[Layout, PlanChoice] | None:
+    """The layout to take in place of the best of a search that ended, and what it was compared with; None where the
+    best is the one."""
+    share, first = share_compared(question), result.best
+    if share is None:
+        return None
+    below, searches = first.compared_seconds * (1 + share), result.searches or _unsearched(question, limits)
+    near = nearest_below(searches, below, MAX_COMPARED - 1, first.layout, has_time)
+    layouts = [first.layout, *near]
+    seconds = [middle_seconds(question, one) for one in layouts]
+    ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
+    least = next(at for at in ranked if not at or fits(layouts[at]))
+    if not least:
+        return None
+    return layouts[least], PlanChoice(
+        first=first.layout,
+        first_seconds=first.step_seconds,
+        share=share,
+        layouts=len(layouts),
+        middle_seconds=seconds[least],
+        first_middle_seconds=seconds[0],
+    )
+
+
+def middle_seconds(question: Question, layout: Layout) -> float:
+    """Mean step of a layout over the middle half of the scenarios, which the profile must have."""
+    seconds = seconds_under_scenarios(question, layout)
+    assert seconds is not None
+    return middle(seconds)
+
+
+def within_error(
+    question: Question, limits: Restrictions, result: SearchResult, budget: Budget
+) -> WithinError | None:
+    """Count them from where the search ended; None where they are not worth counting, or time has run out."""
+    share = pair_error_of(question)
+    below, total, names = result.best.compared_seconds * (1 + share), 0, set[str]()
+    searches = result.searches or _unsearched(question, limits)
+    for search in searches:
+        near = count_below(search, below, _MAX_COUNTED, lambda: budget.seconds_left > 0)
+        if near is None:
+            return None
+        total += near
+        if len(searches) > 1:  # of several recompute policies, which have the same layouts
+            names |= search.names(search.rows.first_bound < below)
+    return WithinError(share, len(names) or total)
+
+
+def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
+    """Searches of a question that was proved in another way, before they start."""
+    searches = []
+    for part in limits.by_recompute(question) or (limits,):
+        with suppress(InfeasibleError):  # none is legal
+            candidates = UniformCandidates(question, part)
+            searches.append(BranchAndBound(candidates, 1, time.monotonic(), None, None))
+    return tuple(searches)
