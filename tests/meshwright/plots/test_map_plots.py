@@ -20,7 +20,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.answers.heatmap import heatmap_frame
+from planner.answers.curves import heatmap_frame
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
@@ -78,7 +78,7 @@ def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch)
         order.append((tp, pp))
         return {"mfu": 0.5, "reason": ""}
 
-    monkeypatch.setattr("planner.answers.heatmap._cell", cell)
+    monkeypatch.setattr("planner.answers.curves._cell", cell)
     frame = heatmap_frame(planned().question, estimate(planned().question, planned().layout))
     own = frame[frame["chosen"]].iloc[0]
     assert order[0] == (own["tp"], own["pp"])

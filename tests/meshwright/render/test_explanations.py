@@ -17,8 +17,8 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
+from planner.answers.curves import scaling_frame
 from planner.answers.frontier import frontier_frame, pareto_rows
-from planner.answers.scaling import scaling_frame
 from planner.explain.compare import compare, difference
 from planner.explain.completion import complete_layout
 from planner.explain.reasons import binding_constraint, rivalry, ties, why_not

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from small import small_question
 
-from planner.answers.heatmap import heatmap_frame
+from planner.answers.curves import heatmap_frame
 from planner.search.search import search
 from planner.space import layouts
 from planner.space.layouts import parse_restrictions

@@ -19,9 +19,8 @@ from cost_models.schedules import PLAIN
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.answers import largest
+from planner.answers import largest, remedies
 from planner.answers.largest import largest_sizes
-from planner.answers.remedies import told as remedies
 from planner.search import opening
 from planner.search.budget import Budget
 from planner.space.families import WAYS, Family, family_named
@@ -149,11 +148,11 @@ def test_fewest_gpus_are_the_fewest(seed: int, monkeypatch: pytest.MonkeyPatch) 
     large = int(asked.family.usual * rng.choice([1, 2, 4]))
     question = asked.family.asked(asked.question, min(large, asked.family.most))
     question = resized(question, int(rng.integers(1, 5)))
-    found = remedies._Remedies(
-        question=question, whole=replace(question, cluster=whole), limits=limits, state_bytes=0.0
+    found = remedies.Remedies(
+        question=question, on_nodes=replace(question, cluster=whole), limits=limits, state_bytes=0.0
     )
-    for offered in found._more_gpus():
+    for offered in found.more_gpus():
         if offered.note:
             assert offered.note == f"the fewest above {question.cluster.num_gpus}"
             for gpus in range(question.cluster.num_gpus + 1, offered.gpus):
-                assert not fits(found._on(gpus).question, limits), (offered, gpus)
+                assert not fits(found.on_gpus(gpus).question, limits), (offered, gpus)

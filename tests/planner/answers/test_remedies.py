@@ -13,8 +13,8 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.answers.remedies import told as remedies
-from planner.answers.remedies.told import remedies_told
+from planner.answers import remedies
+from planner.answers.remedies import with_remedies
 from planner.axes.offload import larger_hosts
 from planner.search.search import search
 from planner.space.gpu_counts import resized
@@ -33,7 +33,7 @@ def offered(question: Question, limits: Restrictions | None = None) -> dict[str,
     """By their first words."""
     whole = small_cluster(8, f"{question.cluster.gpu.memory!r} B")
     kept = limits or Restrictions()
-    with pytest.raises(DoesNotFitError) as caught, remedies_told(question, kept, whole_nodes=whole):
+    with pytest.raises(DoesNotFitError) as caught, with_remedies(question, kept, whole_nodes=whole):
         search(question, restrictions=kept)
     assert all(one.peak_bytes <= one.memory_limit for one in caught.value.would_fit)
     return {one.change: one for one in caught.value.would_fit}
@@ -121,8 +121,8 @@ def test_larger_hosts_are_offered_where_they_may_be_used() -> None:
     cluster = catalog.load_cluster("hgx-h200").model_copy(update={"gpus_per_node": 1, "host_memory": 2.0**33})
     question = complete_question(catalog.load_model("llama2-13b"), cluster, job, stack=stack)
     limits = Restrictions(allowed=frozenset({"offload"}))
-    tried = remedies._Remedies(question=question, whole=question, limits=limits, state_bytes=2.3e11)
-    found = next(tried._on_the_same_machine())
+    tried = remedies.Remedies(question=question, on_nodes=question, limits=limits, state_bytes=2.3e11)
+    found = next(tried.on_the_same_machine())
     assert found.change == "--host-memory 128GiB"
     assert "offload=" in found.layout
 
@@ -131,7 +131,7 @@ def test_the_same_machine_comes_first_and_no_other_class_of_machines_is_named() 
     """One 4090 and Llama 3 8B: an MI250X of Frontier was named, and not FSDP with offload, which fits."""
     job = TrainingSpec(global_batch=8, sequence_length=8192)
     question = complete_question(catalog.load_model("llama3-8b"), resolve_cluster("pcie-4090", 1), job)
-    with pytest.raises(DoesNotFitError) as caught, remedies_told(question, Restrictions()):
+    with pytest.raises(DoesNotFitError) as caught, with_remedies(question, Restrictions()):
         search(question)
     told = [one.change for one in caught.value.would_fit]
     stacks = [change for change in told if change.startswith("--stack ")]

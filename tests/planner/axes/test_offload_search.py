@@ -23,8 +23,8 @@ from cost_models.question import Question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.stack import DriveUse
 from cost_models.specs.training import TrainingSpec
-from planner.answers.remedies import told
-from planner.answers.remedies.told import remedies_told
+from planner.answers import remedies
+from planner.answers.remedies import with_remedies
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts
 from planner.space.restriction_words import parse_restrictions
@@ -128,12 +128,12 @@ def test_the_search_stays_within_the_host() -> None:
 
 def test_where_nothing_fits_the_host_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("SECONDS", "EACH_SECONDS"):  # however busy the machine is
-        monkeypatch.setattr(told, limit, 60.0)
+        monkeypatch.setattr(remedies, limit, 60.0)
     question = asked()
     roomy = search(question, top=1, restrictions=Restrictions()).best.peak_bytes
     tight = Restrictions(max_memory=0.6 * roomy)
     assert search(question, top=1, restrictions=replace(OPEN, max_memory=0.6 * roomy)).best.fits
-    with pytest.raises(DoesNotFitError) as refused, remedies_told(question, tight):
+    with pytest.raises(DoesNotFitError) as refused, with_remedies(question, tight):
         search(question, top=1, restrictions=tight)
     assert "--allow offload" in [one.change for one in refused.value.would_fit]
 

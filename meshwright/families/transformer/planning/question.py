@@ -73,10 +73,10 @@ class PlanQuestion:
         from meshwright.families.transformer.planning.planned import Planned
         from planner.answers.optimum import optimise
         from planner.answers.recommend import recommend
-        from planner.answers.remedies.told import remedies_told
+        from planner.answers.remedies import with_remedies
 
         budget.proof = self.proof
-        with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
+        with with_remedies(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
                 self.question,
                 self.objective,

@@ -1,0 +1,321 @@
+"""Remedies where nothing fits: single changes of the question, as the user would type them, with a plan that then fits.
+
+First what changes a flag on the same machine: a restriction less, other axes, other stacks, offload. Then fewer bytes:
+precision, sequence. Then more GPUs, and other machines of the same class. Last fewer blocks.
+
+They are searched where memory is least: with the smallest and largest microbatches and states sharded over all their
+replicas. What does not fit there fits nowhere. Of what fits some plan is shown; planning for the change may find a
+faster one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from cost_models.axes.layout import AXES
+from cost_models.base import MAX_GPUS
+from cost_models.defaults import OWN_STACK, complete_question
+from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, InputError
+from cost_models.files import catalog
+from cost_models.files.local import LOCAL
+from cost_models.operators.accumulation import gradient_dtype
+from cost_models.question import MixedQuestion, Question
+from cost_models.risk import EVEN, confident_share
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.specs.cluster import FULL, ClusterSpec
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.transformer import TransformerSpec
+from planner.answers.optimum import where_least
+from planner.formats.trainers import TRAINERS
+from planner.rules.searched import searched
+from planner.search.budget import Budget
+from planner.space.gpu_counts import on_whole_nodes, possible, resized
+from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import CLOSED, Restrictions
+
+SECONDS = 4.0
+"""Time limit of all changes together, seconds."""
+EACH_SECONDS = 0.5
+"""Time limit of one change, seconds; it then shows the best plan found, or nothing."""
+MAX_LARGER = 2
+"""Most clusters of larger GPUs that are named."""
+MACHINE_SHARE = 0.75
+"""Share of the time for changes on the same machine."""
+DOUBLINGS, HALVINGS = 4, 4
+"""Most times that a number of GPUs is doubled, once trying sizes one by one has taken its share of the time, and that a
+sequence is halved."""
+_OFFLOAD = " --allow offload"
+
+
+@contextmanager
+def with_remedies(
+    question: Question,
+    limits: Restrictions,
+    *,
+    sizes: Sequence[int] = (),
+    whole_nodes: ClusterSpec | MixedCluster | None = None,
+) -> Iterator[None]:
+    """Add remedies to a DoesNotFitError raised inside; of several numbers of GPUs the largest is the one that is
+    changed.
+
+    `whole_nodes` is the cluster in whole nodes, where the question has only part of a node.
+    """
+    try:
+        yield
+    except DoesNotFitError as error:
+        largest = resized(question, max(sizes)) if sizes else question
+        on_nodes = on_whole_nodes(question)
+        if isinstance(whole_nodes, ClusterSpec):
+            on_nodes = replace(question, cluster=whole_nodes)
+        remedies = Remedies(question=largest, on_nodes=on_nodes, limits=limits, state_bytes=error.state_bytes)
+        raise DoesNotFitError(
+            error.headline,
+            problems=error.problems,
+            hint=error.hint,
+            state_bytes=error.state_bytes,
+            would_fit=tuple(remedies.all()),
+        ) from None
+
+
+class Change(NamedTuple):
+    """A change of the question or of its restrictions, in the words that a user types."""
+
+    words: str
+    question: Question
+    limits: Restrictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedies:
+    """The changes of one question, tried until the time is spent."""
+
+    question: Question
+    on_nodes: Question
+    """The question on whole nodes, where it has only part of one."""
+    limits: Restrictions
+    state_bytes: float
+    budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS))
+
+    def all(self) -> Iterator[Alternative]:
+        """Every change that has a plan, the least trouble first."""
+        cluster, limits = self.question.cluster, self.limits
+        loosened = self._loosened()
+        fitting = list(self._fitting(loosened))
+        yield from fitting
+        if not fitting and len(loosened) > 1:  # all restrictions, where no single one is enough
+            free = Restrictions(trainer=limits.trainer, allowed=limits.allowed)
+            change = Change("without --fix, --forbid and --max-memory", self.question, free)
+            yield from self._fitting([change])
+        yield from self.on_the_same_machine()
+        yield from self._fitting(self._other_training())
+        if self.state_bytes <= cluster.num_gpus * cluster.gpu.memory:  # activations are too large
+            yield from islice(self._fitting(self._shorter()), 1)
+        if not isinstance(self.question, MixedQuestion) and cluster.gpu.kind != "cpu":
+            yield from self.more_gpus()
+            if limits.max_memory is None:
+                yield from islice(self._fitting(self._larger_gpus()), MAX_LARGER)
+        yield from self._fewer_layers()
+
+    def _plan(self, change: Change, *, note: str = "") -> Alternative | None:
+        """A plan that fits after a change; None where time ran out.
+
+        Raises:
+            InfeasibleError: none does, which is proven.
+        """
+        result = self.budget.search(change.question, where_least(change.limits), seconds=EACH_SECONDS)
+        if result is None:
+            return None
+        best = result.best
+        return Alternative(
+            change=change.words,
+            note=note,
+            gpus=best.layout.num_gpus,
+            layout=best.layout.brief,
+            step_seconds=best.step_seconds,
+            peak_bytes=best.peak_bytes,
+            memory_limit=best.memory_limit,
+        )
+
+    def _fitting(self, changes: Iterable[Change], until: float = math.inf) -> Iterator[Alternative]:
+        """Plans of those changes that have one, while less than `until` seconds are spent."""
+        for change in changes:
+            if self.budget.seconds_spent > until:
+                return
+            try:
+                plan = self._plan(change)
+            except (InfeasibleError, InputError):
+                continue
+            if plan is not None:
+                yield plan
+
+    def _seconds_until(self, share: float) -> float:
+        """When a share of the time that is left will be spent, seconds after the start."""
+        spent = self.budget.seconds_spent
+        return spent + (SECONDS - spent) * share
+
+    def _loosened(self) -> list[Change]:
+        """Each restriction of the user left out."""
+        question, limits, changes = self.question, self.limits, list[Change]()
+        kept: dict[str, Any] = {name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")}
+        for word in (*limits.fix_words, *limits.forbid_words):
+            flag = "--fix" if word in limits.fix_words else "--forbid"
+            fix, forbid = (
+                [one for one in words if one != word] for words in (limits.fix_words, limits.forbid_words)
+            )
+            less = replace(parse_restrictions(fix, forbid), **kept)
+            changes.append(Change(f"without {flag} {word}", question, less))
+        if limits.max_memory is not None:
+            changes.append(Change("without --max-memory", question, replace(limits, max_memory=None)))
+        if question.confidence > EVEN:
+            share = confident_share(question.confidence, question.memory_error)
+            most = None if limits.max_memory is None else limits.max_memory / share
+            even = replace(question, confidence=EVEN)
+            changes.append(Change("without --confidence", even, replace(limits, max_memory=most)))
+        return changes
+
+    def on_the_same_machine(self) -> Iterator[Alternative]:
+        """Each axis that is closed unless it is allowed, the host's memory one of them; what allowed axes need more
+        than the machine has, the least first; then other stacks, the fastest first, which offload if they must."""
+        question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
+        opened = (
+            Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
+            for name in CLOSED
+            if name not in limits.allowed
+            and not ((why := AXES[name].opens_nothing) and why(question, limits.trainer))
+        )
+        yield from self._fitting(opened, until)
+        for name, axis in searched().items():
+            if name in limits.allowed and axis.remedies:
+                larger = axis.remedies(question, self.state_bytes)
+                changes = (Change(words, changed, limits) for words, changed in larger)
+                yield from islice(self._fitting(changes), 1)
+        stacks = [
+            one if "offload=" in one.layout else replace(one, change=one.change.removesuffix(_OFFLOAD))
+            for one in self._fitting(self._other_stacks(), until)
+        ]
+        yield from sorted(stacks, key=lambda one: one.step_seconds)
+
+    def _other_stacks(self) -> Iterator[Change]:
+        """The stacks of other trainers and this project's own on the same machine, with offload where they have it;
+        none where the user keeps to one trainer or the cluster has several pools."""
+        question, limits = self.question, self.limits
+        if limits.trainer is not None or isinstance(question, MixedQuestion):
+            return
+        names = dict.fromkeys([*(trainer.stack for trainer in TRAINERS.values()), OWN_STACK])
+        family = question.stack.family or question.stack.name
+        for stack in map(catalog.load_stack, names):
+            if (stack.family or stack.name) == family or stack.family in names:
+                continue  # another of its family stands for it
+            other = complete_question(question.model, question.cluster, question.training, stack=stack)
+            other = replace(other, confidence=question.confidence)
+            offloads = stack.residencies and "offload" not in limits.allowed
+            allowed = replace(limits, allowed=limits.allowed | {"offload"}) if offloads else limits
+            yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", other, allowed)
+
+    def _other_training(self) -> Iterator[Change]:
+        """Recomputing more, 16-bit products, and optimizer states in 16 bits."""
+        training = self.question.training
+        if "full" not in training.recompute:
+            yield self._trained("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
+        if training.precision in FULL and "bf16" in self.question.cluster.gpu.peak:
+            yield self._trained("--precision bf16", precision="bf16")
+        if training.state_dtype != "bf16":
+            yield self._trained("--state-dtype bf16", state_dtype="bf16")
+            if gradient_dtype(self.question) != "bf16":
+                words = "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE"
+                yield self._trained(words, state_dtype="bf16", gradient_dtype="bf16")
+
+    def _shorter(self) -> Iterator[Change]:
+        """Sequences halved time and again, the longest first."""
+        length = self.question.training.sequence_length
+        for part in (2**power for power in range(1, HALVINGS + 1)):
+            if length % part == 0:
+                yield self._trained(f"--sequence {length // part}", sequence_length=length // part)
+
+    def _trained(self, words: str, **fields: Any) -> Change:
+        return Change(words, self.question.updated("training", **fields), self.limits)
+
+    def more_gpus(self) -> Iterator[Alternative]:
+        """The fewest GPUs that do: every number above; once that takes too long, doublings of it or of what the states
+        need."""
+        gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
+        per_node, until = self.on_nodes.cluster.gpus_per_node, self._seconds_until(0.5)
+        first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
+        last, skipped = gpus, False
+        for size in chain(range(gpus + 1, per_node + 1), range(first_nodes, MAX_GPUS, per_node)):
+            if not possible(size, self.on_nodes.cluster) or self.budget.seconds_left <= 0:
+                break
+            last = size
+            try:
+                plan = self._plan(self.on_gpus(size), note=f"the fewest above {gpus}")
+                skipped = skipped or plan is None
+            except InfeasibleError:
+                plan = None
+            if plan is not None:
+                yield replace(plan, note="") if skipped else plan
+                return
+            if self.budget.seconds_spent > until:
+                break
+        nodes = int(self.state_bytes / device) // per_node
+        start = max(2 * last, nodes * per_node)
+        doubled = (start * 2**power for power in range(DOUBLINGS))
+        sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.on_nodes.cluster))
+        yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
+
+    def on_gpus(self, gpus: int) -> Change:
+        """Another number of GPUs."""
+        return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
+
+    def _larger_gpus(self) -> Iterator[Change]:
+        """As many GPUs with more memory in machines of the same class of the catalogue, the smallest of them first."""
+        question, here, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
+        known = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
+        clusters = {one.gpu.name: one for one in reversed(known)}.values()  # the first of each GPU
+        least = max(here.gpu.memory, self.state_bytes / gpus)
+        for one in sorted(clusters, key=lambda one: one.gpu.memory):
+            alike = (
+                _machine_class(one) == _machine_class(here) and question.training.precision in one.gpu.peak
+            )
+            if alike and one.gpu.memory > least and possible(gpus, one):
+                other = complete_question(question.model, one, question.training, stack=question.stack)
+                other = resized(replace(other, confidence=question.confidence), gpus)
+                yield Change(f"{one.name} --gpus {gpus}", other, self.limits)
+
+    def _fewer_layers(self) -> Iterator[Alternative]:
+        """As many blocks as halving finds to fit, on part of a node, where people try things out; nothing where the
+        model's file needs more than another number of blocks for that."""
+        model, best = self.question.model, None
+        if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
+            return
+        low, high = 0, model.num_layers
+        while high - low > 1:
+            middle = (low + high) // 2
+            fields = model.model_dump(mode="json") | {"num_layers": middle}
+            if model.has_experts:
+                fields["num_moe_layers"] = max(middle - (model.num_layers - model.num_moe_layers), 0)
+            try:
+                cut = TransformerSpec.model_validate(fields)
+            except ValidationError:
+                return
+            if self.budget.seconds_left <= 0:
+                return
+            words = f"num_layers: {middle} (of {model.num_layers}) in the model's file"
+            try:
+                plan = self._plan(Change(words, replace(self.question, model=cut), self.limits))
+            except InfeasibleError:
+                plan = None
+            low, high, best = (middle, high, plan) if plan is not None else (low, middle, best)
+        if best is not None:
+            yield best
+
+
+def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
+    """Machines of one class run the same software and link GPUs alike: PCIe boxes, NVLink servers, servers of AMD."""
+    return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"

@@ -1,1 +1,0 @@
-"""What would fit where nothing does: single changes of the question, each with a plan."""
