@@ -70,6 +70,6 @@ from meshwright.verbs.verify import verify as verify
 from planner.plan import Plan as Plan
 from planner.plan_files import load_plan as load_plan
 from planner.plan_files import save_plan as save_plan
-from planner.proof.checks import Check as Check
+from planner.verify.checks import Check as Check
 
 __all__: list[str]

@@ -21,14 +21,14 @@ from meshwright.families.recommender.text import (
 from meshwright.render.tables import Table
 from meshwright.render.words import change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.proof.checks import Check, same
-from planner.proof.shardings import verify_sharding
 from planner.recommender.alternatives import BindingStage, binding_stages
 from planner.recommender.answer import rows_of
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
 from planner.recommender.search.posing import limited
 from planner.search.budget import Budget
+from planner.verify.checks import Check, same
+from planner.verify.recommenders import verify_sharding
 
 _DRIFT = 1e-6
 """Relative difference between a plan's prediction and its price today that is not rounding."""

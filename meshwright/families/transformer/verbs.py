@@ -61,7 +61,7 @@ class TransformerVerbs(Verbs[Plan]):
     compare = later(f"{_HERE}.compare:compare")
     reshard = later(f"{_HERE}.reshard:reshard")
     measure = later(f"{_HERE}.measured:measure")
-    verify = later("planner.proof.verifying:verify")
+    verify = later("planner.verify.plans:verify")
     running = later(f"{_HERE}.run:TransformerRun")
 
     def about(self, plan: Plan) -> str:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
     from planner.plan import AnyPlan
-    from planner.proof.checks import Check
     from planner.search.budget import Budget
+    from planner.verify.checks import Check
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
 

@@ -15,9 +15,9 @@ from meshwright.verbs.contract.family import require_options, verbs_of_plan
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
-    from planner.proof.checks import Check
     from planner.search.budget import Budget
     from planner.serving.serving_plan import ServingPlan
+    from planner.verify.checks import Check
 
 VERIFY_SECONDS = 600.0
 """A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
@@ -58,8 +58,8 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
 def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions) -> tuple[Check, ...]:
     """Checks of a plan, proved again by the solver that was asked for. Raises InputError: there is nothing to solve."""
     from meshwright.inputs.goals import proof_of
-    from planner.proof.caches import verify_cache
     from planner.serving.serving_plan import ServingPlan
+    from planner.verify.recommenders import verify_cache
 
     if isinstance(plan, ServingPlan):
         if options.solver is not None:

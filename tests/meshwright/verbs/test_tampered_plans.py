@@ -20,9 +20,9 @@ from cost_models.errors import InputError
 from meshwright.cli.frame import main
 from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
-from planner.proof.checks import Check
 from planner.search.budget import Budget
 from planner.serving.serving_plan import ServingPlan
+from planner.verify.checks import Check
 
 PLANNED = {
     "transformer": "gpt2-tiny dgx-a100-80gb --gpus 2 --global-batch 8 --sequence 64 --fix tp=1 --fix pp=1",

@@ -22,10 +22,10 @@ from planner.answers.recommend import (
 )
 from planner.plan import Plan, make_plan
 from planner.plan_files import load_plan, save_plan
-from planner.proof.verifying import verify
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.restrictions import Restrictions
+from planner.verify.plans import verify
 
 SLOW_HOSTS = Scenarios(factors={"tensor_parallel_host_seconds": "1 50 100 200"}, unexplained=0.6)
 """Hosts that may be far slower with tensor parallelism than on paper."""

@@ -14,9 +14,9 @@ from planner.answers.offers import Offer, Ranking, offers_of, rank_offers
 from planner.answers.optimum import Optimum, optimise
 from planner.objectives import Objective
 from planner.plan import make_plan
-from planner.proof.verifying import verify
 from planner.search import budget as budgets
 from planner.search.budget import Budget
+from planner.verify.plans import verify
 
 COST = Objective(name="cost")
 

@@ -25,7 +25,6 @@ from planner.bounds.pricing import Pricing
 from planner.certificate import Proof
 from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
-from planner.proof.verifying import verify
 from planner.search import by_program
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
@@ -33,6 +32,7 @@ from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.restriction_words import parse_restrictions
 from planner.space.restrictions import Restrictions
+from planner.verify.plans import verify
 
 QUESTIONS = number(10, 500)
 MOST_LAYOUTS = number(400, 1500)

@@ -9,12 +9,12 @@ import pytest
 from shardings import random_prices
 
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from planner.proof.shardings import verify_sharding
 from planner.recommender.alternatives import binding_stages
 from planner.recommender.answer import loads_of
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import OBJECTIVES, Objective
+from planner.verify.recommenders import verify_sharding
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
 

@@ -17,14 +17,14 @@ from cost_models.question import Question
 from planner.answers.optimum import optimise
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
-from planner.proof.checks import Check
-from planner.proof.verifying import verify
 from planner.search import budget as budgets
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
 from planner.search.search import Terms, search, search_on
 from planner.space.layouts import Restrictions, parse_restrictions
+from planner.verify.checks import Check
+from planner.verify.plans import verify
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
 

@@ -1,4 +1,5 @@
-"""Verification of a sharding: its loads, its restrictions, and a search for a better one by another solver."""
+"""Verification of a recommender's plans: a sharding's loads, its restrictions, and a search for a better one by another
+solver; a cache's bytes and hits, room for them, and the bound on what others would hit."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import math
 from fractions import Fraction
 from itertools import pairwise
 
+from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
+from cost_models.units import format_bytes
 from planner.exact.ilp.solvers import Interrupt, SolverName, solve
-from planner.proof.checks import Check, same
 from planner.recommender.answer import ShardingCertificate, rows_of
 from planner.recommender.planning import covered
 from planner.recommender.restrictions import ShardingRestrictions
@@ -18,6 +20,9 @@ from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.posing import limited, pose
 from planner.recommender.search.problem import Problem
 from planner.recommender.search.searching import FLAT_CLASSES, Search
+from planner.serving.knapsack import filling_order
+from planner.serving.serving_plan import ServingPlan, require_host
+from planner.verify.checks import TOLERANCE, Check, same
 
 _SOLVER: SolverName = "cbc"
 """Not the usual one."""
@@ -94,27 +99,21 @@ def _added_up(
 
 def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     """Check the restrictions: fixed options, tables that lie together, nothing forbidden."""
-    tables, wrong = sharding.tables, []
-    wrong += [
-        f"table {n} is forbidden as `{one.option}`"
-        for n, one in enumerate(tables)
-        if not restrictions.allows(one.option)
-    ]
-    for said in restrictions.fixed:
-        wrong += [
-            f"table {table} is fixed as `{said.option}`"
-            for table in range(said.first, said.last + 1)
-            if tables[table].option != said.option
-        ]
-        at = tuple(place for table in range(said.first, said.last + 1) for place in tables[table].at)
-        if said.at and sorted(said.at) != sorted(at):
-            wrong.append(f"tables from {said.first} on are fixed elsewhere")
-    for group in restrictions.together:
-        wrong += [
-            f"tables {a} and {b} are apart"
-            for a, b in pairwise(group)
-            if tables[a].option.form != "whole" or tables[a].at != tables[b].at
-        ]
+    tables, wrong = sharding.tables, list[str]()
+    for number, table in enumerate(tables):
+        if not restrictions.allows(table.option):
+            wrong.append(f"table {number} is forbidden as `{table.option}`")
+    for fixed in restrictions.fixed:
+        numbers = range(fixed.first, fixed.last + 1)
+        others = [number for number in numbers if tables[number].option != fixed.option]
+        wrong += [f"table {number} is fixed as `{fixed.option}`" for number in others]
+        if fixed.at and sorted(fixed.at) != sorted(
+            place for number in numbers for place in tables[number].at
+        ):
+            wrong.append(f"tables from {fixed.first} on are fixed elsewhere")
+    for a, b in (pair for group in restrictions.together for pair in pairwise(group)):
+        if tables[a].option.form != "whole" or tables[a].at != tables[b].at:
+            wrong.append(f"tables {a} and {b} are apart")
     return Check("restrictions", not wrong, "; ".join(wrong[:3]) or "are kept to")
 
 
@@ -139,3 +138,25 @@ def _nothing_better(problem: Problem, certificate: ShardingCertificate, time_lim
     if found.verdict == "stopped":
         return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
     return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below `bound`")
+
+
+def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
+    """Checks of a plan against the tables of its own question."""
+    try:
+        require_host(plan.question)
+    except InfeasibleError as error:
+        return (Check("host", False, error.headline),)
+    tables, order = plan.question.tables, filling_order(plan.question.tables)
+    filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
+    row_bytes = float(tables.counts @ tables.row_bytes)  # as the size that was asked for ends within a row
+    least, most = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
+    bound_holds = max(least, hits) * (1 - TOLERANCE) <= plan.bound <= max(most, hits) * (1 + TOLERANCE)
+    room = max(0.0, plan.question.most_bytes)
+    fills = f"fills {format_bytes(filled)} of {format_bytes(room)} that a GPU has for it"
+    best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most:.6g}"
+    claimed = plan.model_dump(include={"cache_bytes", "hits"})
+    return (
+        same("cache", claimed, {"cache_bytes": filled, "hits": hits}),
+        Check("fits", filled <= room * (1 + TOLERANCE), fills),
+        Check("bound", bound_holds, best),
+    )

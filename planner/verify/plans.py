@@ -1,0 +1,265 @@
+"""Verifying a plan file: its prices are computed again from its own inputs, and its proof is done again.
+
+Every check is a sentence with a verdict. Nothing is taken from the file but the question: numbers are compared with
+what this version computes, the layout with its own restrictions, the certificate with a search of its own, and the
+optimum with layouts that another, simpler formula (blocks spread evenly, priced in full one by one) puts forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.estimate import Estimate
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.question import MixedQuestion
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.units import counted, format_bytes, format_seconds
+from planner.answers.frontier import evenly_spread
+from planner.answers.offers import offers_of, rank_offers
+from planner.answers.optimum import PROVEN, Optimum, answered_question, optimise
+from planner.answers.recommend import recommend
+from planner.certificate import Certificate
+from planner.objectives import Objective
+from planner.placement.even_prices import balanced_prices
+from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction
+from planner.plan_files import priced_again, priced_as_held
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.gpu_counts import resized
+from planner.space.plain_layouts import cloud
+from planner.space.restrictions import keeps_to
+from planner.verify.checks import TOLERANCE, Check, same
+
+MAX_TRIED = 40
+"""Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""
+_PROVERS = {"search": "a search", "ilp": "an integer program"}
+"""What proved an answer, in words."""
+
+
+def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
+    """Yield every check of a plan; without a certificate only its price is checked."""
+    problems = "; ".join(problem.what for problem in plan.problems())
+    yield Check("layout", not problems, problems or "breaks no rule of its question")
+    if problems:
+        return
+    priced, chosen, limits = priced_again(plan), priced_as_held(plan), plan.restrictions.read
+    obeys, words = keeps_to(plan.question, limits, plan.layout), ", ".join(limits.flags)
+    kept = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
+    yield Check("restrictions", obeys, kept) if words else Check("restrictions", True, "none asked for")
+    claimed, right = plan.prediction.model_dump(), Prediction.of(priced).model_dump()
+    step = ["step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second"]
+    sizes = [name for name in right if name not in (*step, "time", "trust")]
+    for name, fields in (("step", step), ("time parts", ["time"]), ("rank memory", sizes)):
+        yield same(name, *({field: values[field] for field in fields} for values in (claimed, right)))
+    trust, trusted = plan.prediction.trust, plan.prediction.trust == right["trust"]
+    yield Check("trust", trusted, trust if trusted else f"`trust` says `{trust}`; it is `{right['trust']}`")
+    peak = f"the fullest rank peaks at {format_bytes(chosen.peak_bytes)}, the limit is {chosen.limit_words}"
+    yield Check("fits", chosen.fits, peak)
+    if plan.certificate is None:
+        if plan.recommendation is not None or plan.objective is not None:
+            what = "is missing, though the layout is said to be chosen among others"
+            yield Check("certificate", False, what)
+        return
+    wrong = "; ".join(_contradictions(plan, plan.certificate, priced))
+    yield Check("certificate", not wrong, wrong or "its bound and gap agree with the step")
+    yield evenly_placed(plan, chosen)
+    spending = budget or Budget()
+    spending.solver = "cbc"  # not the usual one
+    yield from _ask_again(plan, plan.certificate, priced, spending)
+    if plan.objective is not None and plan.objective.offers:
+        yield _chosen_cluster(plan, plan.objective, spending)
+
+
+def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
+    """What is wrong with the certificate by itself, and with the objective's value, deadline, and the sizes, precisions
+    and offers that the plan says it was chosen from."""
+    gap = 1 - certificate.bound / plan.proved_seconds
+    if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
+        yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
+    written, question = plan.objective, plan.question
+    if written is None:
+        return
+    objective, gpus, per_node = written.terms, question.cluster.num_gpus, written.gpus_per_node
+    try:
+        objective.require_complete(question)
+    except InputError as error:
+        yield from (error.headline, *map(str, error.problems))
+        return
+    value = objective.value(question, priced)
+    if not math.isclose(value, written.value, rel_tol=TOLERANCE):
+        yield f"its `value` ({written.name}) says {written.value:.6g}; it is {value:.6g}"
+    if not objective.meets_deadline(question, priced):
+        yield "it misses its deadline"
+    if written.gpus:
+        per_node = resized(answered_question(plan), gpus).cluster.gpus_per_node
+    if per_node != question.cluster.gpus_per_node or (written.gpus and gpus not in written.gpus):
+        yield "its cluster is none of `gpus` with `gpus_per_node`"
+    if written.precisions and question.training.precision not in written.precisions:
+        yield "its precision is none of `precisions`"
+    offers = [
+        offer
+        for offer in offers_of(plan)
+        if gpus in offer.sizes
+        and offer.question.cluster.gpus_per_node == written.gpus_per_node
+        and replace(resized(offer.question, gpus), training=question.training) == question
+    ]
+    price = written.price if written.name == "cost" else None
+    if written.offers and (not offers or price not in (None, offers[0].price)):
+        yield "its cluster, `gpus_per_node`, profile and price are those of none of `offers`"
+
+
+def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
+    """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
+    limits, name = plan.restrictions.read, "spot check"
+    question = limits.held(plan.question)
+    objective = "time" if plan.objective is None else plan.objective.name
+    if isinstance(question, MixedQuestion):
+        return Check(name, True, "is made on clusters of one kind of GPU")
+    if objective in ("memory", "mfu"):
+        return Check(name, True, f"compares step times, so it says nothing of `{objective}`")
+    columns = cloud(question, limits, plan.layout)
+    prices = balanced_prices(question, columns)
+    parts = limits.by_recompute(question) or (limits,)  # a trainer lacks policies that the stack has
+    searched = {policy for part in parts for policy in part.recompute(question)}
+    usable = np.array([policy in searched for policy in RECOMPUTE_POLICIES])
+    fitting = (prices.peak_bytes <= chosen.memory_limit) & usable
+    promising = np.where(fitting, prices.step_seconds, np.inf).ravel()
+    gap = plan.certificate.gap if plan.certificate is not None else 0.0
+    least = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
+    order, best = np.argsort(promising, kind="stable")[:MAX_TRIED], math.inf
+    tried = order[np.isfinite(promising[order])].tolist()
+    for flat in tried:
+        other = price(question, evenly_spread(question, columns, flat))
+        if other.peak_bytes > min(chosen.memory_limit, other.memory_limit):
+            continue
+        if other.compared_seconds < least:
+            seconds = format_seconds(other.compared_seconds)
+            return Check(name, False, f"`{other.layout.brief}` takes {seconds}, which is less")
+        best = min(best, other.compared_seconds)
+    fastest = f"the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else "none fits"
+    return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {fastest}")
+
+
+def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
+    """Ask the question again, and check that nothing is better and that the same is said of it."""
+    written, recommendation, again = plan.objective, plan.recommendation, None
+    objective = Objective() if written is None else written.terms
+    try:
+        optimum = optimise(
+            answered_question(plan),
+            objective,
+            sizes=() if written is None else written.gpus,
+            precisions=() if written is None else written.precisions,
+            top=1 if recommendation is None else recommendation.top,
+            restrictions=plan.user_restrictions,
+            budget=budget,
+        )
+        if recommendation is not None:
+            again = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
+    except (InputError, InfeasibleError) as error:
+        yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
+        return
+    except RunError as error:
+        yield Check("optimum", None, error.headline)
+        return
+    late = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+    if recommendation is None:
+        yield _optimum(plan, objective, priced, optimum)
+    elif again is None:
+        yield Check("optimum", None, late)
+        return
+    else:
+        result = SearchResult(estimates=(again.estimate,), certificate=again.certificate)
+        value = again.estimate.compared_seconds
+        optimum = replace(optimum, result=result, value=value, bound=value)
+        yield _optimum(plan, objective, priced, optimum)
+        claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
+        right = again.written(plan.user_restrictions, recommendation.top).model_dump()
+        right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
+        yield same("recommendation", claimed, right)
+    if optimum.gap > PROVEN and certificate.gap <= 0:
+        yield Check("proof", None, late)
+        return
+    yield _proof(plan, certificate, optimum)
+    settled = optimum.result.certificate.settled
+    if settled is not None and certificate.gap <= 0:  # by the closing integer program of another solver
+        layouts, columns = counted(settled.layouts, "layout"), counted(settled.columns, "column")
+        equal = math.isclose(plan.proved_seconds, settled.objective, rel_tol=PROVEN)
+        value_words = f"{settled.objective:.8g}, not {plan.proved_seconds:.8g}"
+        what = "the same optimum" if equal else value_words
+        chooses = f"{settled.solver} chooses among {layouts} and {columns}"
+        yield Check("program", equal, f"{chooses}, and finds {what}")
+
+
+def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
+    """Check that the optimum of the question asked again is no better, and none is missing."""
+    measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
+    value = objective.value(plan.question, priced)
+    gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)
+    claimed_gap = 0.0 if plan.certificate is None else plan.certificate.gap
+    if written is not None:
+        claimed_gap = measure.gap(written.value, measure.open if written.bound is None else written.bound)
+    again = _PROVERS[optimum.result.certificate.proved_by]
+    layout, gpus = optimum.result.best.layout.brief, counted(optimum.question.cluster.num_gpus, "GPU")
+    best = f"`{layout}` on {gpus} has {measure.label} {optimum.value:.6g}"
+    if gained > PROVEN + claimed_gap:
+        better = "recommended in place of" if recommended else "better than"
+        return Check("optimum", False, f"{best}, {better} {value:.6g}")
+    if gained > PROVEN:
+        what = f"{best}, better than {value:.6g} by no more than the plan leaves open"
+    elif gained < -PROVEN and optimum.gap <= PROVEN:
+        missing = f"{again} finds nothing as good, so it does not cover this layout; {best}"
+        return Check("optimum", False, missing)
+    elif recommended:
+        what = f"{best}, and is recommended again"
+    else:
+        what = f"{again} of its own finds nothing better than {measure.label} {value:.6g}"
+    return Check("optimum", True, what)
+
+
+def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
+    """Check that a second proof gives the same certificate."""
+    again, complete = optimum.result.certificate, claimed.gap <= 0
+    prover = _PROVERS[again.proved_by]
+    names = {"layouts", "minimised", "scenarios", *(["bound"] if complete else [])}
+    equal = same("proof", claimed.model_dump(include=names), again.model_dump(include=names))
+    wrong = [] if equal.passed else [equal.what]
+    if not {*claimed.space.split(" | ")} <= {*again.space.split(" | ")}:
+        wrong.append(f"`space` names another than {prover} covers")
+    if plan.objective is not None and complete:
+        bound = plan.objective.bound
+        if bound is None or not math.isclose(bound, optimum.bound, rel_tol=PROVEN):
+            wrong.append(f"the objective's `bound` says {bound}, {prover} proves {optimum.bound:.8g}")
+    counts = f"{again.infeasible:,} do not fit, {again.pruned:,} by bound, {again.solved:,} placed"
+    right = f"{counted(again.layouts, 'layout')}: {counts}, with the bound that the certificate says"
+    return Check("proof", not wrong, "; ".join(wrong) or right)
+
+
+def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check:
+    """Check that no other cluster on offer has a better plan."""
+    try:
+        ranking = rank_offers(
+            offers_of(plan),
+            replace(written.terms, price=None),
+            precisions=written.precisions,
+            restrictions=plan.restrictions.read,
+            budget=budget,
+        )
+    except (InputError, InfeasibleError) as error:
+        return Check("clusters", False, f"asked again there is no answer: {error.headline}")
+    except RunError as error:
+        return Check("clusters", None, error.headline)
+    optimum, measure = ranking.best.optimum, ranking.measure
+    gpus = counted(optimum.question.cluster.num_gpus, "GPU")
+    best = f"{ranking.best.offer.name} on {gpus} has {measure.label} {optimum.value:.6g}"
+    if measure.loss(optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
+        return Check("clusters", False, f"{best}, better than {written.value:.6g}")
+    if ranking.gap > PROVEN:
+        late = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+        return Check("clusters", None, late)
+    return Check("clusters", True, f"of {len(written.offers)} none is better: {best}")
