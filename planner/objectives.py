@@ -85,26 +85,26 @@ class Objective:
         Raises:
             InputError: tokens, a price or a deadline is missing, or none of them means anything.
         """
-        needs_tokens = self.name in ("gpu-hours", "cost") or self.deadline is not None
-        problems = []
-        if needs_tokens and question.training.tokens is None:
-            why = (
-                f"`{self.name}` is that of a whole training run"
-                if self.deadline is None
-                else "to meet a deadline with"
-            )
-            problems.append(Problem("--tokens", f"missing: {why}"))
-        if self.operations is not None and question.training.tokens is None and not needs_tokens:
-            problems.append(Problem("--tokens", "missing: failures lengthen a whole training run"))
-        if self.name == "cost" and self.price is None:
-            problems.append(Problem("--price", "missing: what a GPU costs an hour"))
-        if alone and self.name == "gpus" and self.deadline is None:
-            problems.append(Problem("--deadline", "missing: the fewest GPUs for what?"))
-        if self.price is not None and self.name != "cost":
-            problems.append(Problem("--price", f"means nothing to `--objective {self.name}`"))
+        name, price, no_tokens = self.name, self.price, question.training.tokens is None
+        needs_tokens = name in ("gpu-hours", "cost") or self.deadline is not None
+        lengthened = self.operations is not None and not needs_tokens
+        why = (
+            f"`{name}` is that of a whole training run"
+            if self.deadline is None
+            else "to meet a deadline with"
+        )
+        no_deadline = alone and name == "gpus" and self.deadline is None
+        rules = (
+            ("--tokens", no_tokens and needs_tokens, f"missing: {why}"),
+            ("--tokens", no_tokens and lengthened, "missing: failures lengthen a whole training run"),
+            ("--price", name == "cost" and price is None, "missing: what a GPU costs an hour"),
+            ("--deadline", no_deadline, "missing: the fewest GPUs for what?"),
+            ("--price", price is not None and name != "cost", f"means nothing to `--objective {name}`"),
+        )
+        problems = [Problem(flag, words) for flag, broken, words in rules if broken]
         if problems:
             raise InputError(
-                f"`--objective {self.name}` cannot be answered",
+                f"`--objective {name}` cannot be answered",
                 problems=problems,
                 hint="for example --objective cost --tokens 1.4T --price 2.50, or --objective gpus --deadline 30d",
             )

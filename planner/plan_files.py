@@ -85,13 +85,21 @@ def load_any_plan(path: str | Path) -> AnyPlan:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
-    return _checked(path, document, _read_plan(path, document, _plan_type(document)))
+    return _checked(document, read_plan_in(document))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan file of a transformer as `load_any_plan` does, and raises as that."""
     document = read_document(path)
-    return _checked(path, document, _read_plan(path, document, Plan))
+    return _checked(document, _read_plan(document, Plan))
+
+
+def _checked(document: Document, plan: P) -> P:
+    """The plan, checked for problems on its own cluster. Raises InputError."""
+    if problems := plan.problems():
+        where, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
+        raise InputError(headline, problems=[Problem(where, problem.what) for problem in problems])
+    return plan
 
 
 def read_plan_in(document: Document) -> AnyPlan:
@@ -100,48 +108,31 @@ def read_plan_in(document: Document) -> AnyPlan:
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
     """
-    return _read_plan(document.source, document, _plan_type(document))
-
-
-def _plan_type(document: Document) -> type[AnyPlan]:
-    """The plan class for the file's kind; the transformers' for unknown kinds, so that its reader reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
-    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
-    return plan_type
+    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)  # of an unknown kind it reports the error
+    return _read_plan(document, plan_type)
 
 
-def _checked(path: str | Path, document: Document, plan: P) -> P:
-    """The plan, checked for problems on its own cluster. Raises InputError."""
-    if problems := plan.problems():
-        where = document.where(("layout",))
-        raise InputError(
-            f"the layout of `{path}` cannot run",
-            problems=[Problem(where, problem.what) for problem in problems],
-        )
-    return plan
-
-
-def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
+def _read_plan(document: Document, plan_type: type[P]) -> P:
     check_kind(document, plan_type)
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
         what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
         raise InputError(
-            f"`{path}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}",
+            f"`{document.source}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}",
             hint="plan again with this version, or use the one that wrote the file",
         )
     require_ended(document)
     if isinstance(proof := document.value.get("certificate"), dict):
-        kept = {name: value for name, value in proof.items() if name not in UNWRITTEN}
-        document = replace(document, value=document.value | {"certificate": kept})
+        read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
+        document = replace(document, value=document.value | {"certificate": read})
     plan = validate(document, plan_type)
     try:
         plan.require_readable()
     except InputError as error:
         where = document.where(("restrictions",))
-        raise InputError(
-            error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
-        ) from None
+        problems = [Problem(where, str(problem)) for problem in error.problems]
+        raise InputError(error.headline, problems=problems) from None
     return plan
 
 
@@ -150,7 +141,7 @@ def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
     return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
-def priced_as_held(plan: Plan) -> Estimate:
+def priced_within_restrictions(plan: Plan) -> Estimate:
     """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
-    within = plan.restrictions.read
-    return estimate(within.held(plan.question), plan.layout).within(within.max_memory)
+    limits = plan.restrictions.read
+    return estimate(limits.held(plan.question), plan.layout).within(limits.max_memory)

@@ -26,8 +26,9 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
+from planner.explain.compare import difference
 from planner.explain.completion import CompletedLayout
-from planner.explain.reasons import BindingConstraint, Explanation, Origin, Rivalry, WhyNot
+from planner.explain.reasons import BindingConstraint, Explanation, Origin, WhyNot
 from planner.explain.what_if import Sensitivity, same_degrees
 from planner.objectives import ObjectiveName
 
@@ -59,8 +60,8 @@ def explanation_text(explanation: Explanation) -> str:
     if explanation.ties:
         names = sentence_list([unplaced(tie.layout) for tie in explanation.ties])
         sentences.append(wrapped(f"As fast: {names}"))
-    if explanation.rivalry:
-        sentences.append(wrapped(rivalry_sentence(estimate, explanation.rivalry, explanation.origin)))
+    if explanation.rival:
+        sentences.append(wrapped(rival_sentence(estimate, explanation.rival, explanation.origin)))
     if explanation.sensitivities:
         sentences.append(f"What if (changes of the step of {format_seconds(estimate.step_seconds)}):")
         sentences += [
@@ -107,14 +108,14 @@ def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
     )
 
 
-def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> str:
+def rival_sentence(estimate: Estimate, closest: Estimate, origin: Origin) -> str:
     """ "Next best tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
-    rival = unplaced(rivalry.rival.layout)
-    seconds = _seconds_beside(estimate, rivalry.rival)
-    parts = saves_and_pays(rivalry.difference, estimate.step_seconds)
+    rival = unplaced(closest.layout)
+    seconds = _seconds_beside(estimate, closest)
+    parts = saves_and_pays(difference(estimate.time, closest.time), estimate.step_seconds)
     if not estimate.fits:
         return f"The fastest that fits is {rival}, which takes {seconds}."
-    if rivalry.rival.step_seconds > estimate.step_seconds:
+    if closest.step_seconds > estimate.step_seconds:
         return f"Next best {rival} takes {seconds}: the plan {parts}."
     if not origin.searched:
         return f"Given, not searched for: a search finds {rival}, which takes {seconds}; this layout {parts}."
@@ -181,16 +182,16 @@ def unplaced(layout: Layout) -> str:
     return str(layout.model_copy(update={"layers": ()}))
 
 
-def saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
+def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes; small ones in a unit that shows them."""
-    largest = max((abs(seconds) for _, seconds in difference), default=0.0)
+    largest = max((abs(seconds) for _, seconds in changes), default=0.0)
     least = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
     unit = time_unit(step_seconds)
     if largest < unit[1] / 100:
         unit = time_unit(largest)
     worth = [
         (part, s)
-        for part, s in difference
+        for part, s in changes
         if abs(s) >= max(least, 1e-9) and float(in_unit(s, unit).replace(",", ""))
     ]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]

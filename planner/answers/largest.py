@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -69,71 +69,67 @@ def largest_sizes(
 
     What fits without something in host memory fits where that is allowed.
     """
-    found: list[LargestSize] = []
+    largest: list[LargestSize] = []
     for offloads in choices_of(question):
-        sure = max((one.size for one in found if {*one.offloads} <= {*offloads}), default=0)
-        search = _Sizes(question, family, restrictions, offloads, budget)
-        found.append(search.largest(sure, guess=max([sure, *(one.size for one in found)]) or family.usual))
-        yield found[-1]
+        sure = max((one.size for one in largest if {*one.offloads} <= {*offloads}), default=0)
+        allowed = frozenset({"offload"} if offloads else ())
+        sizes = _Sizes(question, family, replace(restrictions, allowed=allowed), offloads, budget)
+        largest.append(sizes.largest(sure, guess=max([sure, *(one.size for one in largest)]) or family.usual))
+        yield largest[-1]
 
 
+@dataclass(slots=True)
 class _Sizes:
     """Sizes of a family under one choice of residencies."""
 
-    def __init__(
-        self,
-        question: Question,
-        family: Family,
-        restrictions: Restrictions,
-        offloads: tuple[str, ...],
-        budget: Budget,
-    ) -> None:
-        self._stack = question.stack.model_copy(update={"residencies": offloads})
-        self._question, self._family, self._offloads = question, family, offloads
-        self._limits = replace(restrictions, allowed=frozenset({"offload"} if offloads else ()))
-        self._budget = budget
-        self._known: dict[int, SearchResult | None] = {}
-        self._decided = True
-        """Whether every size that was asked about is known to fit or not to."""
+    question: Question
+    family: Family
+    limits: Restrictions
+    offloads: tuple[str, ...]
+    budget: Budget
+    known: dict[int, SearchResult | None] = field(default_factory=dict)
+    """Some plan of each size that was asked about; None where it does not fit, or time ran out."""
+    decided: bool = True
+    """Whether every size that was asked about is known to fit or not to."""
 
     def largest(self, sure: int, *, guess: int) -> LargestSize:
-        """The largest size, of which `sure` is known to fit; a good guess saves searches."""
-        size = self._last(np.arange(1, self._family.most + 1), sure, guess)
-        while (larger := self._larger(size)) is not None:
-            size = larger
-        result = None
+        """The largest size, of which `sure` is known to fit; a good guess saves searches.
+
+        A larger one than the last may fit, as degrees divide it that do not divide the next; none does where the first
+        of every kind above does not fit.
+        """
+        size, result = self._last(np.arange(1, self.family.most + 1), sure, guess), None
+        while True:
+            above = [
+                np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in self.family.alike(self.question)
+            ]
+            above = sorted((sizes for sizes in above if len(sizes)), key=len, reverse=True)
+            kinds = {
+                int(sizes[0]): sizes for sizes in above
+            }  # of those with the same first size the narrowest
+            first = next((one for one in sorted(kinds) if self._fits(one)), None)
+            if first is None:
+                break
+            size = int(kinds[first][self._last(kinds[first], 1, 1) - 1])
         if size:
             with suppress(InfeasibleError):
-                result = self._budget.search(self._asked(size), self._limits, seconds=FASTEST_SECONDS, top=1)
-            result = result or self._known.get(size)
+                asked, seconds = self._question_of_size(size), FASTEST_SECONDS
+                result = self.budget.search(asked, self.limits, seconds=seconds, top=1)
+            result = result or self.known.get(size)
+        # whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
+        # stays, and where it grows every number of them may be spread over pipelines
+        plain = (("schedule", ONE_CHUNK), ("vpp", 1))
+        spread = all(self.limits.permits(axis, np.array([value]))[0] for axis, value in plain)
+        uniform = spread and self.question.kinds.number == 1
+        comparable = self.family.by == "sequence" or uniform
         return LargestSize(
-            offloads=self._offloads,
-            question=replace(self._asked(size), stack=self._question.stack) if size else None,
+            offloads=self.offloads,
+            question=self.family.asked(self.question, size) if size else None,
             size=size,
             result=result,
-            next_fails=size < self._family.most and self._decided and self._comparable,
-            comparable=self._comparable,
+            next_fails=size < self.family.most and self.decided and comparable,
+            comparable=comparable,
         )
-
-    def _larger(self, size: int) -> int | None:
-        """A larger size that fits, as degrees divide it that do not divide the next; None where the first of every
-        kind above does not fit."""
-        above = [np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in self._family.alike(self._question)]
-        above = sorted((sizes for sizes in above if len(sizes)), key=len, reverse=True)
-        kinds = {int(sizes[0]): sizes for sizes in above}  # of those with the same first size the narrowest
-        for first in sorted(kinds):
-            if self._fits(first):
-                return int(kinds[first][self._last(kinds[first], 1, 1) - 1])
-        return None
-
-    @property
-    def _comparable(self) -> bool:
-        """Whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
-        stays, and where it grows every number of them may be spread over pipelines."""
-        alike = self._question.kinds.number == 1
-        chosen = (("schedule", ONE_CHUNK), ("vpp", 1))
-        spread = all(self._limits.permits(axis, np.array([plain]))[0] for axis, plain in chosen)
-        return self._family.by == "sequence" or (spread and alike)
 
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
         """How many of some sizes fit, in rising order, of which the first `sure` do, in steps that double and then
@@ -157,14 +153,13 @@ class _Sizes:
 
     def _fits(self, size: int) -> bool:
         """Whether some layout of a size fits, as far as time sufficed to know."""
-        if size not in self._known:
-            least = where_least(self._limits)
-            try:
-                self._known[size] = self._budget.search(self._asked(size), least, effort="any")
-                self._decided &= self._known[size] is not None
-            except InfeasibleError:
-                self._known[size] = None
-        return self._known[size] is not None
+        if size not in self.known:
+            self.known[size], asked = None, self._question_of_size(size)
+            with suppress(InfeasibleError):
+                self.known[size] = self.budget.search(asked, where_least(self.limits), effort="any")
+                self.decided &= self.known[size] is not None
+        return self.known[size] is not None
 
-    def _asked(self, size: int) -> Question:
-        return replace(self._family.asked(self._question, size), stack=self._stack)
+    def _question_of_size(self, size: int) -> Question:
+        """The question of a size, on the stack with no other residencies than those of the choice."""
+        return self.family.asked(self.question, size).updated("stack", residencies=self.offloads)

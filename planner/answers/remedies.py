@@ -132,16 +132,10 @@ class Remedies:
         result = self.budget.search(change.question, where_least(change.limits), seconds=EACH_SECONDS)
         if result is None:
             return None
-        best = result.best
-        return Alternative(
-            change=change.words,
-            note=note,
-            gpus=best.layout.num_gpus,
-            layout=best.layout.brief,
-            step_seconds=best.step_seconds,
-            peak_bytes=best.peak_bytes,
-            memory_limit=best.memory_limit,
-        )
+        best, names = result.best, ("step_seconds", "peak_bytes", "memory_limit")
+        plan = {name: getattr(best, name) for name in names}
+        layout, gpus = best.layout.brief, best.layout.num_gpus
+        return Alternative(change=change.words, note=note, gpus=gpus, layout=layout, **plan)
 
     def _fitting(self, changes: Iterable[Change], until: float = math.inf) -> Iterator[Alternative]:
         """Plans of those changes that have one, while less than `until` seconds are spent."""

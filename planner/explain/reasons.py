@@ -21,7 +21,7 @@ from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, same_d
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
 from planner.plan_cache import PlanCache, Searched
-from planner.plan_files import priced_again, priced_as_held
+from planner.plan_files import priced_again, priced_within_restrictions
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import Terms, search_on
@@ -73,15 +73,6 @@ class BindingConstraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rivalry:
-    """A plan compared with its closest rival."""
-
-    rival: Estimate
-    difference: Breakdown
-    """rival − plan, seconds by part, largest first; positive parts are what the plan saves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Everything that `explain` says about a plan."""
 
@@ -90,8 +81,8 @@ class Explanation:
     binding: BindingConstraint
     ties: tuple[Estimate, ...]
     """Other layouts whose step takes as long."""
-    rivalry: Rivalry | None
-    """Comparison with the fastest layout within the plan's restrictions that does not tie."""
+    rival: Estimate | None
+    """The fastest layout within the plan's restrictions that does not tie."""
     sensitivities: tuple[Sensitivity, ...]
 
 
@@ -107,7 +98,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         rivals = search_rivals(plan, cache)
         replan = origin.searched and origin.objective == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
-    binding = binding_constraint(restrictions.held(question), priced_as_held(plan), restrictions)
+    binding = binding_constraint(restrictions.held(question), priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
@@ -115,7 +106,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         origin=origin,
         binding=binding,
         ties=ties(estimate, rivals),
-        rivalry=rivalry(estimate, rivals),
+        rival=closest_rival(estimate, rivals),
         sensitivities=changed,
     )
 
@@ -171,14 +162,11 @@ def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]
     return tuple(rival for rival in others if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN)
 
 
-def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
-    """The plan against the fastest rival of other degrees that does not tie; None where there is none."""
+def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
+    """The fastest rival of other degrees that does not tie; None where there is none."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
-    others = [one for one in others if abs(gain(estimate, one)) > NEGLIGIBLE_GAIN]
-    if not others:
-        return None
-    rival = min(others, key=lambda other: other.step_seconds)
-    return Rivalry(rival=rival, difference=difference(estimate.time, rival.time))
+    apart = (one for one in others if abs(gain(estimate, one)) > NEGLIGIBLE_GAIN)
+    return min(apart, key=lambda rival: rival.step_seconds, default=None)
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:

@@ -27,7 +27,7 @@ from planner.certificate import Certificate
 from planner.objectives import Objective
 from planner.placement.even_prices import balanced_prices
 from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction
-from planner.plan_files import priced_again, priced_as_held
+from planner.plan_files import priced_again, priced_within_restrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.gpu_counts import resized
@@ -47,7 +47,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield Check("layout", not problems, problems or "breaks no rule of its question")
     if problems:
         return
-    priced, chosen, limits = priced_again(plan), priced_as_held(plan), plan.restrictions.read
+    priced, chosen, limits = priced_again(plan), priced_within_restrictions(plan), plan.restrictions.read
     obeys, words = keeps_to(plan.question, limits, plan.layout), ", ".join(limits.flags)
     kept = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
     yield Check("restrictions", obeys, kept) if words else Check("restrictions", True, "none asked for")

@@ -7,6 +7,8 @@ import math
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
+
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
@@ -61,37 +63,32 @@ def _added_up(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
     """Check loads in exact fractions, GPU by GPU: every memory holds them, and the objective is as claimed."""
-    stages = len(priced.fixed)
-    loads = [[Fraction(0)] * stages for _ in range(priced.gpus)]
-    moments = range(len(priced.fixed_bytes))
-    device = [[Fraction(float(size)) for size in priced.fixed_bytes] for _ in range(priced.gpus)]
-    host = [Fraction(0)] * -(-priced.gpus // priced.gpus_per_node)
+    per_node, nodes = priced.gpus_per_node, -(-priced.gpus // priced.gpus_per_node)
+    exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
+    loads_GK = np.full((priced.gpus, len(priced.fixed)), Fraction(0))
+    device_GM = np.tile(exact(priced.fixed_bytes), (priced.gpus, 1))
+    host_N = np.full(nodes, Fraction(0))
     for row, placed in zip(rows, sharding.tables, strict=True):
-        for gpu in range(priced.gpus):
-            node = gpu // priced.gpus_per_node
-            shards = placed.at.count(node if placed.option.form == "node-row" else gpu)
-            for k in range(stages):
-                loads[gpu][k] += Fraction(float(priced.everywhere_seconds[row, k]))
-                loads[gpu][k] += shards * Fraction(float(priced.shard_seconds[row, k]))
-            for m in moments:
-                device[gpu][m] += Fraction(float(priced.everywhere_bytes[row, m]))
-                device[gpu][m] += shards * Fraction(float(priced.shard_bytes[row, m]))
-        for node in range(len(host)):
-            on_node = placed.option.form == "node-row"
-            shards = sum((place if on_node else place // priced.gpus_per_node) == node for place in placed.at)
-            host[node] += Fraction(float(priced.everywhere_host_bytes[row]))
-            host[node] += shards * Fraction(float(priced.shard_host_bytes[row]))
-    peaks = list(map(max, device))
-    for name, filled, limit in (("GPU", peaks, priced.device_memory), ("host", host, priced.host_memory)):
-        if (most := float(max(filled))) > limit * (1 + CLOSE):
-            return Check("loads", False, f"a {name} would hold {most:.6g} bytes of {limit:.6g}")
+        on_node = placed.option.form == "node-row"
+        places = [place if on_node else place // per_node for place in placed.at]
+        at_G = [placed.at.count(gpu // per_node if on_node else gpu) for gpu in range(priced.gpus)]
+        at_N = [places.count(node) for node in range(nodes)]
+        for sums, everywhere, shard, at in (
+            (loads_GK, priced.everywhere_seconds, priced.shard_seconds, at_G),
+            (device_GM, priced.everywhere_bytes, priced.shard_bytes, at_G),
+            (host_N, priced.everywhere_host_bytes, priced.shard_host_bytes, at_N),
+        ):
+            for place, shards in enumerate(at):
+                sums[place] += exact(everywhere[row]) + shards * exact(shard[row])
+    peak, host = device_GM.max(), host_N.max()
+    for name, most, limit in (("GPU", peak, priced.device_memory), ("host", host, priced.host_memory)):
+        if float(most) > limit * (1 + CLOSE):
+            return Check("loads", False, f"a {name} would hold {float(most):.6g} bytes of {limit:.6g}")
     if certificate.objective == "torchrec":
-        value = float(max(sum(own, Fraction(0)) for own in loads))
+        value = float(loads_GK.sum(axis=1).max())
     else:
-        longest = [
-            max([own[k] for own in loads] + [Fraction(float(priced.beside[k]))]) for k in range(stages)
-        ]
-        value = float(sum(longest, Fraction(0))) + float(priced.fixed.sum())
+        longest_K = np.maximum(loads_GK.max(axis=0), exact(priced.beside))
+        value = float(longest_K.sum()) + float(priced.fixed.sum())
     if not math.isclose(value, certificate.value, rel_tol=CLOSE):
         return Check("loads", False, f"add up to {value:.8g} s, `value` says {certificate.value:.8g}")
     return Check("loads", True, f"add up to {value:.6g} s, and every memory holds them")

@@ -33,7 +33,7 @@ def unsearched(*_: object, **__: object) -> None:
 
 def test_a_plan_is_explained_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     first = explained(plan)
-    assert first.rivalry is not None
+    assert first.rival is not None
     monkeypatch.setattr(reasons, "search_on", unsearched)
     monkeypatch.setattr("planner.explain.what_if.faster_under", unsearched)
     assert explained(plan) == first

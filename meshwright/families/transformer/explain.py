@@ -22,6 +22,7 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
+from planner.explain.compare import difference
 from planner.explain.reasons import Explanation, WhyNot
 from planner.explain.reasons import explain as explanation_of
 from planner.explain.reasons import why_not as reason_against
@@ -52,7 +53,7 @@ class Explained(AnswerBase):
         ]
 
     def document(self) -> dict[str, Any]:
-        bound, rivals = self.explanation.binding, self.explanation.rivalry
+        bound, rival = self.explanation.binding, self.explanation.rival
         told = None if self.plan is None else self.plan.recommendation
         return {
             "question": question_record(self.question),
@@ -68,8 +69,11 @@ class Explained(AnswerBase):
             },
             "ties": [str(tie.layout) for tie in self.explanation.ties],
             "runner_up": None
-            if rivals is None
-            else {"plan": estimate_record(rivals.rival), "difference_seconds": rivals.difference.as_dict()},
+            if rival is None
+            else {
+                "plan": estimate_record(rival),
+                "difference_seconds": difference(self.explanation.estimate.time, rival.time).as_dict(),
+            },
             "what_if": [
                 {
                     "change": one.change,

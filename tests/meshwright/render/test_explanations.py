@@ -21,7 +21,7 @@ from planner.answers.curves import scaling_frame
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.explain.compare import compare, difference
 from planner.explain.completion import complete_layout
-from planner.explain.reasons import binding_constraint, rivalry, ties, why_not
+from planner.explain.reasons import binding_constraint, closest_rival, ties, why_not
 from planner.explain.what_if import CHANGES, sensitivities
 from planner.placement.even_prices import balanced_prices
 from planner.search.given_layout import place_layout
@@ -65,12 +65,13 @@ def test_compared_parts_sum_to_their_totals(ranked: tuple[Estimate, ...]) -> Non
 
 def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
     best = ranked[0]
-    rival = rivalry(best, ranked)
+    rival = closest_rival(best, ranked)
     equal = ties(best, ranked)
     assert all(tie.step_seconds == pytest.approx(best.step_seconds, rel=1e-3) for tie in equal)
     assert rival is not None
-    assert rival.difference.total == pytest.approx(rival.rival.step_seconds - best.step_seconds)
-    assert rival.rival not in equal
+    change = difference(best.time, rival.time)
+    assert change.total == pytest.approx(rival.step_seconds - best.step_seconds)
+    assert rival not in equal
 
 
 def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estimate, ...]) -> None:
@@ -96,12 +97,12 @@ def test_why_not_a_layout_that_does_not_fit(asked: Question, ranked: tuple[Estim
 
 
 def test_why_not_the_second(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    rival = rivalry(ranked[0], ranked)
+    rival = closest_rival(ranked[0], ranked)
     assert rival is not None
-    answer = why_not(asked, ranked[0], str(rival.rival.layout))
+    answer = why_not(asked, ranked[0], str(rival.layout))
     assert answer.reason == "slower"
     assert answer.estimate is not None
-    assert answer.estimate.step_seconds == pytest.approx(rival.rival.step_seconds)
+    assert answer.estimate.step_seconds == pytest.approx(rival.step_seconds)
 
 
 def test_why_not_nonsense(asked: Question, ranked: tuple[Estimate, ...]) -> None:
