@@ -29,7 +29,6 @@ from planner.certificate import Certificate, Effort
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.plan import Plan, PlanObjective
-from planner.search.branching import BranchAndBound
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult, by_speed
@@ -144,41 +143,36 @@ def optimise(
         raise _no_answer(question, objective, attempts, spending)
     measure = objective.measure
 
-    def loss(attempt: _Attempt) -> float:
-        """Of the best plan; the fastest may not be it while the least peak is unproven."""
-        return min(measure.loss(objective.value(attempt.question, one)) for one in attempt.estimates)
+    def loss(attempt: _Attempt, estimate: Estimate) -> float:
+        return measure.loss(objective.value(attempt.question, estimate))
 
-    by_loss = sorted(answers, key=lambda one: (loss(one), one.gpus))
+    # the fastest plan of an attempt may not be the best of it while the least peak is unproven
+    least = [(min(loss(one, each) for each in one.estimates), one.gpus) for one in answers]
+    by_loss = [answers[at] for at in sorted(range(len(answers)), key=least.__getitem__)]
     chosen, unfinished = by_loss[0], [one for one in attempts if one.is_unfinished]
-    value, bound = measure.loss(loss(chosen)), measure.loss(min(measure.loss(one.bound) for one in answers))
+    value = measure.loss(min(least)[0])
+    bound = measure.loss(min(measure.loss(one.bound) for one in answers))
     if objective.name == "gpus":
         bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
     elif unfinished:
         bound = measure.open
-    same = [
-        (one, estimate) for one in answers if one.precision == chosen.precision for estimate in one.estimates
-    ]
-
-    def order(pair: tuple[_Attempt, Estimate]) -> tuple[object, ...]:
-        attempt, estimate = pair
-        return measure.loss(objective.value(attempt.question, estimate)), attempt.gpus, *by_speed(estimate)
-
+    alike = [one for one in answers if one.precision == chosen.precision]
+    ranked = sorted(
+        ((one, each) for one in alike for each in one.estimates),
+        key=lambda pair: (loss(*pair), pair[0].gpus, *by_speed(pair[1])),
+    )
+    left_out = [(one.gpus, one.error.headline) for one in attempts if one.error is not None]
+    for one in unfinished:
+        precision = f" for {one.precision}" if precisions else ""
+        left_out.append((one.gpus, spending.why_ended + precision))
     others = {one.precision: one for one in by_loss[::-1] if one.precision != chosen.precision}
-    left_out = []
-    for attempt in attempts:
-        if attempt.error is not None:
-            left_out.append((attempt.gpus, attempt.error.headline))
-        elif attempt.is_unfinished:
-            precision = f" for {attempt.precision}" if precisions else ""
-            left_out.append((attempt.gpus, spending.why_ended + precision))
+    certificate = _certificate(objective, chosen, attempts, limits, measure.gap(value, bound), spending)
     return Optimum(
         question=chosen.question,
         result=SearchResult(
-            estimates=tuple(estimate for _, estimate in sorted(same, key=order)[:top]),
-            certificate=_certificate(
-                objective, chosen, attempts, limits, measure.gap(value, bound), spending
-            ),
-            searches=chosen.searches,
+            estimates=tuple(estimate for _, estimate in ranked[:top]),
+            certificate=certificate,
+            searches=() if chosen.result is None else chosen.result.searches,
         ),
         objective=objective,
         sizes=tuple(sizes),
@@ -195,22 +189,22 @@ class _Attempt:
     """Result of searching one number of GPUs in one precision: plans, an error, or neither before time ran out."""
 
     question: Question
-    estimates: tuple[Estimate, ...] = ()
-    """The best plans."""
-    certificate: Certificate | None = None
-    """None where nothing fits, or time ran out."""
+    result: SearchResult | None = None
+    """The best plans that meet the deadline, perhaps none; None where nothing fits, or time ran out."""
     bound: float = 0.0
     """No covered plan has a better value than this; in the unit of the objective's measure."""
-    searches: tuple[BranchAndBound, ...] = ()
-    """Final state of the searches behind it."""
     error: InfeasibleError | None = None
     """Why there is no plan: nothing fits, or nothing is fast enough."""
     late_seconds: tuple[float, ...] = ()
     """Seconds of training under plans that miss the deadline, where faster ones are not ruled out."""
 
     @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        return () if self.result is None else self.result.estimates
+
+    @property
     def is_unfinished(self) -> bool:
-        return self.certificate is None and self.error is None
+        return self.result is None and self.error is None
 
     @property
     def gpus(self) -> int:
@@ -225,25 +219,22 @@ def _attempt(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
     """The best plans of one question that meet the deadline, from one search or several."""
-    try:
-        if objective.name == "memory":
-            least = least_memory(question, objective, limits, top=top, budget=budget)
-            if least is None:
-                return _Attempt(question=question)
-            in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
-            certificate = least.result.certificate
-            return _Attempt(question=question, estimates=in_time, certificate=certificate, bound=least.bound)
-        groups = paddings(question, limits) if objective.name == "mfu" else [limits]
-        results, errors = list[SearchResult | None](), list[InfeasibleError]()
-        for group in groups:
-            try:
-                results.append(budget.search(question, group, top=top))
-            except InfeasibleError as error:
-                errors.append(error)
-        if len(errors) == len(groups):
-            raise errors[0]
-    except InfeasibleError as error:
-        return _Attempt(question=question, error=error)
+    results, errors = list[SearchResult | None](), list[InfeasibleError]()
+    groups = paddings(question, limits) if objective.name == "mfu" else [limits]
+    for group in groups:
+        try:
+            if objective.name == "memory":
+                least = least_memory(question, objective, group, top=top, budget=budget)
+                if least is None:
+                    return _Attempt(question=question)
+                in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
+                result = replace(least.result, estimates=in_time, searches=())
+                return _Attempt(question=question, result=result, bound=least.bound)
+            results.append(budget.search(question, group, top=top))
+        except InfeasibleError as error:
+            errors.append(error)
+    if len(errors) == len(groups):
+        return _Attempt(question=question, error=errors[0])
     decided = [result for result in results if result is not None]
     return _ranked(question, objective, decided, top, everywhere=len(decided) == len(results))
 
@@ -260,9 +251,10 @@ def _ranked(
             fastest = [result.best.step_seconds for result in results]
             late = tuple(objective.training_seconds(question, seconds) for seconds in fastest)
             return _Attempt(question=question, late_seconds=late)
-        days = format_days(objective.training_seconds(question, soonest))
+        error = InfeasibleError(f"at least {format_days(objective.training_seconds(question, soonest))}")
         certificate = _merged([result.certificate for result in results])
-        return _Attempt(question=question, certificate=certificate, error=InfeasibleError(f"at least {days}"))
+        nothing = SearchResult(estimates=(), certificate=certificate)
+        return _Attempt(question=question, result=nothing, error=error)
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
     best, least_losses = ranked[0], []
     for result in results:  # no plan of a search is better than its best would be at the bound
@@ -279,13 +271,9 @@ def _ranked(
     if len(results) > 1:
         gap = measure.gap(objective.value(question, best), bound) if everywhere else 1.0
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
-    return _Attempt(
-        question=question,
-        estimates=tuple(ranked[:top]),
-        certificate=certificate,
-        bound=bound,
-        searches=tuple(search for result in results for search in result.searches),
-    )
+    searches = tuple(search for result in results for search in result.searches)
+    result = SearchResult(estimates=tuple(ranked[:top]), certificate=certificate, searches=searches)
+    return _Attempt(question=question, result=result, bound=bound)
 
 
 def _merged(certificates: Sequence[Certificate]) -> Certificate:
@@ -304,15 +292,16 @@ def _certificate(
     budget: Budget,
 ) -> Certificate:
     """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
-    assert chosen.certificate is not None
-    certificate = chosen.certificate
+    assert chosen.result is not None
+    certificate = chosen.result.certificate
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
-    rest = [one.certificate for one in attempts if one is not chosen and one.certificate is not None]
-    unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and not one.certificate)
-    unsearched = sum(count_layouts(one.question, limits) for one in attempts if one.is_unfinished)
-    if not rest and not unfit and not any(one.is_unfinished for one in attempts):
+    rest = [one.result.certificate for one in attempts if one is not chosen and one.result is not None]
+    unfinished = [one for one in attempts if one.is_unfinished]
+    unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and one.result is None)
+    if not rest and not unfit and not unfinished:
         return certificate
+    unsearched = sum(count_layouts(one.question, limits) for one in unfinished)
     both, covered = _merged([certificate, *rest]), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)

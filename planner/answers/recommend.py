@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -154,12 +153,16 @@ def recommend(
         simplest = simplest_competitive(question, result, sure, budget)
     if simplest is None or budget.ended:
         return None
-    fastest, (kind, step) = result.best, simplest
-    chosen = _choose_of_kind(question, kind, step, restrictions, budget, is_everything=kind is result)
-    is_fastest = kind is result and chosen is None
+    fastest, (kind, step), share = result.best, simplest, share_compared(question)
+    is_fastest, compared = kind is result, kind
+    everywhere = replace(step.limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
+    if is_fastest and share is not None and everywhere != restrictions:
+        # the best of its kind is that of a search of all that was asked, so its kind is searched
+        most = kind.best.compared_seconds * (1 + share)
+        compared = _search(question, step.limits, budget, most, settles=False) or kind
     layout, choice = kind.best.layout, None
-    if chosen is not None:
-        kind, layout, choice = chosen
+    if (chosen := choose(question, step.limits, compared, budget)) is not None:
+        is_fastest, kind, (layout, choice) = False, settled(compared, budget.solver), chosen
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
     return Recommendation(
@@ -301,36 +304,8 @@ def share_compared(question: Question) -> float | None:
     return scenarios.unexplained
 
 
-def _choose_of_kind(
-    question: Question,
-    kind: SearchResult,
-    step: Step,
-    restrictions: Restrictions,
-    budget: Budget,
-    *,
-    is_everything: bool,
-) -> tuple[SearchResult, Layout, PlanChoice] | None:
-    """The layout to take in place of the best of its kind, with the search of that kind; None where the best is taken.
-
-    With `is_everything` the best is that of a search of all that was asked, so its own kind may have to be searched.
-    """
-    share, limits = share_compared(question), step.limits
-    asked = replace(limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
-    if is_everything and share is not None and asked != restrictions:
-        most = kind.best.compared_seconds * (1 + share)
-        kind = _search(question, limits, budget, most, settles=False) or kind
-    chosen = choose(
-        question, limits, kind, lambda one: _fits(question, limits, one), lambda: budget.seconds_left > 0
-    )
-    return None if chosen is None else (settled(kind, budget.solver), *chosen)
-
-
 def choose(
-    question: Question,
-    limits: Restrictions,
-    result: SearchResult,
-    fits: Callable[[Layout], bool],
-    has_time: Callable[[], bool],
+    question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
     """The layout to take in place of the best of a search that ended, and what it was compared with; None where the
     best is the one."""
@@ -338,11 +313,11 @@ def choose(
     if share is None:
         return None
     below, searches = first.compared_seconds * (1 + share), result.searches or _unsearched(question, limits)
-    near = nearest_below(searches, below, MAX_COMPARED - 1, first.layout, has_time)
-    layouts = [first.layout, *near]
+    most, has_time = MAX_COMPARED - 1, lambda: budget.seconds_left > 0
+    layouts = [first.layout, *nearest_below(searches, below, most, first.layout, has_time)]
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
-    least = next(at for at in ranked if not at or fits(layouts[at]))
+    least = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
     if not least:
         return None
     return layouts[least], PlanChoice(

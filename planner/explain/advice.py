@@ -13,7 +13,7 @@ evenly) and priced in full from the best down. The path ends at the optimum of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Literal
@@ -70,6 +70,8 @@ _FACTORS = (2, 3, 4, 8)
 """Factors by which ranks are moved from one axis to another."""
 _MAX_MBS = 64
 
+Move = Mapping[str, Any]
+"""A change of one or two axes to new values; what a move of `recompute` leaves open is chosen by memory."""
 SwitchWords = Callable[[Question, Question, Layout], str]
 """The words in which a trainer is told to go from one question to the other, which has another switch; empty: none."""
 
@@ -273,7 +275,7 @@ class ChangePath:
             words = changed_words(here.layout, after.layout)
             trouble = trouble_between(here.layout, after.layout)
             self.changes.append(Change(words=words, trouble=trouble, by_itself=alone, with_earlier=after))
-            self.changed_axes |= move.axes
+            self.changed_axes |= move.keys()
             return True
         return False
 
@@ -289,12 +291,12 @@ class ChangePath:
         """Legal moves of axes not changed yet, the best of each kind by their quick prices: blocks placed evenly, a mix
         of policies as the fastest of them. First the one that recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
-            yield Move(values={"recompute": ("none",)})
+            yield {"recompute": ("none",)}
         legal = [
             (move, layout)
             for move in moves(self.question, here.layout)
-            if not move.axes & self.changed_axes
-            and (layout := move.of(here.layout)) is not None
+            if not move.keys() & self.changed_axes
+            and (layout := moved(here.layout, move)) is not None
             and changed_words(here.layout, layout)
             and self._is_legal(layout)
         ]
@@ -311,8 +313,9 @@ class ChangePath:
         of_kind = Counter[frozenset[str]]()
         for row in np.argsort(seconds, kind="stable").tolist():
             move = legal[row][0]
-            if of_kind[move.axes] < _MAX_PRICED_OF_A_KIND and of_kind.total() < _MAX_PRICED:
-                of_kind[move.axes] += 1
+            kind = frozenset(move)
+            if of_kind[kind] < _MAX_PRICED_OF_A_KIND and of_kind.total() < _MAX_PRICED:
+                of_kind[kind] += 1
                 yield move
 
     def _is_legal(self, layout: Layout) -> bool:
@@ -329,13 +332,13 @@ class ChangePath:
         Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
         is recomputed as memory allows.
         """
-        moved = move.of(layout)
-        if moved is None:
+        after = moved(layout, move)
+        if after is None:
             return None
         by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
-        if "recompute" in move.axes or (by_stage and moved.num_stages != layout.num_stages):
-            return self._least_recomputed(moved)
-        return self._price(moved)
+        if "recompute" in move or (by_stage and after.num_stages != layout.num_stages):
+            return self._least_recomputed(after)
+        return self._price(after)
 
     def _price(self, layout: Layout) -> Estimate | None:
         if not self._is_legal(layout):
@@ -368,77 +371,58 @@ class ChangePath:
         return best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """A change of one or two axes to new values."""
+def moved(layout: Layout, move: Move) -> Layout | None:
+    """The layout after a move, not placed; None where the notation cannot express it.
 
-    values: Mapping[str, Any]
-    """Axis → its new value; what a move of `recompute` leaves open is chosen by memory."""
-
-    @property
-    def axes(self) -> frozenset[str]:
-        """The axes that change."""
-        return frozenset(self.values)
-
-    def of(self, layout: Layout) -> Layout | None:
-        """The layout after the move, not placed; None where the notation cannot express it.
-
-        Settings that only a pipeline, a tensor group or replicas can have are reset with them.
-        """
-        fields = layout.model_dump() | {"layers": (), "pools": ()} | dict(self.values)
-        if fields["pp"] == 1:
-            fields |= {"vpp": 1, "schedule": "1f1b"}
-        if fields["tp"] == 1:
-            fields["sp"] = False
-        if fields["dp"] * fields["cp"] == 1:
-            fields["zero"] = 0
-        if fields["zero"] == 0:
-            fields["shard"] = None
-        if len(fields["recompute"]) not in (1, fields["pp"] * fields["vpp"]):
-            fields["recompute"] = ("none",)
-        try:
-            return Layout(**fields)
-        except ValidationError:
-            return None
+    Settings that only a pipeline, a tensor group or replicas can have are reset with them.
+    """
+    fields = layout.model_dump() | {"layers": (), "pools": ()} | dict(move)
+    if fields["pp"] == 1:
+        fields |= {"vpp": 1, "schedule": "1f1b"}
+    if fields["tp"] == 1:
+        fields["sp"] = False
+    if fields["dp"] * fields["cp"] == 1:
+        fields["zero"] = 0
+    if fields["zero"] == 0:
+        fields["shard"] = None
+    if len(fields["recompute"]) not in (1, fields["pp"] * fields["vpp"]):
+        fields["recompute"] = ("none",)
+    try:
+        return Layout(**fields)
+    except ValidationError:
+        return None
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
     """Every change of one axis but recompute, or of two degrees whose product stays; most of them break some rule."""
-    stack, model, experts = question.stack, question.model, question.model.num_experts
-    values: dict[str, Sequence[Any]] = {
-        "mbs": [mbs for mbs in divisors(question.training.global_batch // layout.dp) if mbs <= _MAX_MBS],
-        "zero": stack.zero_stages,
-        "sp": [not layout.sp] if layout.tp > 1 else [],
-    }
-    for name, options in values.items():
-        yield from (Move(values={name: value}) for value in options)
+    stack, model = question.stack, question.model
+    shares = divisors(question.training.global_batch // layout.dp)
+    yield from ({"mbs": mbs} for mbs in shares if mbs <= _MAX_MBS)
+    yield from ({"zero": zero} for zero in stack.zero_stages)
+    if layout.tp > 1:
+        yield {"sp": not layout.sp}
     if layout.pp > 1:
         for schedule in stack.schedules:
-            for vpp in range(1, model.num_layers // layout.pp + 1):
-                if goes_with(schedule, vpp):
-                    yield Move(values={"vpp": vpp, "schedule": schedule})
-    hybrid = layout.zero and stack.hybrid_shard
-    values = {
-        "order": stack.axis_orders,
-        "context": (None, *stack.context_kinds) if layout.cp > 1 else (),
-        "shard": divisors(layout.data_ranks)[1:] if hybrid else (),
-    }
+            chunks = range(1, model.num_layers // layout.pp + 1)
+            yield from ({"vpp": vpp, "schedule": schedule} for vpp in chunks if goes_with(schedule, vpp))
+    yield from ({"order": order} for order in stack.axis_orders)
+    if layout.cp > 1:
+        yield from ({"context": context} for context in (None, *stack.context_kinds))
+    if layout.zero and stack.hybrid_shard:
+        yield from ({"shard": group} for group in divisors(layout.data_ranks)[1:])
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
     for name, axis in AXES.items():
         if axis.values is not None and name not in _MOVED:
-            numbers = axis.values(question, mesh)
-            values[name] = [axis.word.value(*(one if isinstance(one, tuple) else (one,))) for one in numbers]
-    for name, options in values.items():
-        yield from (Move(values={name: value}) for value in options)
+            numbers = (one if isinstance(one, tuple) else (one,) for one in axis.values(question, mesh))
+            yield from ({name: axis.word.value(*one)} for one in numbers)
     for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
         for factor in _FACTORS:
-            degree = getattr(layout, giver)
-            if degree % factor == 0:
-                degrees = {giver: degree // factor, taker: getattr(layout, taker) * factor}
-                yield Move(values=degrees | ({"etp": None} if "tp" in degrees else {}))
+            if getattr(layout, giver) % factor == 0:
+                move = {giver: getattr(layout, giver) // factor, taker: getattr(layout, taker) * factor}
+                yield move | ({"etp": None} if "tp" in move else {})
     if model.has_experts:
-        yield from (Move(values={"ep": degree}) for degree in divisors(experts))
-        yield from (Move(values={"etp": degree}) for degree in divisors(layout.tp))
+        yield from ({"ep": degree} for degree in divisors(model.num_experts))
+        yield from ({"etp": degree} for degree in divisors(layout.tp))
 
 
 def changed_words(before: Layout, after: Layout) -> str:

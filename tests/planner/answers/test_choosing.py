@@ -82,7 +82,7 @@ def test_who_has_no_scenarios_or_weighs_them_chooses_on_paper(
     question = with_scenarios(asked, told)
     question = replace(question, risk="none" if told is None else "averse")
     assert share_compared(question) is None
-    assert choose(question, Restrictions(), search(asked, top=1), lambda _: True, lambda: True) is None
+    assert choose(question, Restrictions(), search(asked, top=1), Budget()) is None
 
 
 def test_the_choice_is_in_the_plan_file_and_is_made_again(

@@ -73,7 +73,7 @@ def test_states_in_16_bits_and_larger_gpus() -> None:
     assert "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE" in found
     larger = [change for change in found if change.endswith(" --gpus 1")]
     gpus = [catalog.load_cluster(change.split()[0]).gpu for change in larger]
-    assert len({gpu.name for gpu in gpus}) == remedies.LARGER
+    assert len({gpu.name for gpu in gpus}) == remedies.MAX_LARGER
     assert [gpu.memory for gpu in gpus] == sorted(gpu.memory for gpu in gpus)
     assert not any("num_layers: 4" in change for change in found)
 
