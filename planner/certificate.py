@@ -22,7 +22,7 @@ class Settled(Spec):
 
     solver: str
     layouts: int
-    """Number of layouts it chose among."""
+    """Number of layouts in the program."""
     columns: int
     """Number of its binary variables for blocks on stages."""
     objective: float
@@ -59,6 +59,6 @@ class Certificate(Spec):
     settled: Settled | None = None
     """Optimum of the closing integer program; None where the search was stopped before."""
     proved_by: Proof = Field(default="search", exclude_if=lambda prover: prover == "search")
-    """What proved it; written only where it is not the search."""
+    """Prover; written only where it is not the search."""
     seconds: float = 0.0
     """Search time."""

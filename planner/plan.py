@@ -39,7 +39,7 @@ LayoutText = Annotated[
     BeforeValidator(lambda value: value if isinstance(value, Layout) else parse_layout(str(value))),
     PlainSerializer(str, return_type=str),
 ]
-"""A layout, written in its notation."""
+"""A layout in its notation: "tp8 pp4 dp2 mbs1"."""
 Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
 
 
@@ -88,7 +88,7 @@ class AnyPlan(Spec):
         raise NotImplementedError
 
 
-def _named_as_today(parts: Any) -> Any:
+def _rename_parts(parts: Any) -> Any:
     return (
         {_RENAMED.get(name, name): size for name, size in parts.items()} if isinstance(parts, dict) else parts
     )
@@ -115,7 +115,7 @@ class Prediction(Spec):
     """Bytes of a host's drive that states may fill."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
-    rank_memory: tuple[Annotated[dict[str, float], BeforeValidator(_named_as_today)], ...]
+    rank_memory: tuple[Annotated[dict[str, float], BeforeValidator(_rename_parts)], ...]
     """Bytes by part for each pipeline rank."""
     trust: str
     """Tier of the constants and the error it has shown."""
@@ -149,7 +149,7 @@ class PlanOffer(Spec):
     """The cluster, of whole nodes."""
     hardware: HardwareProfile
     gpus: tuple[GpuCount, ...]
-    """Numbers of its GPUs that were to choose from."""
+    """Numbers of its GPUs to choose from."""
     price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars for one GPU-hour."""
 
@@ -230,7 +230,7 @@ class PlanChoice(Spec):
     first: LayoutText
     """The fastest of its kind on paper."""
     first_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Its step on paper."""
+    """Its step on paper, seconds."""
     share: float = Field(ge=0, allow_inf_nan=False)
     """How far above it the layouts may lie that were compared."""
     layouts: int = Field(ge=1)

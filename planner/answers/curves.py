@@ -32,10 +32,10 @@ from planner.space.limits import left_out
 if TYPE_CHECKING:
     import pandas as pd
 
-BETWEEN = " / "
+REASON_SEPARATOR = " / "
 """Separator of the reasons of one pair of degrees."""
 MAX_DEGREES = 10
-"""Most degrees of one axis; of more those that are powers of two, and the plan's own."""
+"""Most degrees of one axis. Of more, only powers of two and the plan's own are searched."""
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = 2**-6, 2**3
 """Least and greatest bandwidth of the farthest links, as a share of the cluster's own."""
@@ -73,8 +73,8 @@ def scaling_frame(
     spending = budget or Budget()
 
     def row_at(gpus: int, global_batch: int) -> Row | None:
-        there = resized(question, gpus, global_batch)
-        result = spending.search(there, Restrictions(), effort="bounds")
+        sized = resized(question, gpus, global_batch)
+        result = spending.search(sized, Restrictions(), effort="bounds")
         if result is None:
             return None
         point = {"gpus": gpus, "global_batch": global_batch}
@@ -143,10 +143,10 @@ def _cell(
     try:
         result = budget.search(question, within, effort="bounds")
     except DoesNotFitError as error:
-        why = BETWEEN.join(f"{one.where}: {one.what}" for one in error.problems)
+        why = REASON_SEPARATOR.join(f"{one.where}: {one.what}" for one in error.problems)
         return {**cell, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}
     except InfeasibleError as error:
-        why = BETWEEN.join(one.what for one in error.problems) or error.headline
+        why = REASON_SEPARATOR.join(one.what for one in error.problems) or error.headline
         return {**cell, "reason": "rule", "why": why}
     if result is None:
         return {**cell, "reason": "time", "why": "time ran out"}
@@ -209,8 +209,7 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
 
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
-    """Bandwidths of the farthest links, each twice as wide, through the cluster's own, up to that of the network
-    inside."""
+    """Bandwidths of the farthest links, bytes/s: doublings through the cluster's own, up to the next level's."""
     inside, farthest = met_levels(cluster)[-2:]
     most, rates = farthest.bandwidth * WIDEST, list[float]()
     rate = farthest.bandwidth * NARROWEST
@@ -290,7 +289,7 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
-    """What trainers do to the same mathematics; no overlap along axes of one rank."""
+    """Techniques of trainers that leave the mathematics as it is; overlaps only along axes of several ranks."""
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:

@@ -60,7 +60,7 @@ class Point:
     question: Question
     estimate: Estimate
     gap: float
-    """Share of its step time that could still be gained on as many GPUs within as much memory; 0 is proof."""
+    """Largest share of its step time that another plan within as much memory may save; 0 is proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ class LargestSize:
     size: int
     """The size in steps of its family; 0 where none fits."""
     result: SearchResult | None
-    """Its fastest layout, or the best of so many seconds with its gap."""
+    """Fastest layout of that size, or the best found within `FASTEST_SECONDS`."""
     next_fails: bool
     """Whether the next size, and every larger one, is proved to fit in no layout."""
     comparable: bool
@@ -161,5 +161,5 @@ class _Sizes:
         return self.known[size] is not None
 
     def _question_of_size(self, size: int) -> Question:
-        """The question of a size, on the stack with no other residencies than those of the choice."""
+        """Question about a size, on the stack with only the residencies of the choice."""
         return self.family.asked(self.question, size).updated("stack", residencies=self.offloads)

@@ -196,7 +196,7 @@ class _Attempt:
     error: InfeasibleError | None = None
     """Why there is no plan: nothing fits, or nothing is fast enough."""
     late_seconds: tuple[float, ...] = ()
-    """Seconds of training under plans that miss the deadline, where faster ones are not ruled out."""
+    """Training times of plans that miss the deadline, seconds, where faster plans are not ruled out."""
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:

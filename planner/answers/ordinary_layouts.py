@@ -41,7 +41,7 @@ _MAX_TRIED = 60
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step from the simplest layouts to all of them."""
+    """A kind of layouts, one of several from the simplest to all of them."""
 
     words: str
     """What its layouts have in common."""
@@ -136,7 +136,7 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
 
 
 def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
-    """Legal layouts with one sequence a microbatch, the smallest tp × pp first, of equal ones the largest tp."""
+    """Legal layouts with one sequence a microbatch, by rising tp × pp; of equal ones the largest tp first."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)

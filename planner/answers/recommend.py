@@ -73,7 +73,7 @@ class Recommendation:
     """The recommended layout, with the fastest on paper and the classical one beside it."""
 
     estimate: Estimate
-    """Its memory limit is that of the question, however much room it leaves."""
+    """Price of the layout, under the memory limit of the question."""
     why: str
     """What layouts of its kind have in common; empty where it is the fastest of all."""
     within: Restrictions
@@ -87,7 +87,7 @@ class Recommendation:
     pair_error: float
     """Median error of the ratio of two times, on one axis in which layouts differ."""
     risk: Risk = "none"
-    """What layouts were compared by."""
+    """Statistic of the scenarios by which steps were compared."""
     within_error: WithinError | None = None
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     expected: ExpectedStep | None = None
@@ -307,8 +307,8 @@ def share_compared(question: Question) -> float | None:
 def choose(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """The layout to take in place of the best of a search that ended, and what it was compared with; None where the
-    best is the one."""
+    """The layout with the least mean over likely constants among the fastest of a finished search, and what it was
+    compared with; None where that is the best of the search."""
     share, first = share_compared(question), result.best
     if share is None:
         return None

@@ -45,7 +45,7 @@ SECONDS = 4.0
 EACH_SECONDS = 0.5
 """Time limit of one change, seconds; it then shows the best plan found, or nothing."""
 MAX_LARGER = 2
-"""Most clusters of larger GPUs that are named."""
+"""Maximum number of clusters with larger GPUs."""
 MACHINE_SHARE = 0.75
 """Share of the time for changes on the same machine."""
 DOUBLINGS, HALVINGS = 4, 4
@@ -268,7 +268,7 @@ class Remedies:
         return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
 
     def _larger_gpus(self) -> Iterator[Change]:
-        """As many GPUs with more memory in machines of the same class of the catalogue, the smallest of them first."""
+        """Clusters of the same machine class in the catalogue, with as many GPUs of more memory, the smallest first."""
         question, here, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         known = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
         clusters = {one.gpu.name: one for one in reversed(known)}.values()  # the first of each GPU

@@ -53,7 +53,7 @@ LEAST_GAIN = 1e-3
 MAX_CHANGES = 3
 """Most changes of the layout on a path."""
 _MAX_PRICED, _MAX_PRICED_OF_A_KIND = 12, 2
-"""Most candidates of one change that are priced in full: of all kinds, and of each."""
+"""Maximum number of candidates priced in full for one change: of all kinds, and of each kind."""
 _SWITCHES = (
     *("overlap_gradient_reduce", "overlap_parameter_gather", "overlap_tensor_parallel"),
     *("overlap_pipeline_sends", "expert_dispatch", "attention", "transformer_engine", "fused_elementwise"),
@@ -67,7 +67,7 @@ _MOVED = ("sp", "order", "context", "ep", "etp")
 """Axes that the search tries and whose moves are named below; other such axes move to every value of theirs."""
 _PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
-"""Factors by which ranks are moved from one axis to another."""
+"""Factors by which ranks are apply_move from one axis to another."""
 _MAX_MBS = 64
 
 Move = Mapping[str, Any]
@@ -280,7 +280,7 @@ class ChangePath:
         return False
 
     def _worth(self, here: Estimate, there: Estimate) -> float:
-        """Gain over trouble; where today's layout does not fit, the speed of one that does."""
+        """Relative gain per weight of trouble; where today's layout does not fit, the ratio of the steps."""
         weight = WEIGHT[trouble_between(here.layout, there.layout)]
         if not here.fits:
             return here.step_seconds / there.step_seconds / weight
@@ -296,7 +296,7 @@ class ChangePath:
             (move, layout)
             for move in moves(self.question, here.layout)
             if not move.keys() & self.changed_axes
-            and (layout := moved(here.layout, move)) is not None
+            and (layout := apply_move(here.layout, move)) is not None
             and changed_words(here.layout, layout)
             and self._is_legal(layout)
         ]
@@ -332,7 +332,7 @@ class ChangePath:
         Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
         is recomputed as memory allows.
         """
-        after = moved(layout, move)
+        after = apply_move(layout, move)
         if after is None:
             return None
         by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
@@ -371,7 +371,7 @@ class ChangePath:
         return best
 
 
-def moved(layout: Layout, move: Move) -> Layout | None:
+def apply_move(layout: Layout, move: Move) -> Layout | None:
     """The layout after a move, not placed; None where the notation cannot express it.
 
     Settings that only a pipeline, a tensor group or replicas can have are reset with them.

@@ -158,8 +158,8 @@ def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
     """after − before by part, over the parts of either, largest change first; its total is the change of the totals."""
-    mine, other = before.as_dict(), after.as_dict()
-    changes = {part: other.get(part, 0.0) - mine.get(part, 0.0) for part in mine | other}
+    first, second = before.as_dict(), after.as_dict()
+    changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
     return Breakdown(tuple(sorted(changes.items(), key=lambda change: -abs(change[1]))))
 
 

@@ -1,4 +1,4 @@
-"""What a layout of a few words means, in every verb: what it does not say is free, and searched.
+"""Completion of partial layouts, in every verb: what a layout does not say is free, and searched.
 
 A layout is complete, as tables write it, where its degrees account for all GPUs and it says `mbs` and `zero`: what it
 does not name is then off. One that places blocks, or says how many are recomputed, is complete, too. Of any other the

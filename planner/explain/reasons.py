@@ -34,7 +34,7 @@ UNLIMITED = Change("device memory", 1e6)
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
 RIVALS = 5
-"""Plans searched for, as many as `plan` searches: the plan itself, those as fast, and the next best."""
+"""Number of plans searched for, as many as `plan` ranks: the plan itself, ties, and the next best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class WhyNot:
     problems: tuple[Problem, ...] = ()
     """Rules that an illegal layout breaks."""
     completed: CompletedLayout | None = None
-    """The layout with what it leaves open filled in, priced; None of an illegal one."""
+    """The layout with its open axes filled in, priced; None for an illegal one."""
     excluded: bool = False
     """Whether the restrictions of the search exclude the layout, however fast it is."""
     left_out: tuple[str, ...] = ()

@@ -95,7 +95,7 @@ def tornado_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """What a quarter more and a quarter less of each quantity does to a plan's step: a row for each quantity and
+    """Effect of a quarter more and a quarter less of each quantity on a plan's step: a row for each quantity and
     factor, those first that move the step most.
 
     Columns: `quantity`, `factor`, `held_seconds` of the plan as it is, `held_fits`, `step_seconds` and `layout` of the

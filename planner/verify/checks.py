@@ -27,7 +27,7 @@ class Check:
     """What was found, in words."""
 
 
-def same(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
+def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
     """Check that all that fields claim is right: numbers up to rounding, where one that is not there is 0."""
     claims, values = dict(_leaves(claimed)), dict(_leaves(right))
     wrong = [

@@ -33,7 +33,7 @@ from planner.search.result import SearchResult
 from planner.space.gpu_counts import resized
 from planner.space.plain_layouts import cloud
 from planner.space.restrictions import keeps_to
-from planner.verify.checks import TOLERANCE, Check, same
+from planner.verify.checks import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40
 """Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""
@@ -55,7 +55,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     step = ["step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second"]
     sizes = [name for name in right if name not in (*step, "time", "trust")]
     for name, fields in (("step", step), ("time parts", ["time"]), ("rank memory", sizes)):
-        yield same(name, *({field: values[field] for field in fields} for values in (claimed, right)))
+        yield check_equal(name, *({field: values[field] for field in fields} for values in (claimed, right)))
     trust, trusted = plan.prediction.trust, plan.prediction.trust == right["trust"]
     yield Check("trust", trusted, trust if trusted else f"`trust` says `{trust}`; it is `{right['trust']}`")
     peak = f"the fullest rank peaks at {format_bytes(chosen.peak_bytes)}, the limit is {chosen.limit_words}"
@@ -181,7 +181,7 @@ def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: B
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
         right = again.written(plan.user_restrictions, recommendation.top).model_dump()
         right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
-        yield same("recommendation", claimed, right)
+        yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
         yield Check("proof", None, late)
         return
@@ -227,7 +227,7 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     again, complete = optimum.result.certificate, claimed.gap <= 0
     prover = _PROVERS[again.proved_by]
     names = {"layouts", "minimised", "scenarios", *(["bound"] if complete else [])}
-    equal = same("proof", claimed.model_dump(include=names), again.model_dump(include=names))
+    equal = check_equal("proof", claimed.model_dump(include=names), again.model_dump(include=names))
     wrong = [] if equal.passed else [equal.what]
     if not {*claimed.space.split(" | ")} <= {*again.space.split(" | ")}:
         wrong.append(f"`space` names another than {prover} covers")

@@ -24,7 +24,7 @@ from planner.recommender.search.problem import Problem
 from planner.recommender.search.searching import FLAT_CLASSES, Search
 from planner.serving.knapsack import filling_order
 from planner.serving.serving_plan import ServingPlan, require_host
-from planner.verify.checks import TOLERANCE, Check, same
+from planner.verify.checks import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
 """Not the usual one."""
@@ -52,14 +52,14 @@ def verify_sharding(
     begun.begin()
     right = covered(begun)
     return (
-        _added_up(limited(priced, limits), rows, sharding, certificate),
-        _kept_to(limits, sharding),
-        same("certificate", certificate.model_dump(include={*right}), right),
-        _nothing_better(problem, certificate, time_limit),
+        _check_loads(limited(priced, limits), rows, sharding, certificate),
+        _check_restrictions(limits, sharding),
+        check_equal("certificate", certificate.model_dump(include={*right}), right),
+        _check_bound(problem, certificate, time_limit),
     )
 
 
-def _added_up(
+def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
     """Check loads in exact fractions, GPU by GPU: every memory holds them, and the objective is as claimed."""
@@ -94,7 +94,7 @@ def _added_up(
     return Check("loads", True, f"add up to {value:.6g} s, and every memory holds them")
 
 
-def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
+def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     """Check the restrictions: fixed options, tables that lie together, nothing forbidden."""
     tables, wrong = sharding.tables, list[str]()
     for number, table in enumerate(tables):
@@ -114,7 +114,7 @@ def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     return Check("restrictions", not wrong, "; ".join(wrong[:3]) or "are kept to")
 
 
-def _nothing_better(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
+def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
     """Check that another solver finds no sharding below the claimed bound."""
     below = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
@@ -153,7 +153,7 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most:.6g}"
     claimed = plan.model_dump(include={"cache_bytes", "hits"})
     return (
-        same("cache", claimed, {"cache_bytes": filled, "hits": hits}),
+        check_equal("cache", claimed, {"cache_bytes": filled, "hits": hits}),
         Check("fits", filled <= room * (1 + TOLERANCE), fills),
         Check("bound", bound_holds, best),
     )

@@ -27,7 +27,7 @@ from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
 from planner.recommender.search.posing import limited
 from planner.search.budget import Budget
-from planner.verify.checks import Check, same
+from planner.verify.checks import Check, check_equal
 from planner.verify.recommenders import verify_sharding
 
 _DRIFT = 1e-6
@@ -140,7 +140,7 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
         yield Check("layout", False, "; ".join(problem.what for problem in problems))
         return
     found = ShardingPrediction.of(estimate(plan.question, plan.sharding))
-    yield same("prediction", plan.prediction.model_dump(), found.model_dump())
+    yield check_equal("prediction", plan.prediction.model_dump(), found.model_dump())
     if plan.certificate is None:
         return
     limits = plan.restrictions.read(plan.model)

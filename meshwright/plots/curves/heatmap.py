@@ -15,7 +15,7 @@ from meshwright.plots.parts import style
 from meshwright.plots.parts.style import Frame
 from meshwright.plots.parts.text import fitted
 from meshwright.render.words import percent, sentence_list
-from planner.answers.curves import BETWEEN
+from planner.answers.curves import REASON_SEPARATOR
 
 _COLOURS = "cividis"
 """Evenly rising lightness, and the same to most eyes (Nunez, Anderton & Renslow 2018)."""
@@ -113,7 +113,7 @@ def _rules(frame: Frame) -> dict[str, tuple[str, str]]:
     """What a rule or a limit says, without its numbers → its letter, and the words of the first such cell."""
     rules: dict[str, tuple[str, str]] = {}
     for row in frame[frame["reason"].isin(("rule", "limit"))].to_dict(orient="records"):
-        words = str(row["why"]).split(BETWEEN)[0]
+        words = str(row["why"]).split(REASON_SEPARATOR)[0]
         letter, first = rules.setdefault(_NUMBER.sub("#", words), (ascii_lowercase[len(rules) % 26], words))
         if first != words and not first.endswith(_ALIKE):
             rules[_NUMBER.sub("#", words)] = (letter, first + _ALIKE)
@@ -125,7 +125,7 @@ def _hole(row: dict[str, object], rules: dict[str, tuple[str, str]]) -> str:
         return f"needs\n{format_bytes(float(str(row['peak_bytes'])))}"
     if row["reason"] == "time":
         return "not\nsearched"
-    return rules[_NUMBER.sub("#", str(row["why"]).split(BETWEEN)[0])][0]
+    return rules[_NUMBER.sub("#", str(row["why"]).split(REASON_SEPARATOR)[0])][0]
 
 
 def _legend(frame: Frame, rules: dict[str, tuple[str, str]]) -> list[str]:

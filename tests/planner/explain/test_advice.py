@@ -19,8 +19,8 @@ from planner.explain.advice import (
     MAX_CHANGES,
     Advice,
     advise,
+    apply_move,
     changed_words,
-    moved,
     moves,
     trouble_between,
 )
@@ -193,9 +193,9 @@ def test_every_value_of_an_axis_is_written_or_said_to_be_left_out(axis: str) -> 
 def test_moves_keep_the_number_of_gpus() -> None:
     question = every_axis(small_question(8))
     layout = Layout(tp=2, pp=2, cp=2, zero=1, sp=True)
-    after = [one for move in moves(question, layout) if (one := moved(layout, move)) is not None]
+    after = [one for move in moves(question, layout) if (one := apply_move(layout, move)) is not None]
     assert {one.num_gpus for one in after} == {8}
     assert not any(one.layers for one in after)
-    assert moved(layout, {"tp": 1, "dp": 2}) == Layout(tp=1, pp=2, cp=2, dp=2, zero=1)
+    assert apply_move(layout, {"tp": 1, "dp": 2}) == Layout(tp=1, pp=2, cp=2, dp=2, zero=1)
     placed = place_layout(question, layout.model_copy(update={"sp": False}))
     assert placed.layers
