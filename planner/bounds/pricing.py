@@ -70,12 +70,15 @@ class Pricing:
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
-        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule."""
-        bound = np.empty(len(columns))
+        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule; infinite
+        where the schedule runs under none of the policies, as in a space that was made for more of them."""
+        bound = np.full(len(columns), np.inf)
         plain = is_scheduled(columns, PLAIN)
         for rows in groups_of(columns, np.flatnonzero(plain)):
             bound[rows] = quick_bounds(self.group(columns, costs, rows))
         for schedule in np.unique(columns.schedule[~plain]).tolist():
+            if not self.allowed(schedule).any():
+                continue
             rows = np.flatnonzero(columns.schedule == schedule)
             bound[rows] = quick_chunk_bounds(self._in_chunks(columns.rows(rows), costs.rows(rows)))
         return bound

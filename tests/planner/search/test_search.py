@@ -270,6 +270,18 @@ def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_th
     assert proof.bound == pytest.approx(seconds * 0.999, rel=1e-6)  # not the best that was placed
 
 
+def test_schedules_that_run_under_no_policy_left_are_passed_over() -> None:
+    """A space that was made for more policies has them."""
+    question = small_question(stack="torchtitan")
+    limits = parse_restrictions(["pp>=2"], ["recompute=none"])
+    space = legal_space(question, parse_restrictions(["pp>=2"]))
+    best = search(question, restrictions=limits).best
+    found = faster_than(math.inf, question, limits, space=space)
+    assert found is not None
+    assert found.compared_seconds == best.compared_seconds
+    assert len(space) > len(legal_space(question, limits))
+
+
 def test_each_policy_is_searched_for_what_may_beat_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
     question, limits = small_question(), parse_restrictions(trainer="torchtitan")
     beaten: list[float] = []
