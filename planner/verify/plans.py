@@ -23,11 +23,10 @@ from planner.answers.frontier import evenly_spread
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimum import PROVEN, Optimum, answered_question, optimise
 from planner.answers.recommend import recommend
-from planner.any_plan import own_version
 from planner.certificate import Certificate
 from planner.objectives import Objective
 from planner.placement.even_prices import balanced_prices
-from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction
+from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction, package_version
 from planner.plan_files import priced_again, priced_within_restrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -227,7 +226,7 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate. Another release may have covered other layouts, or named
     them otherwise: of its plans the bound alone is compared."""
     again, complete = optimum.result.certificate, claimed.gap <= 0
-    prover, same_release = _PROVERS[again.proved_by], plan.meshwright_version == own_version()
+    prover, same_release = _PROVERS[again.proved_by], plan.meshwright_version == package_version()
     names = {"minimised", "scenarios", *(["bound"] if complete else [])}
     names |= {"layouts"} if same_release else set()
     equal = check_equal("proof", claimed.model_dump(include=names), again.model_dump(include=names))
