@@ -98,7 +98,7 @@ def exact_frontier(
     for objective in objectives:
         objective.require_complete(question, alone=False)
     limits, spending = restrictions or Restrictions(), budget or Budget()
-    found, complete, failure = list[Point](), True, None
+    candidates, complete, failure = list[Point](), True, None
     for gpus in tuple(sizes) or (question.cluster.num_gpus,):
         there = resized(question, gpus) if sizes else question
         for group in paddings(there, limits) if "mfu" in names else [limits]:
@@ -106,16 +106,16 @@ def exact_frontier(
             try:
                 if names == {"memory", "gpus"}:
                     least = least_memory(there, _MEMORY, group, top=1, budget=spending)
-                    found += [] if least is None else [walk.point(least.result)]
+                    candidates += [] if least is None else [walk.point(least[0])]
                 elif (fastest := spending.search(there, group, effort="bounds")) is None:
                     continue
                 elif "memory" in names:
-                    complete &= walk.down(fastest, points, found)
+                    complete &= walk.down(fastest, points, candidates)
                 else:
-                    found.append(walk.point(fastest))
+                    candidates.append(walk.point(fastest))
             except InfeasibleError as error:
                 failure = failure or error
-    if not found:
+    if not candidates:
         raise failure or spending.nothing_found()
 
     def losses(point: Point) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def exact_frontier(
         return first, second
 
     unbeaten, least_loss = list[Point](), math.inf
-    for point in sorted(found, key=losses):  # that no other is at least as good as in both objectives
+    for point in sorted(candidates, key=losses):  # that no other is at least as good as in both objectives
         second = losses(point)[1]
         if second < least_loss - TOLERANCE * abs(second):
             unbeaten.append(point)
@@ -144,8 +144,8 @@ class _Walk:
         """The best plan of a search."""
         return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
-    def down(self, fastest: SearchResult, points: int | None, found: list[Point]) -> bool:
-        """Walk from the fastest plan to the one that needs least memory, and add their points to `found`; returns
+    def down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
+        """Walk from the fastest plan to the one that needs least memory, and add their points to `candidates`; returns
         whether no plan between was skipped.
 
         Each point is followed by its successor, the fastest plan of less memory; a successor that is as fast takes its
@@ -158,7 +158,7 @@ class _Walk:
             budget = self.budget
             least = least_memory(self.question, _MEMORY, self.limits, top=1, budget=budget, known=fastest)
             if least is not None:
-                last, steps = self.point(least.result), max(points - 1, 1)
+                last, steps = self.point(least[0]), max(points - 1, 1)
                 high, ratio = fastest.best.peak_bytes, last.estimate.peak_bytes / fastest.best.peak_bytes
                 levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
         while True:
@@ -170,7 +170,7 @@ class _Walk:
             ):
                 point = successor
                 continue
-            found.append(point)
+            candidates.append(point)
             if (walks and successor is None) or self.budget.ended:
                 break
             if last is None and successor is not None:
@@ -191,7 +191,7 @@ class _Walk:
             if jump is None:
                 break
             point = jump
-        found += [last] if last is not None else []
+        candidates += [last] if last is not None else []
         return complete and not self.budget.ended
 
     def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
@@ -276,16 +276,14 @@ def frontier_frame(
     line = priced + line  # what was chosen stays the last
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one) for one in line])], ignore_index=True)
-    frame["fits"] = frame["peak_bytes"] <= limit
-    for name in ("pareto", "proven", "chosen"):
-        frame[name] = False
-    exact_rows = slice(len(cheap), None)
-    peaks, seconds = (frame[name].to_numpy()[exact_rows] for name in ("peak_bytes", "step_seconds"))
-    frame.loc[len(cheap) + pareto_rows(peaks, seconds, limit), "pareto"] = True
-    frame.loc[exact_rows, "proven"] = [one.layout in proven for one in line]
-    if chosen:
-        frame.loc[frame.index[-1], "chosen"] = True
-    return frame
+    peaks, seconds = (frame[name].to_numpy()[len(cheap) :] for name in ("peak_bytes", "step_seconds"))
+    pareto = len(cheap) + pareto_rows(peaks, seconds, limit)
+    return frame.assign(
+        fits=frame["peak_bytes"] <= limit,
+        pareto=np.isin(frame.index, pareto),
+        proven=[False] * len(cheap) + [one.layout in proven for one in line],
+        chosen=np.isin(frame.index, [len(frame) - 1] if chosen else []),
+    )
 
 
 def _price_near_line(

@@ -87,7 +87,7 @@ class _Sizes:
     limits: Restrictions
     offloads: tuple[str, ...]
     budget: Budget
-    known: dict[int, SearchResult | None] = field(default_factory=dict)
+    plans: dict[int, SearchResult | None] = field(default_factory=dict)
     """Some plan of each size that was asked about; None where it does not fit, or time ran out."""
     decided: bool = True
     """Whether every size that was asked about is known to fit or not to."""
@@ -115,7 +115,7 @@ class _Sizes:
             with suppress(InfeasibleError):
                 asked, seconds = self._question_of_size(size), FASTEST_SECONDS
                 result = self.budget.search(asked, self.limits, seconds=seconds, top=1)
-            result = result or self.known.get(size)
+            result = result or self.plans.get(size)
         # whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
         # stays, and where it grows every number of them may be spread over pipelines
         plain = (("schedule", ONE_CHUNK), ("vpp", 1))
@@ -153,12 +153,12 @@ class _Sizes:
 
     def _fits(self, size: int) -> bool:
         """Whether some layout of a size fits, as far as time sufficed to know."""
-        if size not in self.known:
-            self.known[size], asked = None, self._question_of_size(size)
+        if size not in self.plans:
+            self.plans[size], asked = None, self._question_of_size(size)
             with suppress(InfeasibleError):
-                self.known[size] = self.budget.search(asked, where_least(self.limits), effort="any")
-                self.decided &= self.known[size] is not None
-        return self.known[size] is not None
+                self.plans[size] = self.budget.search(asked, where_least(self.limits), effort="any")
+                self.decided &= self.plans[size] is not None
+        return self.plans[size] is not None
 
     def _question_of_size(self, size: int) -> Question:
         """Question about a size, on the stack with only the residencies of the choice."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from cost_models.errors import InfeasibleError, Problem, RunError
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
-from cost_models.units import counted, format_count, format_days
-from planner.answers.optimum import PROVEN, Optimum, optimise
+from cost_models.units import counted
+from planner.answers.optimum import LATE_HINT, PROVEN, Optimum, no_plan_words, optimise
 from planner.objectives import DAY, Measure, Objective
 from planner.plan import Plan, PlanOffer
 from planner.search.budget import Budget
@@ -206,7 +206,13 @@ def rank_offers(
         unanswered += 1
         left_out.append(LeftOut(cluster=offer.name, gpus=size, why=spending.why_ended))
     if not answers:
-        raise spending.nothing_found() if unanswered else _no_answer(offers, objective, left_out)
+        if unanswered:
+            raise spending.nothing_found()
+        headline = f"{no_plan_words(offers[0].question, objective.deadline)} on any of these clusters"
+        problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in left_out]
+        unfit = "more GPUs or shorter sequences would do"
+        hint = unfit if objective.deadline is None else LATE_HINT
+        raise InfeasibleError(headline, problems=problems, hint=hint)
 
     def order(answer: OfferAnswer) -> tuple[float, float, float]:
         optimum = answer.optimum
@@ -221,19 +227,4 @@ def rank_offers(
         left_out=tuple(left_out),
         unanswered=unanswered,
         seconds=spending.seconds_spent,
-    )
-
-
-def _no_answer(offers: Sequence[Offer], objective: Objective, left_out: Sequence[LeftOut]) -> InfeasibleError:
-    """The error that no cluster has a plan."""
-    question = offers[0].question
-    problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in left_out]
-    if objective.deadline is None:
-        headline, changes = f"no plan of {question.model.name} fits", "more GPUs or shorter sequences"
-    else:
-        tokens, days = format_count(question.training.tokens or 0.0), format_days(objective.deadline)
-        headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
-        changes = "more GPUs, fewer tokens or a later deadline"
-    return InfeasibleError(
-        f"{headline} on any of these clusters", problems=problems, hint=f"{changes} would do"
     )

@@ -38,6 +38,7 @@ from planner.space.restrictions import Restrictions
 
 PROVEN = 2e-9
 """A gap no larger than this is rounding: the least peak is known to a billionth."""
+LATE_HINT = "more GPUs, fewer tokens or a later deadline would do"
 CLOSE = 5e-3
 """Relative gap of the least peak at which halving the memory limit ends."""
 
@@ -227,9 +228,10 @@ def _attempt(
                 least = least_memory(question, objective, group, top=top, budget=budget)
                 if least is None:
                     return _Attempt(question=question)
-                in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
-                result = replace(least.result, estimates=in_time, searches=())
-                return _Attempt(question=question, result=result, bound=least.bound)
+                result, bound = least
+                in_time = tuple(e for e in result.estimates if objective.meets_deadline(question, e))
+                result = replace(result, estimates=in_time, searches=())
+                return _Attempt(question=question, result=result, bound=bound)
             results.append(budget.search(question, group, top=top))
         except InfeasibleError as error:
             errors.append(error)
@@ -302,19 +304,19 @@ def _certificate(
     if not rest and not unfit and not unfinished:
         return certificate
     unsearched = sum(count_layouts(one.question, limits) for one in unfinished)
-    both, covered = _merged([certificate, *rest]), [one for one in attempts if one.error is None]
+    merged, covered = _merged([certificate, *rest]), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)
     changed: dict[str, object] = {
         "seconds": budget.seconds_spent,
-        "space": f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {both.space}",
-        "layouts": both.layouts + unfit + unsearched,
-        "undecided": both.undecided + unsearched,
-        "infeasible": both.infeasible + unfit,
+        "space": f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}",
+        "layouts": merged.layouts + unfit + unsearched,
+        "undecided": merged.undecided + unsearched,
+        "infeasible": merged.infeasible + unfit,
     }
     if objective.name not in ("memory", "gpus"):
         changed |= {"gap": gap, "bound": chosen.estimates[0].compared_seconds * (1 - gap)}
-    return both.model_copy(update=changed)
+    return merged.model_copy(update=changed)
 
 
 def _no_answer(
@@ -342,17 +344,20 @@ def _no_answer(
         )
         for gpus, error in errors
     ]
+    headline = no_plan_words(question, deadline)
     if deadline is not None:
-        tokens = format_count(question.training.tokens or 0.0)
-        headline = (
-            f"no plan of {question.model.name} trains on {tokens} tokens within {format_days(deadline)}"
-        )
-        hint = "more GPUs, fewer tokens or a later deadline would do"
-        return InfeasibleError(headline, problems=problems, hint=hint)
-    headline = f"no plan of {question.model.name} fits"
+        return InfeasibleError(headline, problems=problems, hint=LATE_HINT)
     if isinstance(last, DoesNotFitError):
         return DoesNotFitError(headline, problems=problems, hint=last.hint, state_bytes=last.state_bytes)
     return InfeasibleError(headline, problems=problems, hint=last.hint)
+
+
+def no_plan_words(question: Question, deadline: float | None) -> str:
+    """Headline of the error that no plan fits, or that none meets a deadline (seconds)."""
+    if deadline is None:
+        return f"no plan of {question.model.name} fits"
+    tokens = format_count(question.training.tokens or 0.0)
+    return f"no plan of {question.model.name} trains on {tokens} tokens within {format_days(deadline)}"
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
@@ -367,15 +372,6 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
     return [replace(limits, only={**limits.only, "tp": degrees}) for degrees in ranked]
 
 
-@dataclass(frozen=True, slots=True)
-class LeastMemory:
-    """The fastest plans among those with the least peak memory, and the proven lower bound of every peak."""
-
-    result: SearchResult
-    bound: float
-    """Lower bound of every peak, bytes; within a billionth of the least peak where that is proven."""
-
-
 def least_memory(
     question: Question,
     objective: Objective,
@@ -384,8 +380,9 @@ def least_memory(
     top: int,
     budget: Budget,
     known: SearchResult | None = None,
-) -> LeastMemory | None:
-    """Plans that meet the objective's deadline with the least peak; None where none was found before time ran out.
+) -> tuple[SearchResult, float] | None:
+    """The fastest plans of those with the least peak that meet the objective's deadline, and the proven lower bound of
+    every peak, bytes: within a billionth of the least peak where that is proven. None where no plan was found in time.
 
     `known` is what searching for the fastest found.
 
@@ -417,7 +414,7 @@ def least_memory(
         limits = [min(limit, user) for limit in memory_limit(question, columns).tolist()]
         pairs = zip(best.estimates, limits, strict=True)
         best = replace(best, estimates=tuple(replace(one, memory_limit=limit) for one, limit in pairs))
-    return LeastMemory(best, floor)
+    return best, floor
 
 
 def just_below(size: float) -> float:

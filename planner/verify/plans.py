@@ -49,8 +49,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
         return
     priced, chosen, limits = priced_again(plan), priced_within_restrictions(plan), plan.restrictions.read
     obeys, words = keeps_to(plan.question, limits, plan.layout), ", ".join(limits.flags)
-    kept = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
-    yield Check("restrictions", obeys, kept) if words else Check("restrictions", True, "none asked for")
+    kept_words = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
+    yield Check("restrictions", obeys, kept_words) if words else Check("restrictions", True, "none asked for")
     claimed, right = plan.prediction.model_dump(), Prediction.of(priced).model_dump()
     step = ["step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second"]
     sizes = [name for name in right if name not in (*step, "time", "trust")]
