@@ -325,6 +325,11 @@ class Plan(AnyPlan):
         return self.prediction.weighed_seconds or self.prediction.step_seconds
 
     @property
+    def objective_name(self) -> ObjectiveName:
+        """The objective that the plan was searched for."""
+        return "time" if self.objective is None else self.objective.name
+
+    @property
     def model_name(self) -> str:
         return self.model.name
 

@@ -28,9 +28,10 @@ from meshwright.render.words import (
 )
 from planner.explain.compare import difference
 from planner.explain.completion import CompletedLayout
-from planner.explain.reasons import BindingConstraint, Explanation, Origin, WhyNot
+from planner.explain.reasons import BindingConstraint, Explanation, WhyNot
 from planner.explain.what_if import Sensitivity, same_degrees
 from planner.objectives import ObjectiveName
+from planner.plan import Plan
 
 _MAX_PARTS = 3
 """Parts named in one sentence."""
@@ -61,7 +62,7 @@ def explanation_text(explanation: Explanation) -> str:
         names = sentence_list([unplaced(tie.layout) for tie in explanation.ties])
         sentences.append(wrapped(f"As fast: {names}"))
     if explanation.rival:
-        sentences.append(wrapped(rival_sentence(estimate, explanation.rival, explanation.origin)))
+        sentences.append(wrapped(rival_sentence(explanation.plan, estimate, explanation.rival)))
     if explanation.sensitivities:
         sentences.append(f"What if (changes of the step of {format_seconds(estimate.step_seconds)}):")
         sentences += [
@@ -108,7 +109,7 @@ def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
     )
 
 
-def rival_sentence(estimate: Estimate, closest: Estimate, origin: Origin) -> str:
+def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
     """ "Next best tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     rival = unplaced(closest.layout)
     seconds = _seconds_beside(estimate, closest)
@@ -117,12 +118,12 @@ def rival_sentence(estimate: Estimate, closest: Estimate, origin: Origin) -> str
         return f"The fastest that fits is {rival}, which takes {seconds}."
     if closest.step_seconds > estimate.step_seconds:
         return f"Next best {rival} takes {seconds}: the plan {parts}."
-    if not origin.searched:
+    if plan.certificate is None:
         return f"Given, not searched for: a search finds {rival}, which takes {seconds}; this layout {parts}."
     why = ""
-    if origin.objective != "time":
-        why = f" The plan was searched for the {_BEST_AT[origin.objective]}, not for the fastest step."
-    elif not origin.proved:
+    if plan.objective_name != "time":
+        why = f" The plan was searched for the {_BEST_AT[plan.objective_name]}, not for the fastest step."
+    elif plan.certificate.gap > 0:
         why = " The search of the plan was stopped before it was proved."
     return f"Slower than {rival}, which takes {seconds}: {parts}.{why}"
 

@@ -18,7 +18,6 @@ from planner.explain.advice import changed_words
 from planner.explain.compare import difference, gain
 from planner.explain.completion import CompletedLayout, complete_layout
 from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, same_degrees, sensitivities
-from planner.objectives import ObjectiveName
 from planner.plan import Plan
 from planner.plan_cache import PlanCache, Searched
 from planner.plan_files import priced_again, priced_within_restrictions
@@ -38,28 +37,6 @@ RIVALS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """How a plan came to be, which decides why another layout may be faster."""
-
-    searched: bool = True
-    """False for a layout that was given, not searched for."""
-    objective: ObjectiveName = "time"
-    """What the plan was searched for."""
-    proved: bool = True
-    """Whether the search ended with a proof, not by a limit."""
-
-    @classmethod
-    def of(cls, plan: Plan) -> Origin:
-        """The origin as the plan's file says."""
-        certificate, objective = plan.certificate, plan.objective
-        return cls(
-            searched=certificate is not None,
-            objective="time" if objective is None else objective.name,
-            proved=certificate is not None and certificate.gap <= 0,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
     """The constraint that keeps the step from being faster."""
 
@@ -76,8 +53,10 @@ class BindingConstraint:
 class Explanation:
     """Everything that `explain` says about a plan."""
 
+    plan: Plan
+    """How it came to be decides why another layout may be faster."""
     estimate: Estimate
-    origin: Origin
+    """Price of its layout today."""
     binding: BindingConstraint
     ties: tuple[Estimate, ...]
     """Other layouts whose step takes as long."""
@@ -92,18 +71,17 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     Layouts in the plan's cache (`planner.plan_cache`) are not searched for again. Plans are searched anew under each
     change only where the plan was searched for the fastest step, so that planning again answers the same question.
     """
-    question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
-    cache = PlanCache(plan)
+    question, restrictions, cache = plan.question, plan.restrictions.read, PlanCache(plan)
     with shared_spaces().shared():
         rivals = search_rivals(plan, cache)
-        replan = origin.searched and origin.objective == "time"
+        replan = plan.searched and plan.objective_name == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
     binding = binding_constraint(restrictions.held(question), priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
+        plan=plan,
         estimate=estimate,
-        origin=origin,
         binding=binding,
         ties=ties(estimate, rivals),
         rival=closest_rival(estimate, rivals),

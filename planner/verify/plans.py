@@ -117,11 +117,10 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
     """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.held(plan.question)
-    objective = "time" if plan.objective is None else plan.objective.name
     if isinstance(question, MixedQuestion):
         return Check(name, True, "is made on clusters of one kind of GPU")
-    if objective in ("memory", "mfu"):
-        return Check(name, True, f"compares step times, so it says nothing of `{objective}`")
+    if plan.objective_name in ("memory", "mfu"):
+        return Check(name, True, f"compares step times, so it says nothing of `{plan.objective_name}`")
     columns = cloud(question, limits, plan.layout)
     prices = balanced_prices(question, columns)
     parts = limits.by_recompute(question) or (limits,)  # a trainer lacks policies that the stack has

@@ -58,7 +58,7 @@ class Explained(AnswerBase):
         return {
             "question": question_record(self.question),
             **figures_of(self.question, self.explanation.estimate, self.expected),
-            "searched": self.explanation.origin.searched,
+            "searched": self.explanation.plan.searched,
             "loss": None if self.loss is None else asdict(self.loss),
             "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
             "recommendation": None if told is None else told.model_dump(mode="json"),
