@@ -151,9 +151,9 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
     """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
     if not estimate.rank_limits:
         return other.peak_bytes > estimate.memory_limit
-    limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
-    if estimate.replicas:
-        limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
+    limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
+    if not limits:
+        limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
     if other.replicas:
         return any(pool.peak_bytes > limits[pool.pool] for pool in other.replicas)
     peaks = zip(other.layout.pools, other.rank_memory, strict=True)
