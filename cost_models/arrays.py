@@ -11,3 +11,9 @@ Bools = npt.NDArray[np.bool_]
 
 MAD_TO_DEVIATION = 1.4826
 """Median absolute deviation → standard deviation of a normal distribution."""
+
+
+def multiplied(*columns: Ints) -> Array:
+    """(N,) products in floating point, where absurd degrees grow large instead of wrapping round."""
+    product: Array = np.prod(np.stack(columns).astype(np.float64), axis=0)
+    return product

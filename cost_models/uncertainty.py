@@ -91,7 +91,7 @@ def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
         known = {value for runs in timed for value in runs.used(name)}
         if own == plain or own in known:
             continue
-        if isinstance(AXES[name].word, Number) and own.isdecimal():
+        if isinstance(AXES[name], Number) and own.isdecimal():
             if int(own) <= max((int(value) for value in known if value.isdecimal()), default=1):
                 continue
             words.append(f"{name}{own}")

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import place_along
 from executor.starting import making_group
 
 AXES = ("pp", "dp", "cp", "tp")
@@ -67,7 +66,7 @@ def place_of(layout: Layout, rank: int) -> Place:
 
 def pipeline_rank(layout: Layout, rank: int) -> int:
     """The pipeline rank that a global rank belongs to."""
-    return place_along("pp", layout, rank)
+    return layout.place_along("pp", rank)
 
 
 @with_values

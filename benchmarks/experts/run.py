@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.axes.axis import divisors
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
@@ -41,6 +40,7 @@ from planner.answers.recommend import recommend
 from planner.explain.compare import difference
 from planner.search.budget import Budget
 from planner.search.search import search
+from planner.space.axes import divisors
 from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import Restrictions
 

@@ -8,8 +8,7 @@ DeepSpeed's are counted by its own rules (deepspeed/runtime/zero/stage3.py, esti
 from __future__ import annotations
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE, Offload
+from cost_models.axes.layout import NOWHERE, Layout, Offload
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question

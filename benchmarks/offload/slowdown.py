@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.axes.offload import NOWHERE
+from cost_models.axes.layout import NOWHERE
 from cost_models.axes.offload.channels import update_seconds
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows

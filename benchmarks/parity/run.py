@@ -31,8 +31,7 @@ from drawing import JOB, OFFLOADS, SHAPES, completed, legal_layouts
 from processes import Processes
 from training import plan_for, stray, traced, train_weights
 
-from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload, parse_layout
 from cost_models.axes.recompute import policies_in
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.schedules import SPLIT_BACKWARD

@@ -1,9 +1,12 @@
-"""Many layouts at once: one numpy column per axis, so that costs are written once for all."""
+"""Many layouts at once: one numpy column per axis, so that costs are written once for all.
+
+Rows that are alike: which combination of some columns each has, and what is computed once for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import Field, dataclass, make_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields, is_dataclass, make_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -11,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.axis import Axis, Matter
-from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.words import Word
+from cost_models.axes.layout import AXES, RESOLVED_AS, Layout
+from cost_models.axes.words import UNSAID, Word
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, OVERLAPS, Overlap
 
 Numbers = TypeVar("Numbers", bound=np.generic)
+T = TypeVar("T")
 
 
-def taken(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
+def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
     """Some rows of a column; what is one number for all of them stays that."""
     if isinstance(index, slice) or column.strides != (0,):
         return column[index]
@@ -26,64 +31,40 @@ def taken(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numb
 
 
 _FIELDS = {
-    name: (axis.word.value, tuple(columns))
-    for name, axis in AXES.items()
-    if (columns := axis.word.columns(name))
+    name: (word.value, tuple(columns)) for name, word in AXES.items() if (columns := word.columns(name))
 }
 """The fields of layouts before placement, what makes one of numbers, and in which columns these are."""
 _NUMBERS = {
-    column: (axis.comes_to or attrgetter(name), number)
-    for name, axis in AXES.items()
-    for column, (number, _) in axis.word.columns(name).items()
+    column: (attrgetter(RESOLVED_AS.get(name, name)), number)
+    for name, word in AXES.items()
+    for column, (number, _) in word.columns(name).items()
 }
 """Column → the value in a layout, and the number that stands for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """What the numbers of a column mean."""
-
-    axis: Axis
-    word: Word
-    """How one of them is written after the column's name: as the axis, or where that has parts as a number."""
-
-
-COLUMNS = {
-    column: Column(axis, word)
-    for name, axis in AXES.items()
-    for column, (_, word) in axis.word.columns(name).items()
+COLUMNS: dict[str, Word] = {
+    column: word for name, axis in AXES.items() for column, (_, word) in axis.columns(name).items()
 }
-"""By name, in the order of the notation; recompute, chosen stage by stage, is none."""
+"""How a number of each column is written after its name, in the order of the notation; recompute, chosen stage by
+stage, is none."""
+USUAL_CONTEXT = UNSAID
+"""In the column `context`: as the software stack does it."""
 
 
-def columns_that_touch(matter: Matter) -> tuple[str, ...]:
-    """Those of axes on which something hangs."""
-    return tuple(name for name, column in COLUMNS.items() if matter in column.axis.touches)
+def context_ways(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) indices into `CONTEXTS`: what the layout says, or else what the stack usually does."""
+    usual = CONTEXTS.index(question.stack.context_parallel)
+    return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
 
 
-_BEHIND = [axis.behind for axis in AXES.values() if axis.behind]
+def names_overlap(columns: LayoutColumns) -> Bools:
+    """(N,): which layouts say what overlaps."""
+    named: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
+    return named
 
 
-def updated_elsewhere(columns: LayoutColumns) -> Bools:
-    """(N,): which layouts may have parameters updated by something else than the device."""
-    told = [axis.updates_elsewhere(columns) for axis in AXES.values() if axis.updates_elsewhere]
-    found: Bools = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
-    return found
-
-
-def runs_behind(columns: LayoutColumns, mesh_axis: str, *, always: bool) -> Bools:
-    """(N,): whose communication over a mesh axis runs behind compute; `always` says it of layouts that do not."""
-    behind = np.full(len(columns), always)
-    for own in _BEHIND:
-        behind = own(columns, mesh_axis, behind)
-    return behind
-
-
-def fewest_blocks(columns: LayoutColumns) -> Ints:
-    """(N,) blocks that every rank has at least, as axes say."""
-    told = [axis.fewest_blocks(columns) for axis in AXES.values() if axis.fewest_blocks]
-    found: Ints = np.max([np.zeros(len(columns), dtype=np.int64), *told], axis=0)
-    return found
+def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
+    """(N,): whether communication over a mesh axis runs behind compute; `default` in layouts without `overlap=`."""
+    column: Ints = getattr(columns, f"overlap_{mesh_axis}")
+    return np.where(column == UNSAID, default, column == 1)
 
 
 class _Columns:
@@ -122,7 +103,7 @@ class _Columns:
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """The same columns for some of the layouts."""
-        return LayoutColumns(**{name: taken(getattr(self, name), index) for name in COLUMNS})
+        return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""
@@ -167,3 +148,86 @@ else:
         kw_only=True,
         namespace={"__module__": __name__, "__doc__": _Columns.__doc__},
     )
+
+
+MIN_ROWS_TO_DEDUPLICATE = 256
+"""Rows below which looking for equal ones takes longer than computing them all."""
+_DENSE = 4
+"""Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
+
+
+def codes_of(columns: Sequence[Ints]) -> Ints:
+    """(N,): a number for each combination of values, rising with the first column."""
+    code, size = np.zeros_like(columns[0]), 1
+    if not len(code):
+        return code
+    most = _dense(len(code))
+    for column in columns:
+        if column.strides == (0,):
+            continue
+        low = int(column.min())
+        own, span = column, int(column.max()) - low + 1
+        if span == 1:
+            continue
+        if size * span > most:
+            code, size = _numbered(code)
+        if size * span > most:
+            own, span = _numbered(column)
+            low = 0
+        code, size = (code * span + (own - low) if size > 1 else own - low), size * span
+    return code
+
+
+def _dense(rows: int) -> int:
+    """The widest span of values that a table numbers faster than sorting does."""
+    return _DENSE * rows
+
+
+def _numbered(column: Ints) -> tuple[Ints, int]:
+    """(N,) the rank of each value among the distinct ones, and how many these are."""
+    if not len(column):
+        return column, 1
+    low = int(column.min())
+    span = int(column.max()) - low + 1
+    if span <= _dense(len(column)):
+        met = np.zeros(span, dtype=np.bool_)
+        met[column - low] = True
+        distinct = np.flatnonzero(met)
+        rank = np.empty(span, dtype=np.int64)
+        rank[distinct] = np.arange(len(distinct))
+        return rank[column - low], len(distinct)
+    distinct, index = np.unique(column, return_inverse=True)
+    return index.reshape(-1), len(distinct)
+
+
+def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """The first row of each different combination of values, and (N,) which combination each row has."""
+    kind, count = _numbered(codes_of(columns))
+    first = np.empty(count if len(kind) else 0, dtype=np.int64)
+    first[kind[::-1]] = np.arange(len(kind))[::-1]
+    return first, kind
+
+
+def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
+    """`compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed once for each
+    combination of them."""
+    if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
+        return compute(columns)
+    first, kind = first_of_each([getattr(columns, name) for name in names])
+    if len(first) > len(columns) // 2:
+        return compute(columns)
+    spread: T = _take_rows(compute(columns.rows(first)), kind)
+    return spread
+
+
+def _take_rows(value: Any, index: Ints) -> Any:
+    """The same record with some rows of its arrays."""
+    if isinstance(value, np.ndarray):
+        return take_rows(value, index)
+    if isinstance(value, tuple):
+        return tuple(_take_rows(one, index) for one in value)
+    if isinstance(value, dict):
+        return {name: _take_rows(one, index) for name, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{own.name: _take_rows(getattr(value, own.name), index) for own in fields(value)})
+    return value

@@ -1,34 +1,82 @@
 """One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
 
-The fields of `Layout` are the table of axes, in the order of the notation: `AXES`.
+The fields of `Layout` are the axes, in the order of the notation; `AXES` says how each is written and read.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Annotated, Any
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.axes.axis import Axis, Price, loaded
-from cost_models.axes.context import CONTEXT, CP
-from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
-from cost_models.axes.expert import EP, ETP
-from cost_models.axes.offload import NOWHERE, OFFLOAD, USUAL_RING, Offload
-from cost_models.axes.offload.ring import RING
-from cost_models.axes.order import ORDER
-from cost_models.axes.overlap import OVERLAP
-from cost_models.axes.pipeline import LAYERS, POOLS, PP, SCHEDULE, VPP
-from cost_models.axes.recompute import RECOMPUTE, StageRecompute
-from cost_models.axes.replicas import REPLICAS
-from cost_models.axes.rule import Rule
-from cost_models.axes.tensor import SP, TP
-from cost_models.axes.words import MAX_STAGES
+from cost_models.axes.order import OUTERMOST_REPLICAS, first_same
+from cost_models.axes.pipeline import goes_with
+from cost_models.axes.recompute import StageRecompute
+from cost_models.axes.words import (
+    EVERY,
+    MAX_STAGES,
+    Assigned,
+    Choice,
+    Counts,
+    Number,
+    PerStage,
+    Subset,
+    Switch,
+    Word,
+)
 from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
 from cost_models.documents import printable, show_key
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.schedules.registry import REGISTRY
 from cost_models.spec_problems import spec_problems
-from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule
+from cost_models.specs.choices import (
+    CONTEXTS,
+    DEFAULT_ORDER,
+    ORDERS,
+    OVERLAPS,
+    SCHEDULES,
+    Context,
+    Order,
+    Overlap,
+    Schedule,
+)
+from cost_models.units import counted
+
+ZERO_STAGES = 4
+"""ZeRO 0 to 3."""
+USUAL_RING = 2
+"""Buffers for streamed weights: one computes while the next is filled."""
+MOST_REPLICAS = 2**16
+"""Most replicas that a layout names the pools of."""
+
+
+class Offload(NamedTuple):
+    """Blocks of every rank that have each of these in host memory, or on the drive; `EVERY`: all of them."""
+
+    states: int = 0
+    parked: int = 0
+    streamed: int = 0
+    activations: int = 0
+    drive: int = 0
+
+    @property
+    def named(self) -> int:
+        """Blocks of a rank that have a residency with a count."""
+        return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
+
+
+RESIDENCIES = ("states", "parked", "streamed")
+"""Where the states of a block may live besides on the device."""
+UPDATED_BY_CPU = ("states", "streamed")
+"""Those of them whose states the CPU updates, so that they may lie on the drive."""
+NOWHERE = Offload()
+
+
+def usual_schedule(vpp: int) -> Schedule:
+    """The schedule of layouts that name none."""
+    return "interleaved" if vpp != 1 else "1f1b"
 
 
 class Layout(Spec):
@@ -38,76 +86,108 @@ class Layout(Spec):
     with it the layout says everything a step's cost depends on.
     """
 
-    tp: Annotated[GpuCount, TP] = 1
+    tp: GpuCount = 1
     """Tensor-parallel degree t."""
-    pp: Annotated[GpuCount, PP] = 1
+    pp: GpuCount = 1
     """Pipeline-parallel degree p (ranks)."""
-    vpp: Annotated[PositiveInt, VPP] = 1
+    vpp: PositiveInt = 1
     """Model chunks per pipeline rank v (virtual stages per rank)."""
-    cp: Annotated[GpuCount, CP] = 1
+    cp: GpuCount = 1
     """Context-parallel degree: the ranks that share one sequence, each with its part of the tokens."""
-    dp: Annotated[GpuCount, DP] = 1
+    dp: GpuCount = 1
     """Data-parallel degree d."""
-    ep: Annotated[GpuCount, EP] = 1
+    ep: GpuCount = 1
     """Expert-parallel degree: the ranks that share the experts of a mixture, taken from tp × cp × dp."""
-    etp: Annotated[GpuCount | None, ETP] = None
+    etp: GpuCount | None = None
     """Tensor-parallel degree inside an expert; None: tp."""
-    mbs: Annotated[GpuCount, MBS] = 1
+    mbs: GpuCount = 1
     """Sequences in one microbatch, b."""
-    zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1), ZERO] = 0
+    zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1)] = 0
     """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
-    shard: Annotated[GpuCount | None, SHARD] = None
+    shard: GpuCount | None = None
     """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp of them."""
-    sp: Annotated[bool, SP] = False
+    sp: bool = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
-    schedule: Annotated[Schedule, SCHEDULE] = "1f1b"
+    schedule: Schedule = "1f1b"
     """Pipeline schedule; where it is not named `interleaved` with vpp > 1, else `1f1b`."""
-    order: Annotated[Order, ORDER] = DEFAULT_ORDER
+    order: Order = DEFAULT_ORDER
     """Mesh axes from neighbouring ranks outwards; of orders that differ in axes of degree one only, the first."""
-    context: Annotated[Context | None, CONTEXT] = None
+    context: Context | None = None
     """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
-    recompute: Annotated[tuple[StageRecompute, ...], RECOMPUTE] = ("none",)
+    recompute: tuple[StageRecompute, ...] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
-    offload: Annotated[Offload, OFFLOAD] = NOWHERE
+    offload: Offload = NOWHERE
     """Blocks of every rank whose states, weights or activations live in host memory."""
-    ring: Annotated[PositiveInt, RING] = USUAL_RING
+    ring: PositiveInt = USUAL_RING
     """Blocks whose streamed weights are on the device at a time, buffers that are being filled among them."""
-    overlap: Annotated[tuple[Overlap, ...] | None, OVERLAP] = None
+    overlap: tuple[Overlap, ...] | None = None
     """Axes whose communication runs behind compute; None: as the software stack always does it."""
-    layers: Annotated[tuple[int, ...], LAYERS] = ()
+    layers: tuple[int, ...] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
-    pools: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], POOLS] = ()
+    pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
     """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
-    replicas: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], REPLICAS] = ()
+    replicas: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
     """On a cluster of several pools, where whole replicas of the model lie in each: the pool of each of the dp."""
 
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, data: Any) -> Any:
+        """Fields with what follows from those that are given."""
         if not isinstance(data, dict):
             return data
-        implied = {}
-        for name, value in _IMPLIED.items():
-            if name not in data and (own := value(data)) is not None:
-                implied[name] = own
-        return {**data, **implied} if implied else data
+        implied: dict[str, Any] = {"schedule": usual_schedule(data.get("vpp", 1))}
+        if data.get("schedule") in list(REGISTRY):
+            fewest, most = REGISTRY[data["schedule"]].chunks
+            implied |= {"vpp": fewest} if fewest == most else {}
+        if replicas := data.get("replicas"):
+            implied |= {"dp": len(replicas), "order": OUTERMOST_REPLICAS}
+        return implied | data
 
     @model_validator(mode="after")
     def _consistent(self) -> Layout:
-        if self.num_gpus > MAX_GPUS:
-            raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
-        if (stages := self.num_stages) > MAX_STAGES:
-            raise ValueError(
-                f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
-            )
-        for complaint in _COMPLAINTS:
-            if what := complaint(self):
-                raise ValueError(what)
-        for name, settled in _SETTLED.items():
-            value = settled(self)
-            if value is not getattr(self, name):
-                object.__setattr__(self, name, value)
+        if problem := next(self._contradictions(), None):
+            raise ValueError(problem)
+        ranks = {"tp": self.tp, "pp": self.pp, "dp": self.data_ranks}
+        overlap = None if max(ranks.values()) == 1 else self.overlap
+        canonical = {
+            "etp": None if self.etp == self.tp else self.etp,
+            "shard": None if self.shard == self.data_ranks else self.shard,
+            "order": first_same(self.order, self.cp, self.dp, self.pp),
+            "context": None if self.cp == 1 else self.context,
+            "recompute": self.recompute[:1] if len(set(self.recompute)) == 1 else self.recompute,
+            "ring": self.ring if self.offload.streamed else USUAL_RING,
+            "overlap": overlap and tuple(axis for axis in overlap if ranks[axis] > 1),
+        }
+        for name, value in canonical.items():
+            object.__setattr__(self, name, value)
         return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """Sentences on fields that contradict one another."""
+        stages = self.num_stages
+        if self.num_gpus > MAX_GPUS:
+            yield f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most"
+        if stages > MAX_STAGES:
+            yield f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
+        if not goes_with(self.schedule, self.vpp):
+            yield f"schedule {self.schedule} does not go with vpp{self.vpp}"
+        if len(self.recompute) not in (1, stages):
+            yield f"recompute names {counted(len(self.recompute), 'stage')}; the layout has {stages}"
+        every = [part for part in RESIDENCIES if getattr(self.offload, part) >= EVERY]
+        if len(every) > 1:
+            yield f"offload names {' and '.join(every)} of every block"
+        if self.layers and len(self.layers) != stages:
+            yield f"layers names {counted(len(self.layers), 'stage')}; the layout has {stages}"
+        if any(count < 0 for count in self.layers):
+            yield "layers must not be negative"
+        if self.pools and len(self.pools) != self.pp:
+            yield f"pools names {counted(len(self.pools), 'rank')}; the pipeline has {self.pp}"
+        if self.replicas and self.pools:
+            yield "`pools` says where stages lie, `replicas` where whole replicas do: one of them"
+        if (replicas := len(self.replicas)) > MOST_REPLICAS:
+            yield f"replicas names {replicas:,}; {MOST_REPLICAS:,} are the most that lie in different pools"
+        if self.replicas and replicas != self.dp:
+            yield f"replicas names {counted(replicas, 'replica')}; dp is {self.dp}"
 
     @property
     def num_gpus(self) -> int:
@@ -139,6 +219,10 @@ class Layout(Spec):
         """The axis that says in which pools its ranks lie; empty: none does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
+    def resolve(self, axis: str) -> Any:
+        """Effective value of an axis when omitted: etp follows tp, shard dp × cp."""
+        return getattr(self, RESOLVED_AS.get(axis, axis))
+
     @property
     def stage_recompute(self) -> tuple[str, ...]:
         """The policy or mix of each virtual stage."""
@@ -154,50 +238,59 @@ class Layout(Spec):
         """The notation for people: a placement that is even goes without saying."""
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
+    def stride(self, axis: str) -> int:
+        """Ranks between neighbours of a mesh axis."""
+        order = self.order.split("-")
+        return math.prod(getattr(self, inner) for inner in order[: order.index(axis)])
+
+    def place_along(self, axis: str, rank: int) -> int:
+        """Where a rank lies along a mesh axis, from 0."""
+        degree: int = getattr(self, axis)
+        return rank // self.stride(axis) % degree
+
     def __str__(self) -> str:
-        words = []
-        for name, (write, unwritten, written) in _WRITERS.items():
-            value = getattr(self, name)
-            if value != unwritten if written is None else written(self):
-                words.append(write(name, value))
-        return " ".join(words)
+        unwritten = _UNWRITTEN | {"schedule": usual_schedule(self.vpp)}
+        values = {name: getattr(self, name) for name in AXES}
+        return " ".join(
+            AXES[name].write(name, value) for name, value in values.items() if value != unwritten[name]
+        )
 
 
-AXES: dict[str, Axis] = {
-    name: next(mark for mark in field.metadata if isinstance(mark, Axis))
-    for name, field in Layout.model_fields.items()
+AXES: dict[str, Word] = {
+    "tp": Number(),
+    "pp": Number(),
+    "vpp": Number(),
+    "cp": Number(),
+    "dp": Number(),
+    "ep": Number(),
+    "etp": Number(),
+    "mbs": Number(),
+    "zero": Number(least=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}"),
+    "shard": Number(),
+    "sp": Switch(),
+    "schedule": Choice(SCHEDULES),
+    "order": Choice(ORDERS),
+    "context": Choice(CONTEXTS),
+    "recompute": PerStage(),
+    "offload": Counts(parts=Offload._fields),
+    "ring": Assigned(usual=USUAL_RING),
+    "overlap": Subset(OVERLAPS),
+    "layers": PerStage(int),
+    "pools": PerStage(),
+    "replicas": PerStage(most=MOST_REPLICAS),
 }
-"""Every axis by its name, in the order of the notation."""
+"""Every axis by its name, in the order of the notation: how it is written, and which numbers stand for its values."""
+assert [*AXES] == [*Layout.model_fields], "an axis is a field of `Layout` and a word"
 
-TIME_PARTS = tuple(axis.time_part for axis in AXES.values() if axis.time_part)
-"""Parts of a step that some axis alone makes."""
-
-
-@cache
-def prices() -> tuple[Price, ...]:
-    """Of every axis that has one."""
-    return tuple(loaded(axis.price) for axis in AXES.values() if axis.price is not None)
-
-
-@cache
-def late_rules() -> tuple[Rule, ...]:
-    """Rules that price what they ask, of all axes."""
-    return tuple(rule for axis in AXES.values() for rule in loaded(axis.late_rules))
-
-
-_WRITERS = {
-    name: (axis.word.write, None if axis.always_written else Layout.model_fields[name].default, axis.written)
-    for name, axis in AXES.items()
-}
-"""How a word is written, and where: at other values than this, or as the axis says."""
-_IMPLIED = {name: axis.implied for name, axis in AXES.items() if axis.implied}
-_COMPLAINTS = [axis.complaint for axis in AXES.values() if axis.complaint]
-_SETTLED = {name: axis.settled for name, axis in AXES.items() if axis.settled}
+RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
+"""Axes that follow others when omitted, and the property that says what they come to."""
+_UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()} | dict.fromkeys(
+    ("tp", "pp", "dp", "mbs", "zero")
+)
+"""The value at which an axis goes without saying; None: at no value."""
 
 MAX_WORDS = 100
 """Five times as many as there are to say."""
-_WORDS = tuple(f"{name}{axis.word.sign}" for name, axis in AXES.items())
-_READERS = {name: axis.word.read for name, axis in AXES.items()}
 
 
 def parse_layout(text: str) -> Layout:
@@ -216,13 +309,14 @@ def parse_layout(text: str) -> Layout:
     for word in words[:MAX_WORDS]:
         name = word.partition("=")[0] if "=" in word else word.rstrip("0123456789")
         try:
-            value = _READERS[name](word[len(name) :]) if name in _READERS else None
+            value = AXES[name].read(word[len(name) :]) if name in AXES else None
         except ValueError as error:
             problems.append(Problem(f"`{name}`", str(error)))
             continue
         if value is None:
             short = printable(word, limit=60)
-            problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, _WORDS)}"))
+            known = [f"{axis}{kind.sign}" for axis, kind in AXES.items()]
+            problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, known)}"))
             continue
         if name in fields:
             problems.append(Problem(f"`{printable(word)}`", f"`{name}` is given twice"))
@@ -232,8 +326,8 @@ def parse_layout(text: str) -> Layout:
     try:
         layout = Layout.model_validate(fields)
     except ValidationError as error:
-        told, more = spec_problems(error, Layout)
-        problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in told.items()]
+        errors, more = spec_problems(error, Layout)
+        problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in errors.items()]
     if problems or layout is None:
         raise InputError(
             f"`{printable(text)}` is not a layout",
@@ -258,12 +352,14 @@ def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
 def axis_value(name: str, layout: Layout) -> str:
     """The value of an axis as one word: "8", "interleaved", "True"; of recompute the policies that
     stages use, not for how many of their blocks."""
+    value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}
         return "+".join(sorted(used)) or "none"
-    if name == "schedule" and layout.schedule == ("interleaved" if layout.vpp > 1 else "1f1b"):
+    if value is None or name == "ring":  # how far ahead weights are fetched
+        return USUAL
+    if name == "schedule" and value == usual_schedule(layout.vpp):
         return USUAL  # what follows from vpp is no other axis
-    value = getattr(layout, name)
-    if (compared := AXES[name].compared) is not None:
-        return compared(value)
-    return USUAL if value is None else str(value)
+    if name == "offload":
+        return "/".join(part for part, count in value._asdict().items() if count) or "none"
+    return ",".join(value) or "none" if name == "overlap" else str(value)

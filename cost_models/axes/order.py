@@ -9,22 +9,10 @@ Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat 
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from cost_models.arrays import Bools, Ints
-from cost_models.axes.axis import Axis, Mesh
-from cost_models.axes.rule import Words, rule_when
-from cost_models.axes.words import Choice
-from cost_models.errors import either
-from cost_models.question import Question
+from cost_models.arrays import Ints
 from cost_models.specs.choices import ORDERS, Order
-
-if TYPE_CHECKING:
-    from cost_models.axes.columns import LayoutColumns
-    from cost_models.axes.layout import Layout
 
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
 """Megatron's other one: each replica of the model on neighbouring ranks, as where it lies whole in one pool."""
@@ -75,53 +63,3 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
     inside = _INSIDE[axis][order]
     stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
     return stride
-
-
-def stride_of(axis: str, layout: Layout) -> int:
-    """Ranks between neighbours of an axis of one layout."""
-    order = layout.order.split("-")
-    return math.prod(getattr(layout, inner) for inner in order[: order.index(axis)])
-
-
-def place_along(axis: str, layout: Layout, rank: int) -> int:
-    """Where a rank lies along an axis, from 0."""
-    degree: int = getattr(layout, axis)
-    return rank // stride_of(axis, layout) % degree
-
-
-def _not_offered(question: Question, x: LayoutColumns) -> Bools:
-    """Whether no order of the stack seats the ranks as the layout's does."""
-    if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
-        return np.zeros(len(x), dtype=np.bool_)
-    seats = same_seats_of(x.cp, x.dp, x.pp)
-    own = np.take_along_axis(seats, x.order[:, None], axis=1)
-    offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
-    missing: Bools = (offered != own).all(axis=1)
-    return missing
-
-
-@rule_when("the stack has this order", _not_offered)
-def _stack_lacks_order(question: Question, layout: Layout) -> Words:
-    orders = [f"order={order}" for order in question.stack.axis_orders]
-    return Words(
-        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
-        f"it has {either(orders)}; `--stack` names another",
-    )
-
-
-def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Those of the software stack, each seating of the ranks once."""
-    seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
-    return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
-
-
-ORDER = Axis(
-    word=Choice(ORDERS),
-    text="Which axes of the mesh have neighbouring ranks.",
-    implied=lambda given: OUTERMOST_REPLICAS if given.get("replicas") else None,
-    settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
-    alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
-    stack_rules=(_stack_lacks_order,),
-    touches=frozenset(),
-    values=_orders,
-)

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator
 
 from cost_models.arrays import Ints
-from cost_models.axes.axis import Axis
-from cost_models.axes.words import PerStage
 from cost_models.errors import InputError
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
-from cost_models.units import counted
-
-if TYPE_CHECKING:
-    from cost_models.axes.layout import Layout
-
 
 _NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
@@ -141,18 +134,3 @@ def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))
-
-
-def _complaint(layout: Layout) -> str:
-    if len(layout.recompute) in (1, layout.num_stages):
-        return ""
-    return f"recompute names {counted(len(layout.recompute), 'stage')}; the layout has {layout.num_stages}"
-
-
-RECOMPUTE = Axis(
-    word=PerStage(),
-    text="What a backward pass computes again in place of keeping it.",
-    executor="executor.axes.recompute:RecomputeAxis",
-    complaint=_complaint,
-    settled=lambda layout: layout.recompute[:1] if len(set(layout.recompute)) == 1 else layout.recompute,
-)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Bools
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.errors import either
 from cost_models.question import Question
-
-if TYPE_CHECKING:
-    from cost_models.axes.columns import LayoutColumns
-    from cost_models.axes.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +31,8 @@ class Rule:
     """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """One kind of legal layouts that a search leaves out."""
-
-    name: str
-    covered: str
-    """What is covered, as a part of a sentence on the space; empty where all that is left out is redundant."""
-    beyond: Callable[[Question, Any, LayoutColumns], Bools]
-    """(N,): which layouts lie beyond it, within restrictions (`planner.space.restrictions`) that may ask for them."""
-    what: str
-    """The sentence on one that does, a template of `layout`, `question` and `model`."""
-    matters: Callable[[Question, Any], bool] = lambda question, restrictions: True
-    """Whether it leaves out any layout of a question within some restrictions."""
-
-    def rule(self, restrictions: Any) -> Rule:
-        """The limit as a rule within some restrictions."""
-        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
-
-
-Broken = Callable[[Question, "LayoutColumns"], Bools]
-Sentence = Callable[[Question, "Layout"], Words]
+Broken = Callable[[Question, LayoutColumns], Bools]
+Sentence = Callable[[Question, Layout], Words]
 
 
 def rule_when(
@@ -82,15 +58,3 @@ def dividing(axis: str, total: int, limit: int) -> str:
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
     return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
-
-
-def multiplied(*columns: Ints) -> Array:
-    """Degrees in floating point, where absurd ones grow large instead of wrapping round."""
-    product: Array = np.prod(np.stack(columns).astype(np.float64), axis=0)
-    return product
-
-
-def in_order(first_told: Sequence[str], rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Rules in the order in which they are told, those that are not named last."""
-    place = {name: index for index, name in enumerate(first_told)}
-    return tuple(sorted(rules, key=lambda rule: place.get(rule.name, len(place))))

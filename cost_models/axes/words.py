@@ -37,7 +37,7 @@ class Word:
         """The word for a value."""
         return f"{name}={value}"
 
-    def said(self, name: str, value: Any) -> str:
+    def compare(self, name: str, value: Any) -> str:
         """The same where values are compared, of one that no word is written for too: "no sp", "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
@@ -155,7 +155,7 @@ class Choice(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said(Switch):
+class _FlagSetWord(Switch):
     """Whether one of some names is said; `UNSAID` where the layout says none of them, nor `none`."""
 
     @property
@@ -190,7 +190,7 @@ class Subset(Word):
         return f"{name}={','.join(value) or NONE}"
 
     def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
-        return {f"{name}_{one}": (partial(_is_said, one), _Said()) for one in self.names}
+        return {f"{name}_{one}": (partial(_is_said, one), _FlagSetWord()) for one in self.names}
 
     def value(self, *numbers: int) -> tuple[str, ...] | None:
         if all(number == UNSAID for number in numbers):

@@ -28,10 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import context_ways
-from cost_models.axes.rule import multiplied
+from cost_models.arrays import Array, Bools, Ints, multiplied
+from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.distinct import first_of_each
+from cost_models.axes.columns import first_of_each
 from cost_models.communication.levels import levels_of
 from cost_models.errors import InputError
 from cost_models.fabric.shares import AS_USUAL, Share, shares

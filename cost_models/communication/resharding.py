@@ -30,7 +30,6 @@ from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import stride_of
 from cost_models.communication.levels import levels_of
 from cost_models.operators.block import (
     block_operators,
@@ -144,7 +143,7 @@ def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str
     """(R,) pipeline ranks, -1 where the layout has none; and of each part (R, 3, 2) beginning and end along each
     direction."""
     rank = np.arange(ranks)
-    at = {axis: rank // stride_of(axis, layout) % getattr(layout, axis) for axis in ("tp", "pp", "cp", "dp")}
+    at = {axis: rank // layout.stride(axis) % getattr(layout, axis) for axis in ("tp", "pp", "cp", "dp")}
     order = layout.order.split("-")
     inner, outer = sorted(("cp", "dp"), key=order.index)
     shards = layout.shard_group if sharded else 1

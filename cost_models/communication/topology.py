@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
 from cost_models.communication.packing import Runs, crosses, link_shares, packing, runs_of_stage

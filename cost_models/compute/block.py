@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.block_gemms import (
     LocalGemm,
     forward_seconds,

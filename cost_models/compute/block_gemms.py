@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import backward_cast_seconds, forward_cast_seconds, gemm_seconds
 from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype

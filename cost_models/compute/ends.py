@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import embedding_operators, has_measured_operators, head_operators

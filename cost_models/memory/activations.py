@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import context_ways
+from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.memory.ends import (
     chunked_loss_bytes,
     embedding_vectors,

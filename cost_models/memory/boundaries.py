@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns, runs_behind
+from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.operators.on_rank import added, handed_on, on_rank, tokens_on_rank
 from cost_models.operators.parameters import head_rows
 from cost_models.operators.tuning import job_operators
@@ -55,7 +55,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches
     waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
-    chunked, split = (columns.vpp > 1) | runs_behind(columns, "pp", always=False), always_split(columns)
+    chunked, split = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False), always_split(columns)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
     waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)

@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import context_ways
+from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
 from cost_models.specs.lengths import LengthsSpec, sequences_of

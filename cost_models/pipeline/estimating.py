@@ -7,11 +7,11 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from cost_models.axes.layout import Layout, prices
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload.price import tiers
 from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool, fullness
 from cost_models.files import read_data
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
@@ -59,9 +59,6 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     if ranks.replicas:
         pool = fullest_pool(ranks.replicas)
         peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
-    facts: dict[str, Any] = {}
-    for price in prices():
-        facts |= price.facts(question, ran) if price.facts else {}
     fullest = max(range(ran.pp), key=lambda rank: fullness(peaks[rank].total, limits[rank]))
     return Estimate(
         layout=ran,
@@ -84,7 +81,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
         replicas=ranks.replicas,
         confidence=question.confidence,
         weighed_seconds=weighed_seconds(question, ran),
-        **facts,
+        **tiers(question, ran),
     )
 
 

@@ -2,7 +2,7 @@
 
     passes      as the schedule's timeline has them
     sync        gradients reduced after the rank's last pass
-    <part>      what an axis makes a rank wait for, as `offload` for its moves to and from host memory
+    offload     what a rank waits for moves to and from host memory
     optimizer   the update, once the last rank is so far
     overhead    of the whole step, once the last rank has updated
 
@@ -12,26 +12,33 @@ so the last span ends with the step (`cost_models.pipeline.stage_costs`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
-from cost_models.axes.layout import Layout, prices
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, PoolReplicas
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pool_terms import terms_of_each, with_pools
+from cost_models.pipeline.replicas import (
+    among_replicas,
+    replica_terms,
+    require_full_pools,
+    shares,
+    with_microbatches,
+)
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.terms.memory_terms import MemoryTerms
+from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Term
 from cost_models.pipeline.time_terms import TimeTerms
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import KINDS, ActionTable, build, compile_timeline, shortened
 from cost_models.schedules.actions import IDLE
 
@@ -167,9 +174,8 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     """
     found: dict[int, PricedRanks] = {}
     for number, layout in enumerate(layouts):
-        special = (price.ranks(question, layout) for price in prices() if price.ranks)
-        if priced := next((one for one in special if one), None):
-            found[number] = priced
+        if isinstance(question, MixedQuestion) and layout.replicas:
+            found[number] = _price_replicas(question, layout)
     placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
     terms = terms_of_each(question, [one.layout for one in placed.values()])
     for (number, one), (times, memories, limit) in zip(placed.items(), terms, strict=True):
@@ -180,6 +186,39 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
             memories=memories,
         )
     return [found[number] for number in range(len(layouts))]
+
+
+def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
+    """The pipeline of each pool's replicas with the most microbatches, of which the slowest sets the pace.
+
+    Raises:
+        InputError: the replicas do not fill the pools, or there are too few microbatches for all.
+    """
+    require_full_pools(question, layout)
+    placed = place(layout, question)
+    layout, columns = placed.layout, LayoutColumns.of([placed.layout])
+    terms = replica_terms(question, columns)
+    taken = shares(question, layout, [placed.pipeline(own.costs) for own in terms], placed.blocks)
+    pools: list[PricedRanks] = []
+    for pool, own, microbatches in zip(question.pools, terms, taken, strict=True):
+        most = max(microbatches)
+        memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
+        table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
+        there = replace(placed, table=table)
+        pipeline = there.pipeline(add_up(own.times, memories, own.limit))
+        pools.append(PricedRanks(placed=there, pipeline=pipeline, times=own.times, memories=memories))
+    seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
+    replicas = tuple(
+        PoolReplicas(
+            pool=name,
+            microbatches=microbatches,
+            step_seconds=step,
+            rank_memory=one.memory(),
+            memory_limit=one.limits[0],
+        )
+        for name, microbatches, step, one in zip(question.names, taken, seconds, pools, strict=True)
+    )
+    return replace(pools[int(np.argmax(seconds))], replicas=replicas)
 
 
 def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], ...]:
@@ -196,7 +235,7 @@ class PredictedSpan(NamedTuple):
 
     rank: int
     kind: str
-    """Of a pass as in the action table; else `sync`, a part of an axis, `optimizer`, `overhead`."""
+    """Of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
     stage: int
     """Virtual stage of a pass, else -1."""
     microbatch: int
@@ -257,18 +296,17 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         if kind != IDLE
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
-    once = ranks.times.rank_optimizer
-    waits_AR = [np.broadcast_to(once.get(part, np.zeros(1)), optimizer_R.shape) for part in AXIS_PARTS]
+    waits_R = np.broadcast_to(ranks.times.rank_optimizer.get("offload", np.zeros(1)), optimizer_R.shape)
     last_R = passes.end[:, -1]
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
-    for rank, (last, sync, optimizer) in enumerate(zip(last_R, sync_R, optimizer_R, strict=True)):
-        own, begin = [("sync", float(last), float(sync))], updating
-        for part, waits_R in zip(AXIS_PARTS, waits_AR, strict=True):
-            own.append((part, begin, float(waits_R[rank])))
-            begin += float(waits_R[rank])
-        waits = sum(seconds for _, _, seconds in own[1:])
-        own += [("optimizer", begin, float(optimizer - waits)), ("overhead", updated, pipeline.overhead)]
+    for rank, waits in enumerate(waits_R.tolist()):
+        own = (
+            ("sync", float(last_R[rank]), float(sync_R[rank])),
+            ("offload", updating, waits),
+            ("optimizer", updating + waits, float(optimizer_R[rank] - waits)),
+            ("overhead", updated, pipeline.overhead),
+        )
         spans += [PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in own]
     lasting = (span for span in spans if span.end > span.start)
     return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))

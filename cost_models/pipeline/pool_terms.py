@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns, runs_behind
+from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.axes.layout import Layout
 from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
@@ -81,7 +81,7 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
-        blocking=~runs_behind(columns, "pp", always=question.stack.overlap_pipeline_sends),
+        blocking=~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends),
     )
 
 

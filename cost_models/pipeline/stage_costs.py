@@ -49,8 +49,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns, runs_behind
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.terms import memory_terms as memory
 from cost_models.pipeline.terms.kinds import OF_BLOCKS, by_sort, each_kind, times_of_kinds
@@ -142,7 +141,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     stack, vpp = question.stack, columns.vpp
     if not stack.retains_boundary_tensors:
         always = stack.reduces_chunks_in_turn and stack.overlap_gradient_reduce
-        vpp = np.where(runs_behind(columns, "dp", always=always), vpp, 1)
+        vpp = np.where(is_overlapped(columns, "dp", default=always), vpp, 1)
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
 
 

@@ -13,9 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.arrays import Array, Bools
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
-from cost_models.axes.layout import TIME_PARTS as AXIS_PARTS
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.communication.context import ContextSeconds, context_seconds
 from cost_models.communication.data import (
     DataSeconds,
@@ -37,6 +35,8 @@ from cost_models.operators.tuning import Part, tuned
 from cost_models.question import Question
 
 Term = dict[str, Array]
+Terms = dict[str, Term]
+"""Coefficient of `StageCosts` → its term: (N,), or where it has policies (N, P)."""
 
 TIME_PARTS = (
     "compute",
@@ -47,11 +47,11 @@ TIME_PARTS = (
     "pp_comm",
     "dp_comm",
     "optimizer",
-    *AXIS_PARTS,
+    "offload",
     "host",
     "jitter",
 )
-HIDDEN_AS = {f"{part}_hidden": part for part in AXIS_PARTS}
+HIDDEN_AS = {"offload_hidden": "offload"}
 """Names of hidden parts that are not communication of an axis."""
 HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
 

@@ -16,9 +16,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import prices
+from cost_models.axes.offload.price import offload_seconds
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.operators.documents import timed
@@ -31,7 +30,7 @@ from cost_models.pipeline.terms.block_terms import (
     layer_forward,
 )
 from cost_models.pipeline.terms.update_terms import optimizer, sync
-from cost_models.pipeline.time_pieces import Pieces, Term, jitter, with_jitter
+from cost_models.pipeline.time_pieces import Pieces, Term, Terms, jitter, with_jitter
 from cost_models.question import Question
 
 _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
@@ -162,8 +161,7 @@ def time_terms(
         **optimizer(pieces),
         **(_of_passes(pieces) if whole else {}),
     }
-    for price in prices():
-        terms |= price.seconds(pieces, terms) if price.seconds else {}
+    terms |= offload_seconds(pieces, terms)
     terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
     if whole:
         terms |= further_seconds(question, columns, pieces.device, terms)

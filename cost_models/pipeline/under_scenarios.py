@@ -18,8 +18,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.pipeline.placed import place
 from cost_models.pipeline.stage_costs import StageCosts, as_priced, stage_costs, time_costs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -96,15 +96,11 @@ class Shards(Updated, Protocol):
 class Axis:
     """One axis of a layout on one rank."""
 
-    order: ClassVar[int] = 9
-    """Its place among the axes: blocks are split (1 to 3), recomputed (4), kept elsewhere (5), cut into stages (6),
-    overlapped (7), then sharded (8)."""
-
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         """Whether a layout has this axis."""
         return True
 

@@ -36,10 +36,8 @@ class DataAxis(Axis):
     One dim of the mesh shards; of two the first holds copies of what the second shards (hybrid sharding).
     """
 
-    order = 8
-
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return layout.zero >= 2
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:

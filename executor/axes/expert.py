@@ -41,8 +41,6 @@ def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
 class ExpertAxis(Axis):
     """Connects the MoE layers of a slice with ranks that hold other experts or the rest of the sequence."""
 
-    order = 3
-
     def apply(self, part: Transformer, stage: int) -> None:
         """Every microbatch's balance loss is its share of the mean over the step's sequences."""
         rank, layout, experts = self.rank, self.rank.layout, self.rank.experts

@@ -175,10 +175,8 @@ class OrderedReductions:
 class OverlapAxis(Axis):
     """The buffers of one rank whose collectives run behind compute, their order, and process groups of their own."""
 
-    order = 7
-
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return bool(layout.overlap)
 
     def __init__(self, rank: Rank) -> None:

@@ -219,10 +219,8 @@ def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
 class PipelineAxis(Axis):
     """Sums the gradients of what several stages hold: two copies of a tied matrix, on the first and the last one."""
 
-    order = 6
-
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return layout.pp > 1
 
     def parts_made(self) -> None:

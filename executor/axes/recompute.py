@@ -28,7 +28,5 @@ def recompute_activations(model: Transformer, recompute: str) -> None:
 class RecomputeAxis(Axis):
     """Recomputes activations as the layout says of each virtual stage."""
 
-    order = 4
-
     def apply(self, part: Transformer, stage: int) -> None:
         recompute_activations(part, self.rank.layout.stage_recompute[stage])

@@ -46,10 +46,8 @@ from executor.models.tuning.adapters import adapter_plan
 class TensorAxis(Axis):
     """Splits every matrix of a slice over the tensor ranks, and the loss over the vocabulary."""
 
-    order = 1
-
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return layout.tp > 1
 
     def apply(self, part: Transformer, stage: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import NOWHERE
+from cost_models.axes.layout import NOWHERE
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.errors import RunError
 from cost_models.pipeline.estimating import estimate

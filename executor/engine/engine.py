@@ -12,15 +12,18 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from cost_models.axes.axis import loaded
-from cost_models.axes.layout import AXES as PRICED
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from executor.axes.axis import Axis, Rank
-from executor.axes.data import synchronise_only_when
-from executor.axes.expert import expert_place
-from executor.axes.pipeline import PipelineStep, make_pipeline
+from executor.axes.context.attention import ContextAxis
+from executor.axes.data import DataAxis, synchronise_only_when
+from executor.axes.expert import ExpertAxis, expert_place
+from executor.axes.offload.hook import OffloadAxis
+from executor.axes.overlap import OverlapAxis
+from executor.axes.pipeline import PipelineAxis, PipelineStep, make_pipeline
+from executor.axes.recompute import RecomputeAxis
 from executor.axes.replicas import share_of_targets
+from executor.axes.tensor import TensorAxis
 from executor.engine.compiled import compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
@@ -34,10 +37,18 @@ from executor.run_config import NO_TARGET, EngineOptions
 from executor.timing import Carried
 from planner.plan import Plan
 
-AXES: tuple[type[Axis], ...] = tuple(
-    sorted((loaded(axis.executor) for axis in PRICED.values() if axis.executor), key=lambda one: one.order)
+AXES: tuple[type[Axis], ...] = (
+    TensorAxis,
+    ContextAxis,
+    ExpertAxis,
+    RecomputeAxis,
+    OffloadAxis,
+    PipelineAxis,
+    OverlapAxis,
+    DataAxis,
 )
-"""Hooks of all axes in the order in which they are applied."""
+"""Axes in the order in which they change a rank: blocks are split, recomputed, offloaded, cut into stages, overlapped,
+then sharded."""
 
 
 class Engine(Rank):
@@ -58,7 +69,7 @@ class Engine(Rank):
         super().__init__(plan, device, options)
         self.loss_chunk = loss_chunk(plan.question, self.layout)
         torch.manual_seed(self._dropout_seed())
-        self.axes = [axis(self) for axis in axes if axis.wanted(self.layout)]
+        self.axes = [axis(self) for axis in axes if axis.is_used(self.layout)]
         self.parts = [self._part(stage) for stage in self.stages]
         self.names = parameter_names(self.parts)
         """id of each parameter → its name and place in the whole model."""

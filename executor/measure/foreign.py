@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cost_models.axes.order import place_along
 from cost_models.measured.logs.reading import Log
 from cost_models.measured.logs.steps import Usual
 from cost_models.measured.traces.job import Job
@@ -63,7 +62,7 @@ def foreign_report(
 
 
 def _rank(plan: Plan, rank: int, seconds: Sequence[float], told: Peaks) -> RankReport:
-    stage = place_along("pp", plan.layout, rank)
+    stage = plan.layout.place_along("pp", rank)
     allocated, reserved = (round(peaks.get(rank, 0)) for peaks in told)
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
     return RankReport(

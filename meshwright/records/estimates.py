@@ -95,8 +95,7 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
 
 def layout_cells(layout: Layout) -> dict[str, int]:
     """The numeric axes of a layout, for sorting and grouping."""
-    numbers = {name: axis for name, axis in AXES.items() if isinstance(axis.word, Number)}
-    return {name: int(axis.value_in(name, layout)) for name, axis in numbers.items()}
+    return {name: int(layout.resolve(name)) for name, word in AXES.items() if isinstance(word, Number)}
 
 
 def optimum_record(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING
+from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING, Layout
 from cost_models.axes.offload.moves import LANE_NAMES, predicted_moves
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem

@@ -10,7 +10,6 @@ from itertools import product
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
-from cost_models.axes.axis import divisors
 from cost_models.axes.layout import Layout
 from cost_models.communication.levels import met_levels
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
@@ -25,6 +24,7 @@ from cost_models.units import counted, format_bandwidth
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.scaling import KINDS, Row, scaling_rows
+from planner.space.axes import divisors
 from planner.space.gpu_counts import require_possible, resized
 from planner.space.layouts import Restrictions, legal_space
 from planner.space.limits import left_out

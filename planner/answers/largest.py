@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.axes.offload import RESIDENCIES, Offload
+from cost_models.axes.layout import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from planner.answers.optimum import where_least

@@ -12,7 +12,6 @@ from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
-from cost_models.axes.axis import divisors
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
@@ -23,6 +22,7 @@ from cost_models.uncertainty import timed_under
 from planner.formats.trainers import trainer_named, trainers_of
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
+from planner.space.axes import divisors
 from planner.space.restrictions import Restrictions, keeps_to
 
 OPTIONAL = ("cp", "etp", "shard")

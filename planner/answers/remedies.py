@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from cost_models.axes.layout import AXES
 from cost_models.base import MAX_GPUS
 from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
+from cost_models.memory.device import is_own_host
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN, confident_share
@@ -34,11 +34,11 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.optimum import where_least
 from planner.formats.trainers import TRAINERS
-from planner.rules.searched import searched
 from planner.search.budget import Budget
+from planner.space.axes import CLOSED
 from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import CLOSED, Restrictions
+from planner.space.restrictions import Restrictions
 
 SECONDS = 4.0
 """Time limit of all changes together, seconds."""
@@ -52,6 +52,9 @@ DOUBLINGS, HALVINGS = 4, 4
 """Most times that a number of GPUs is doubled, once trying sizes one by one has taken its share of the time, and that a
 sequence is halved."""
 _OFFLOAD = " --allow offload"
+_GIB = float(2**30)
+_HOST_DOUBLINGS = 4
+"""Sizes of hosts' memory that are tried."""
 
 
 @contextmanager
@@ -181,15 +184,13 @@ class Remedies:
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
             for name in CLOSED
-            if name not in limits.allowed
-            and not ((why := AXES[name].opens_nothing) and why(question, limits.trainer))
+            if name not in limits.allowed and not CLOSED[name](question, limits.trainer)
         )
         yield from self._fitting(opened, until)
-        for name, axis in searched().items():
-            if name in limits.allowed and axis.remedies:
-                larger = axis.remedies(question, self.state_bytes)
-                changes = (Change(words, changed, limits) for words, changed in larger)
-                yield from islice(self._fitting(changes), 1)
+        if "offload" in limits.allowed:
+            hosts = larger_hosts(question, self.state_bytes)
+            changes = (Change(words, changed, limits) for words, changed in hosts)
+            yield from islice(self._fitting(changes), 1)
         stacks = [
             one if "offload=" in one.layout else replace(one, change=one.change.removesuffix(_OFFLOAD))
             for one in self._fitting(self._other_stacks(), until)
@@ -313,3 +314,18 @@ class Remedies:
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
     """Machines of one class run the same software and link GPUs alike: PCIe boxes, NVLink servers, servers of AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
+
+
+def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, Question]]:
+    """The flag and the question of each size: powers of two, from what states need besides the devices on; none over
+    several pools, and none where devices are their own hosts."""
+    if isinstance(question, MixedQuestion) or is_own_host(question.cluster):
+        return
+    cluster, now = question.cluster, question.cluster.host_memory or 0.0
+    besides = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes
+    least = math.ceil(math.log2(max(besides, now, _GIB) / _GIB))
+    for power in range(least, least + _HOST_DOUBLINGS):
+        size = 2**power
+        if size * _GIB > now:
+            larger = cluster.model_copy(update={"host_memory": size * _GIB})
+            yield f"--host-memory {size}GiB", replace(question, cluster=larger)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns, fewest_blocks
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import named_blocks
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
@@ -124,7 +125,7 @@ class Pricing:
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
             counted=self.counted,
-            fewest=int(fewest_blocks(own)[0]),
+            fewest=int(named_blocks(own)[0]),
         )
         if not self.space.in_scenarios:
             return leaf

@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns, columns_that_touch, updated_elsewhere
-from cost_models.axes.distinct import first_of_each
+from cost_models.axes.columns import LayoutColumns, first_of_each
+from cost_models.axes.offload import offloads
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.pipeline.terms import memory_terms as memory
@@ -31,6 +31,7 @@ from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
 from planner.bounds.passes import ROOM, Passes, fits_of, passes_of, shortest_steps
+from planner.space.axes import columns_that_affect
 from planner.space.layouts import Space
 
 
@@ -79,7 +80,7 @@ def _ideal_seconds(space: Space, allowed: Bools) -> Array:
 def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
     """Pipeline ranks and costs of kinds of cores, and (N,) the kind of each core."""
     question, cores = space.question, space.cores
-    _, kind = first_of_each([getattr(cores, name) for name in columns_that_touch("blocks")])
+    _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
     most_first = np.argsort(-space.microbatches, kind="stable")
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
@@ -203,7 +204,7 @@ def _alone(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[Passes]:
     apart = each[0].apart
     if space.splits_backward:
         apart = passes_of(space, rows.pp, at(min(stages)), choices[0]).apart
-    update = np.where(updated_elsewhere(rows), 0.0, update)
+    update = np.where(offloads(rows), 0.0, update)
     return [replace(passes, apart=apart, follows=passes.follows + update) for passes in each]
 
 
@@ -212,7 +213,7 @@ def _costs_alone(space: Space, rows: LayoutColumns) -> StageCosts:
 
     def seconds_of(terms: TimeTerms) -> Seconds:
         seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
-        seconds["rank_optimizer"] = np.where(updated_elsewhere(rows), 0.0, seconds["rank_optimizer"])
+        seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
         return seconds | {"layer_optimizer": np.zeros(len(rows))}
 
     return _apart(space, rows, seconds_of)

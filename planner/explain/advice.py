@@ -21,9 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from cost_models.axes.axis import Mesh, divisors
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import AXES, RESOLVED_AS, Layout, usual_schedule
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.errors import InfeasibleError, InputError
@@ -40,6 +39,7 @@ from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
+from planner.space.axes import VALUES, Mesh, divisors
 from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.restrictions import Restrictions, keeps_to
 
@@ -411,10 +411,10 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     if layout.zero and stack.hybrid_shard:
         yield from ({"shard": group} for group in divisors(layout.data_ranks)[1:])
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
-    for name, axis in AXES.items():
-        if axis.values is not None and name not in _MOVED:
-            numbers = (one if isinstance(one, tuple) else (one,) for one in axis.values(question, mesh))
-            yield from ({name: axis.word.value(*one)} for one in numbers)
+    for name, values in VALUES.items():
+        if name not in _MOVED:
+            numbers = (one if isinstance(one, tuple) else (one,) for one in values(question, mesh))
+            yield from ({name: AXES[name].value(*one)} for one in numbers)
     for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
         for factor in _FACTORS:
             if getattr(layout, giver) % factor == 0:
@@ -428,18 +428,17 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 def changed_words(before: Layout, after: Layout) -> str:
     """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
     words = []
-    usual_schedule = "interleaved" if after.vpp > 1 else "1f1b"
-    for name, axis in AXES.items():
-        old, new = axis.value_in(name, before), axis.value_in(name, after)
-        follows = axis.comes_to is not None and getattr(before, name) is getattr(after, name) is None
-        silent = bool(axis.within) and getattr(after, axis.within) == 1
-        implied = name == "schedule" and after.schedule == usual_schedule and before.vpp != after.vpp
+    for name, word in AXES.items():
+        old, new = before.resolve(name), after.resolve(name)
+        follows = name in RESOLVED_AS and getattr(before, name) is getattr(after, name) is None
+        silent = name == "context" and after.cp == 1
+        implied = name == "schedule" and new == usual_schedule(after.vpp) and before.vpp != after.vpp
         if name not in _PLACING and old != new and not (follows or silent or implied):
-            words.append(axis.word.said(name, new))
+            words.append(word.compare(name, new))
     return " ".join(words)
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
     """The trouble of going from one layout to another: the greatest of all their differences."""
-    other = any(AXES[axis].value_in(axis, before) != AXES[axis].value_in(axis, after) for axis in _SHARDING)
+    other = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if other else "a flag"

@@ -92,7 +92,7 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
     """The restrictions to what the text says, and to those of `limits` that speak of other axes."""
     columns = LayoutColumns.of([layout])
-    names = [name for axis in axes - {"recompute"} for name in AXES[axis].word.columns(axis)]
+    names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free = limits.without(names)
     if "recompute" in axes:
         others = frozenset(RECOMPUTE_POLICIES) - {layout.recompute[0]}

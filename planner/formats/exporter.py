@@ -273,7 +273,7 @@ def nested(settings: Settings) -> dict[str, Any]:
 def _ours(path: str, value: Any) -> str:
     part, _, name = path.partition(".")
     if part == "layout":
-        return AXES[name].word.said(name, value)
+        return AXES[name].compare(name, value)
     return _shown(value)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload, offloads
+from cost_models.axes.layout import Layout, Offload
+from cost_models.axes.offload import offloads
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Rule, refuses
 from cost_models.axes.words import EVERY

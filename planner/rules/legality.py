@@ -1,27 +1,39 @@
 """Which layouts may run at all: a list of named rules, shared by the search, the errors and the explanations.
 
 Every rule says it twice, once for many layouts (`broken`, a column) and once in the user's words (`sentence`); both
-read the same quantities. A legal layout may still not fit in memory: that is for the cost model to say.
+read the same quantities. Rules of software stacks and of our own executor are in `planner.rules.stack`. A legal layout
+may still not fit in memory: that is for the cost model to say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from cost_models import schedules
-from cost_models.arrays import Bools
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout, late_rules
+from cost_models.arrays import Bools, Ints, multiplied
+from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.axes.layout import USUAL_RING, Layout
+from cost_models.axes.offload import named_blocks as offloaded_by_number
+from cost_models.axes.offload import offloads
+from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.traffic import drive_bytes
+from cost_models.axes.pipeline import ENDS
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
-from cost_models.axes.rule import Rule, Words, in_order, multiplied, rule_when
+from cost_models.axes.rule import Rule, Words, dividing, refuses, rule_when
+from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
+from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.specs.choices import SCHEDULES
-from cost_models.units import counted
+from cost_models.schedules import is_scheduled
+from cost_models.specs.choices import CONTEXTS, SCHEDULES, Recompute
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.tuning import NF4_BLOCK
+from cost_models.units import counted, format_bytes
 from planner.formats.trainers import refusals
-from planner.rules.pools import pool_objections
-from planner.rules.searched import searched
-from planner.rules.stack import STACK_RULES
+from planner.rules.pools import pool_objections, with_mean_batch
+from planner.rules.stack import STACK_RULES, split_rows
 
 
 @rule_when("uses every GPU", lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus)
@@ -64,40 +76,410 @@ def _schedule_runs(question: Question, layout: Layout) -> Words:
     return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
 
 
-_EVERY_GPU = _uses_every_gpu
-_FIRST_TOLD = (
-    "tp divides the heads",
-    "tp divides the key/value heads",
-    "tp divides the MLP",
-    "tp divides the shared experts",
-    "etp divides an expert",
-    "ep divides the experts",
-    "expert groups divide the ranks of a stage",
-    "stages between the ends have blocks",
-    "batch divides into microbatches",
-    "ZeRO needs replicas",
-    "hybrid sharding needs ZeRO",
-    "shard groups divide the replicas",
-    "sequence parallelism needs tensor parallelism",
+def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:
+    def sentence(question: Question, layout: Layout) -> Words:
+        total = int(count(question.model))
+        hint = dividing("tp", total, question.cluster.gpus_per_node)
+        return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
+
+    return Rule(
+        name=f"tp divides the {what}", broken=lambda q, x: count(q.model) % x.tp != 0, sentence=sentence
+    )
+
+
+@rule_when(
     "tp divides the sequence",
-    "cp divides the sequence",
-    "cp divides the heads it trades",
-    "experts are for a mixture",
-    "chunks need a pipeline",
-    "the schedule needs a pipeline",
+    lambda q, x: (
+        (x.sp == 1)
+        & (
+            (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
+            | (np.fmod(q.training.target_length or 0, x.tp) != 0)
+        )
+    ),
 )
-"""The order in which the rules of the axes are told; others, of new axes, follow."""
-RULES: tuple[Rule, ...] = (
-    _EVERY_GPU,
-    *in_order(_FIRST_TOLD, (rule for axis in AXES.values() for rule in axis.rules)),
-    *STACK_RULES,
+def _sequence_divides(question: Question, layout: Layout) -> Words:
+    length = question.training.sequence_length
+    if layout.cp == 1:
+        return Words(f"`sp` splits a sequence of {length} tokens over tp{layout.tp}")
+    return Words(f"`sp` splits a sequence of {length} tokens over cp{layout.cp} x tp{layout.tp}")
+
+
+@rule_when("tp keeps quantisation blocks whole", lambda q, x: _splits_blocks(q, x.tp, x.etp))
+def _blocks_are_whole(question: Question, layout: Layout) -> Words:
+    etp = layout.etp or layout.tp
+    rows = [(name, width // degree) for name, width, degree in split_rows(question, layout.tp, etp)]
+    which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in rows if cut % NF4_BLOCK)
+    what = (
+        f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
+    )
+    return Words(f"{what} {which}", "use a smaller tp, or --base-precision int8")
+
+
+def _splits_blocks(question: Question, tp: Ints, etp: Ints) -> Bools:
+    """(N,): whether some block lies on two ranks."""
+    split = np.zeros(len(tp), dtype=np.bool_)
+    for _, width, degree in split_rows(question, tp, etp):
+        split |= np.fmod(width, multiplied(degree, np.full(len(tp), NF4_BLOCK))) != 0
+    return split
+
+
+def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
+    trades: Bools = context_ways(question, x) == CONTEXTS.index("all-to-all")
+    return trades
+
+
+def _pieces(question: Question, x: LayoutColumns) -> Ints:
+    """(N,) pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work;
+    one where heads are traded."""
+    return np.where(_trades_heads(question, x), 1, 2)
+
+
+@rule_when(
+    "cp divides the sequence",
+    lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
+)
+def _pieces_divide(question: Question, layout: Layout) -> Words:
+    length, way = question.training.sequence_length, layout.context or question.stack.context_parallel
+    pieces = layout.cp * (1 if way == "all-to-all" else 2)
+    return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
+
+
+@rule_when(
+    "cp divides the heads it trades",
+    lambda q, x: (
+        (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
+    ),
+)
+def _heads_divide(question: Question, layout: Layout) -> Words:
+    heads = question.model.num_kv_heads
+    who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
+    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
+    return Words(f"{what} ranks share {heads} key/value heads")
+
+
+@rule_when(
+    "cp divides the heads of states",
+    lambda q, x: (
+        (x.cp > 1)
+        & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
+    ),
+)
+def _states_divide(question: Question, layout: Layout) -> Words:
+    mixer = question.model.recurrence
+    assert mixer is not None
+    what = (
+        f"a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share {mixer.heads} heads"
+    )
+    return Words(f"{what} of its {mixer.called}")
+
+
+@rule_when("ep divides the experts", lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0))
+def _experts_split(question: Question, layout: Layout) -> Words:
+    count = question.model.num_experts
+    return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", dividing("ep", count, count))
+
+
+@rule_when(
+    "expert groups divide the ranks of a stage",
+    lambda q, x: q.model.has_experts & (np.fmod(multiplied(x.tp, x.cp, x.dp), multiplied(x.ep, x.etp)) != 0),
+)
+def _groups_divide(question: Question, layout: Layout) -> Words:
+    ranks, together = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
+    what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
+    return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
+
+
+@rule_when(
+    "experts are for a mixture", lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp))
+)
+def _no_experts(question: Question, layout: Layout) -> Words:
+    what = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
+    return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
+
+
+@rule_when(
+    "stages between the ends have blocks", lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS
+)
+def _stages_have_blocks(question: Question, layout: Layout) -> Words:
+    stages, blocks = layout.num_stages, question.model.num_layers
+    written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
+    what = f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}"
+    return Words(
+        what, "only the first stage and the last may have none: they have the embedding and the head"
+    )
+
+
+@rule_when(
+    "batch divides into microbatches",
+    lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
+)
+def _batch_divides(question: Question, layout: Layout) -> Words:
+    batch, together = question.training.global_batch, layout.dp * layout.mbs
+    below = batch // together * together
+    neighbours = f"{below} and {below + together} are" if below else f"{together} is"
+    return Words(f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}", neighbours)
+
+
+@rule_when(
+    "updates in the backward pass have one microbatch",
+    lambda q, x: (
+        q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
+    ),
+)
+def _updates_at_once(question: Question, layout: Layout) -> Words:
+    count = layout.microbatches(question.training.global_batch)
+    what = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
+    return Words(f"{what} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
+
+
+UNPRICED_OFFLOAD = (
+    "what offloading takes is not priced where adapters or preferences are trained, parts are frozen or images read,"
+    " nor with this optimizer"
 )
 
-SIZED_RULES = AXES["mbs"].rules
-"""Those that read the microbatch size, whatever the schedule: they are asked of every size."""
+
+def is_offload_unpriced(question: Question) -> bool:
+    """Whether host memory would hold frozen weights, or moments that are not of Adam's size."""
+    training = question.training
+    of_adam = training.optimizer in ("adamw", "sgd", "lamb")
+    parts = training.freeze or question.model.tower
+    return not of_adam or bool(parts or training.tuning or training.reference)
+
+
+def _cpu_updates(columns: LayoutColumns) -> Bools:
+    """(N,): whether some block's states are the CPU's to update."""
+    return (columns.offload_states > 0) | (columns.offload_streamed > 0)
+
+
+@rule_when(
+    "a rank has the blocks that it offloads", lambda q, x: offloaded_by_number(x) > q.model.num_layers // x.pp
+)
+def _more_than_there_are(question: Question, layout: Layout) -> Words:
+    has = question.model.num_layers // layout.pp
+    named = counted(layout.offload.named, "block")
+    return Words(
+        f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
+        "name fewer, or leave out the count: every block",
+    )
+
+
+@rule_when(
+    "a ring has no more buffers than streamed blocks",
+    lambda q, x: (
+        (x.offload_streamed > 0)
+        & (x.ring != USUAL_RING)
+        & (x.ring > np.minimum(x.offload_streamed, q.model.num_layers // x.pp))
+    ),
+)
+def _ring_too_long(question: Question, layout: Layout) -> Words:
+    streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
+    return Words(
+        f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed",
+        f"use `ring={streamed}` or less",
+    )
+
+
+def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
+    """(N,): which layouts keep more in the memory of some host than it holds, with the `used` recompute policies."""
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    some = offloads(x).any() or question.training.reference == "host"
+    for pool in question.by_pool if some else ():
+        overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
+    return overflows
+
+
+@rule_when(
+    "hosts hold what is offloaded",
+    overflows_hosts,
+    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
+)
+def _hosts_hold(question: Question, layout: Layout) -> Words:
+    pools = question.by_pool
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in pools if overflows_hosts(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` offloads {size} to the memory of each host"
+    if question.training.reference == "host":
+        what = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
+    if cluster.host_memory is None:
+        return Words(
+            f"{what}, and cluster `{cluster.name}` does not say how much one has",
+            "add `host_memory`, or say --host-memory",
+        )
+    have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
+    have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+
+
+def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): which layouts keep more on the drive of some host than it holds."""
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    for pool in question.by_pool if x.offload_drive.any() else ():
+        overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
+    return overflows
+
+
+@rule_when(
+    "drives hold what lies on them",
+    _overflows_drive,
+    unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
+)
+def _drives_hold(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` keeps {size} on the drive of each host"
+    if cluster.drive is None:
+        hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
+        return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
+    have = f"of the {format_bytes(cluster.drive.capacity)} of a host of `{cluster.name}`"
+    have += f" states may fill {format_bytes(usable_drive(cluster))}"
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+
+
+SIZED_RULES: tuple[Rule, ...] = (_batch_divides, _updates_at_once)
+"""Rules that read the microbatch size, whatever the schedule: they are asked of every size."""
+
+RULES: tuple[Rule, ...] = (
+    _uses_every_gpu,
+    _divides("heads", lambda model: model.num_heads * (model.attention_share > 0), "attention heads"),
+    _divides(
+        "key/value heads", lambda model: model.num_kv_heads * (model.attention_share > 0), "key/value heads"
+    ),
+    _divides("MLP", lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"),
+    _divides(
+        "shared experts", lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"
+    ),
+    refuses(
+        "etp divides an expert",
+        lambda q, x: q.model.has_experts & (q.model.moe_ffn_hidden_size % x.etp != 0),
+        "`etp{layout.expert_tp}` splits {model.moe_ffn_hidden_size:,} columns of an expert",
+        "`etp1` leaves experts whole",
+    ),
+    _experts_split,
+    _groups_divide,
+    _stages_have_blocks,
+    _batch_divides,
+    refuses(
+        "ZeRO needs replicas",
+        lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
+        "`zero{layout.zero}` shards over dp, which is 1 here",
+        "write zero0",
+    ),
+    refuses(
+        "hybrid sharding needs ZeRO",
+        lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
+        "`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing",
+        "write zero1",
+    ),
+    refuses(
+        "shard groups divide the replicas",
+        lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
+        "`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp",
+    ),
+    refuses(
+        "sequence parallelism needs tensor parallelism",
+        lambda q, x: (x.sp == 1) & (x.tp == 1),
+        "`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
+        "leave out `sp`, or use tp2 or more",
+    ),
+    _sequence_divides,
+    _pieces_divide,
+    _heads_divide,
+    _no_experts,
+    refuses(
+        "chunks need a pipeline",
+        lambda q, x: (x.vpp > 1) & (x.pp == 1),
+        "`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here",
+        "leave out `vpp`",
+    ),
+    refuses(
+        "the schedule needs a pipeline",
+        lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
+        "`schedule={layout.schedule}` needs pp2 or more",
+        "leave out `schedule`",
+    ),
+    _divides(
+        "heads of states",
+        lambda model: model.recurrence.split_units if model.recurrence else 0,
+        "groups of heads with states",
+    ),
+    _divides(
+        "tower's heads", lambda model: model.tower.num_heads if model.tower else 0, "heads of the tower"
+    ),
+    _divides(
+        "tower's MLP",
+        lambda model: model.tower.ffn_hidden_size if model.tower else 0,
+        "columns of the tower's MLP",
+    ),
+    _blocks_are_whole,
+    _states_divide,
+    refuses(
+        "cp splits one sequence",
+        lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower or q.model.diffusion),
+        "`cp{layout.cp}` splits one sequence, and `{question.model.name}` is priced for whole ones alone",
+        "use cp1",
+    ),
+    _updates_at_once,
+    refuses(
+        "an indexer picks from all keys",
+        lambda q, x: (x.cp > 1) & q.model.picks & (context_ways(q, x) == CONTEXTS.index("ring")),
+        "`cp{layout.cp}` passes keys round a ring, and an indexer of `{question.model.name}` picks from all of them",
+        "`context=all-gather` has them together",
+    ),
+    _more_than_there_are,
+    refuses(
+        "offloading is priced of all parameters and of moments in full",
+        lambda q, x: offloads(x) & is_offload_unpriced(q),
+        UNPRICED_OFFLOAD,
+        "leave out `offload`",
+    ),
+    refuses(
+        "activations move of every block",
+        lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
+        "the activations of all blocks move, or of none",
+        "write `activations` without a count",
+    ),
+    refuses(
+        "the drive takes all states that it takes",
+        lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
+        "all states that the CPU updates lie on the drive, or none",
+        "write `drive` without a count",
+    ),
+    refuses(
+        "LAMB updates on the device",
+        lambda q, x: _cpu_updates(x) & (q.training.optimizer == "lamb"),
+        "`optimizer: lamb` scales a parameter by the norm of all of it, which its ranks add up before they change it;"
+        " the CPU updates blocks one after another as their gradients come",
+        "use `offload=parked`, whose states the device updates, or `optimizer: adamw`",
+    ),
+    refuses(
+        "the drive is for states that the CPU updates",
+        lambda q, x: (x.offload_drive > 0) & ~_cpu_updates(x),
+        "`offload` has states on the drive and none that the CPU updates",
+        "add `states` or `streamed`: `offload=states/drive`",
+    ),
+    refuses(
+        "a ring is for streamed weights",
+        lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
+        "`ring={layout.ring}` says how many weights are streamed at once",
+    ),
+    _ring_too_long,
+    refuses(
+        "tensor overlap splits the sequence",
+        lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
+        "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
+        "write `sp`",
+    ),
+    *STACK_RULES,
+)
+"""All rules but the schedule's and the late ones, in the order in which broken ones are reported."""
 
 SCHEDULE_RULE = _schedule_runs
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
+
+LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
+"""Rules that price what they ask; they are asked of layouts that break no other."""
 
 
 def legal_rows(
@@ -108,7 +490,7 @@ def legal_rows(
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES if shaped else [rule for rule in RULES if rule not in SIZED_RULES]:
         legal &= ~rule.broken(question, columns)
-    for rule in [*late_rules() * hosts, *[SCHEDULE_RULE] * shaped]:
+    for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
         legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal
@@ -117,8 +499,7 @@ def legal_rows(
 def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
     memory and drives hold may be left to its price."""
-    for axis in searched().values():
-        question = axis.asked_as(question, layout) if axis.asked_as else question
+    question = with_mean_batch(question, layout)
     columns = LayoutColumns.of([layout])
     if broken := [rule for rule in RULES if rule.broken(question, columns)[0]]:
         return [(rule, rule.sentence(question, layout)) for rule in broken]
@@ -133,7 +514,7 @@ def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every late rule that a layout breaks with what its stages recompute, with its words."""
     columns = LayoutColumns.of([layout])
     used = dict.fromkeys(policy for mix in layout.recompute for policy in policies_in(mix))
-    asked = [(rule, question.recomputing(policy)) for rule in late_rules() for policy in used]
+    asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in used]
     broken = {rule.name: (rule, own) for rule, own in asked if rule.broken(own, columns)[0]}
     return [(rule, rule.sentence(own, layout)) for rule, own in broken.values()]
 
@@ -175,12 +556,6 @@ def require_held(question: Question, layout: Layout) -> None:
         raise InputError(words.what, hint=words.hint)
 
 
-def _fewest_blocks(layout: Layout) -> int:
-    """Blocks of the rank that `layers` gives fewest."""
-    rank_of = schedules.rank_of_stage(layout.schedule, layout.pp, layout.vpp)
-    return int(np.bincount(rank_of, weights=layout.layers).min())
-
-
 def _problems(
     question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True
 ) -> list[tuple[Problem, str]]:
@@ -192,10 +567,11 @@ def _problems(
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
     elif layout.layers:
-        told = [
-            axis.placed_rule(layout, _fewest_blocks(layout)) for axis in AXES.values() if axis.placed_rule
-        ]
-        found += [(Problem("", words.what), words.hint) for words in told if words]
+        rank_of = schedules.rank_of_stage(layout.schedule, layout.pp, layout.vpp)
+        least, named = int(np.bincount(rank_of, weights=layout.layers).min()), layout.offload.named
+        if named > least:
+            what = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
+            found.append((Problem("", what), "name fewer, or spread blocks evenly"))
     if 0 in layout.layers[1:-1]:
         what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
         found.append((Problem("", what), "they have the embedding and the head"))

@@ -7,23 +7,30 @@ these rules, and nothing that breaks one is planned for it (`require_runnable`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
-from cost_models.axes.axis import loaded
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.rule import Rule, Words, in_order, refuses, rule_when
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.axes.layout import Layout, Offload
+from cost_models.axes.offload import offloads
+from cost_models.axes.order import same_seats_of
+from cost_models.axes.rule import Rule, Words, refuses, rule_when
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem, either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.tuning import matrix_names, target_names
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
+from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
+from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
-from planner.rules.searched import searched
+from cost_models.specs.tuning import NF4_BLOCK
+from planner.rules.pools import holds_replicas
+
+Degree = TypeVar("Degree", int, Ints)
 
 IN_16_BITS = "plan with --precision bf16"
 """The hint where a plan's precision cannot be had."""
@@ -126,9 +133,7 @@ def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
     if not isinstance(question, MixedQuestion):
         return np.zeros(len(x), dtype=np.bool_)
-    told = [axis.trains_in_pools(question, x) for axis in searched().values() if axis.trains_in_pools]
-    trained: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *told], axis=0)
-    return ~trained
+    return ~holds_replicas(question, x)
 
 
 @rule_when(
@@ -156,6 +161,39 @@ def _one_after_the_other(question: Question, layout: Layout) -> Words:
     which = "experts" if question.model.has_experts else "latent attention"
     what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
     return Words(what, "use tp1")
+
+
+def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
+    """Matrices kept in nf4 whose rows ranks share, the length of a row, and over how many; between rows any cut will
+    do."""
+    model, tuning = question.model, question.training.tuning
+    if tuning is None or tuning.base != "nf4":
+        return []
+    found = [("o", model.attended_size, tp)]
+    if model.recurrence:
+        found.append(("out_proj", model.recurrence.value_size, tp))
+    if model.dense_share:
+        found.append(("down", model.ffn_hidden_size, tp))
+    if model.moe_share:
+        found.append(("experts", model.moe_ffn_hidden_size, etp))
+    if model.shared_expert_ffn_hidden_size:
+        found.append(("down", model.shared_expert_ffn_hidden_size, tp))
+    return found
+
+
+def _reaches_over(question: Question) -> bool:
+    """Whether blocks of nf4 would reach from one row of a matrix into the next."""
+    cut = [width for _, width, _ in split_rows(question, 1, 1)]
+    return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
+
+
+@rule_when(
+    "schedules off tables send ahead", lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN)
+)
+def _sends_ahead(question: Question, layout: Layout) -> Words:
+    what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
+    named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
+    return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
 
 
 RUNNABLE: tuple[Rule, ...] = (
@@ -227,7 +265,47 @@ RUNNABLE: tuple[Rule, ...] = (
         "the executor has adamw, lamb and sgd, not {question.training.optimizer}",
         "plan with --optimizer adamw",
     ),
-    *(rule for axis in AXES.values() for rule in loaded(axis.executor_rules)),
+    refuses(
+        "rows of whole blocks of nf4",
+        lambda q, x: (x.tp > 0) & _reaches_over(q),
+        "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
+        " `{question.model.name}` has rows of other lengths",
+        "plan with --base-precision int8",
+    ),
+    refuses(
+        "split backward passes meet shared weights once",
+        lambda q, x: is_scheduled(x, SPLIT_BACKWARD) & (q.model.stacks is not None),
+        "blocks of `{model.name}` share tables of biases and what its encoder returns, and PyTorch splits no backward"
+        " pass through these, as `schedule={layout.schedule}` asks",
+        "use another schedule",
+    ),
+    refuses(
+        "fp8 keeps blocks on the device",
+        lambda q, x: (q.training.precision == "fp8") & offloads(x),
+        "the executor's fp8 products keep their weights on the device",
+        "leave out `offload`, or plan with --precision bf16",
+    ),
+    refuses(
+        "offload runs backward passes whole",
+        lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
+        "`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go for"
+        " each of its weights",
+        "use another schedule, or leave out `offload`",
+    ),
+    refuses(
+        "symmetric memory is of GPUs",
+        lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
+        "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
+        " `{question.cluster.name}` has none",
+        "leave `tp` out of `overlap`",
+    ),
+    _sends_ahead,
+    refuses(
+        "blocks in host memory have buffers of their own",
+        lambda q, x: (x.overlap_dp == 1) & offloads(x),
+        "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
+        "leave out `offload`, or `overlap=dp`",
+    ),
     _fp8_experts,
     refuses(
         "fp8 runs backward passes whole",
@@ -247,24 +325,187 @@ RUNNABLE: tuple[Rule, ...] = (
 )
 
 
+@rule_when("the stack has this ZeRO stage", lambda q, x: ~np.isin(x.zero, q.stack.zero_stages))
+def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
+    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
+        f"it has {either(stages)}; `--stack` names another",
+    )
+
+
+@rule_when("the stack has this schedule", lambda q, x: ~is_scheduled(x, q.stack.schedules))
+def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
+        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
+    )
+
+
+def _context_missing(question: Question, x: LayoutColumns) -> Bools:
+    """The usual way is always there; a stack without any has a rule of its own."""
+    stack = question.stack
+    offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
+    return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
+
+
+@rule_when("the stack has this way of context parallelism", _context_missing)
+def _stack_lacks_context(question: Question, layout: Layout) -> Words:
+    ways = [f"context={way}" for way in question.stack.context_kinds]
+    return Words(
+        f"software stack `{question.stack.name}` has no `context={layout.context}`",
+        f"it has {either(ways)}; `--stack` names another",
+    )
+
+
+def _order_missing(question: Question, x: LayoutColumns) -> Bools:
+    """Whether no order of the stack seats the ranks as the layout's does."""
+    if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
+        return np.zeros(len(x), dtype=np.bool_)
+    seats = same_seats_of(x.cp, x.dp, x.pp)
+    own = np.take_along_axis(seats, x.order[:, None], axis=1)
+    offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
+    missing: Bools = (offered != own).all(axis=1)
+    return missing
+
+
+@rule_when("the stack has this order", _order_missing)
+def _stack_lacks_order(question: Question, layout: Layout) -> Words:
+    orders = [f"order={order}" for order in question.stack.axis_orders]
+    return Words(
+        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
+        f"it has {either(orders)}; `--stack` names another",
+    )
+
+
+@rule_when(
+    "the stack uses drives under this ZeRO stage",
+    lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+)
+def _drive_at(question: Question, layout: Layout) -> Words:
+    stages = either([f"`zero{stage}`" for stage in question.stack.drive.zero_stages])
+    return Words(
+        f"software stack `{question.stack.name}` keeps states on the drive under {stages} only",
+        f"use {stages}, or leave out `drive`",
+    )
+
+
+def _offload_missing(question: Question, x: LayoutColumns) -> Bools:
+    lacks = np.zeros(len(x), dtype=np.bool_)
+    for part in Offload._fields:
+        if part not in question.stack.residencies:
+            lacks |= getattr(x, f"offload_{part}") > 0
+    return lacks
+
+
+@rule_when("the stack offloads this", _offload_missing)
+def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
+    stack = question.stack
+    has = (
+        f"it keeps {either([f'`{one}`' for one in stack.residencies])}"
+        if stack.residencies
+        else "it keeps nothing"
+    )
+    wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
+    lacking = [part for part in wanted if part not in stack.residencies]
+    if lacking == ["drive"]:
+        what = f"software stack `{stack.name}` cannot keep states on a drive"
+        return Words(what, "leave out `drive`; `--stack` names another")
+    parts = " and ".join(f"`{part}`" for part in lacking)
+    what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
+    return Words(what, f"{has} there; `--stack` names another")
+
+
+def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
+    """The axes whose communication a software stack can run behind compute."""
+    always: dict[Overlap, bool] = {
+        "tp": stack.overlap_tensor_parallel > 0,
+        "pp": stack.overlap_pipeline_sends,
+        "dp": stack.overlap_gradient_reduce or stack.overlap_parameter_gather,
+    }
+    return tuple(axis for axis in OVERLAPS if always[axis] or axis in stack.overlaps)
+
+
+def _overlap_missing(question: Question, x: LayoutColumns) -> Bools:
+    has = overlapped_by(question.stack)
+    wanted = [getattr(x, f"overlap_{axis}") == 1 for axis in OVERLAPS if axis not in has]
+    lacking: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *wanted], axis=0)
+    return lacking
+
+
+@rule_when("the stack overlaps this", _overlap_missing)
+def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
+    stack, has = question.stack, overlapped_by(question.stack)
+    lacks = [axis for axis in layout.overlap or () if axis not in has]
+    hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"
+    return Words(
+        f"software stack `{stack.name}` cannot run {' and '.join(lacks)} communication behind compute",
+        f"{hint}; `--stack` names another",
+    )
+
+
+def _reduces_later(question: Question, x: LayoutColumns) -> Bools:
+    later: Bools = (x.overlap_dp == 1) & ~np.isin(x.zero, question.stack.overlaps_gradient_reduce_at)
+    return later
+
+
+@rule_when("the stack overlaps under this ZeRO stage", _reduces_later)
+def _overlap_under(question: Question, layout: Layout) -> Words:
+    stages = either([f"`zero{stage}`" for stage in question.stack.overlaps_gradient_reduce_at])
+    return Words(
+        f"software stack `{question.stack.name}` has `overlap=dp` under {stages} only",
+        f"use {stages}, or leave `dp` out",
+    )
+
+
 def _of_the_executor(rule: Rule) -> Rule:
     """The rule for those who plan for the executor; other stacks may do it."""
     return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
 
 
-_FIRST_TOLD = (
-    "the stack has this ZeRO stage",
-    "the stack has this schedule",
-    "a split backward pass finds its weights",
-    "the stack has context parallelism",
-    "the stack has this way of context parallelism",
-    "the stack has this order",
-    "the stack splits experts otherwise",
-    "the stack shards in groups",
-)
-"""The order in which the rules of the axes are told; others, of new axes, follow."""
 STACK_RULES: tuple[Rule, ...] = (
-    *in_order(_FIRST_TOLD, (rule for axis in AXES.values() for rule in axis.stack_rules)),
+    _stack_has_no_zero,
+    _stack_has_no_schedule,
+    refuses(
+        "a split backward pass finds its weights",
+        lambda q, x: (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD),
+        "`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}` splits that"
+        " pass: PyTorch trains wrong without a word",
+        "use zero2, or another schedule",
+    ),
+    refuses(
+        "the stack has context parallelism",
+        lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
+        "software stack `{question.stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)",
+        "use cp1; `--stack` names another",
+    ),
+    _stack_lacks_context,
+    _stack_lacks_order,
+    refuses(
+        "the stack splits experts otherwise",
+        lambda q, x: q.model.has_experts & (not q.stack.expert_tensor_parallel) & (x.etp != x.tp),
+        "software stack `{question.stack.name}` splits experts as the rest of the model: `etp{layout.etp}` is not"
+        " tp{layout.tp}",
+        "leave out `etp`; `--stack` names another",
+    ),
+    refuses(
+        "the stack shards in groups",
+        lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
+        "software stack `{question.stack.name}` shards over all {layout.data_ranks:,} ranks of dp x cp, not over"
+        " `shard{layout.shard}`",
+        "leave out `shard`; `--stack` names another",
+    ),
+    refuses(
+        "the stack splits scans over ranks",
+        lambda q, x: (x.cp > 1) & (q.model.recurrence is not None) & q.stack.torch_context_parallel,
+        "software stack `{question.stack.name}` splits attention alone over ranks (`cp{layout.cp}`): no state passes"
+        " from one rank's tokens to the next's",
+        "use cp1; `--stack` names another",
+    ),
+    _stack_lacks_offload,
+    _drive_at,
+    _stack_lacks_overlap,
+    _overlap_under,
     *(_of_the_executor(rule) for rule in RUNNABLE),
 )
 

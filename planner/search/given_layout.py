@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.axes.columns import LayoutColumns, fewest_blocks
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload import named_blocks as offloaded_by_number
 from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
+from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
@@ -20,7 +22,6 @@ from planner.placement.chunks import chunk_sizes
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement, priced
 from planner.rules.legality import require_legal
-from planner.rules.searched import searched
 from planner.search.pools import orders_of
 
 
@@ -37,14 +38,33 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
-    for axis in searched().values():
-        if axis.place and (placed := axis.place(question, layout)):
-            return placed
+    if isinstance(question, MixedQuestion) and layout.replicas:
+        return _in_replicas(question, layout)
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
     found = [(_placed(question, candidate), candidate) for candidate in orders_of(question, layout)]
     (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
     return chosen.model_copy(update={"layers": placement.layers})
+
+
+def _in_replicas(question: MixedQuestion, layout: Layout) -> Layout:
+    """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
+    those the fastest that fits; of equals the first.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages).tolist()
+    fewest = [named_blocks(mix) for mix in layout.stage_recompute]
+    placed = [
+        layout.model_copy(update={"layers": tuple(stages)})
+        for stages in sizes
+        if all(blocks >= named for blocks, named in zip(stages, fewest, strict=True))
+    ]
+    if not placed:
+        raise names_too_many(layout)
+    priced = [estimate(question, one) for one in placed]
+    return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout
 
 
 def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
@@ -99,5 +119,5 @@ def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
         num_layers=question.model.num_layers,
         allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
         recompute=layout.stage_recompute,
-        fewest=int(fewest_blocks(LayoutColumns.of([layout]))[0]),
+        fewest=int(offloaded_by_number(LayoutColumns.of([layout]))[0]),
     )

@@ -25,13 +25,13 @@ from cost_models.errors import InfeasibleError
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
+from planner.bounds.boxes import most_held, nothing_held
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import known_seconds, relaxed_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
-from planner.rules.searched import searched
 from planner.search.branching import BranchAndBound
 from planner.search.candidates import Tally
 from planner.space.counts import Boxes, with_counts
@@ -258,13 +258,10 @@ class UniformCandidates:
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
         core, columns = self._pricing.space.smallest_rows()
-        for axis in searched().values():
-            if axis.most_held is None or axis.nothing_held is None:
-                continue
-            columns, held = axis.most_held(self.question, columns, self._pricing.space.counts.rows(core))
-            if not held.any():
-                return axis.nothing_held(self.question, columns)
-            core, columns = core[held], columns.rows(np.flatnonzero(held))
+        columns, held = most_held(self.question, columns, self._pricing.space.counts.rows(core))
+        if not held.any():
+            return nothing_held(self.question, columns)
+        core, columns = core[held], columns.rows(np.flatnonzero(held))
         costs = self._pricing.costs(columns, Boxes.of(columns))
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 

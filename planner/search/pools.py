@@ -23,13 +23,13 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
-from planner.bounds.boxes import within_late_rules
+from planner.bounds.boxes import nothing_held, within_late_rules
 from planner.bounds.pools import ideal_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
-from planner.rules.searched import searched
 from planner.search.candidates import Tally
+from planner.search.replicas import count_replicas
 from planner.space.layouts import Restrictions, legal_space
 from planner.space.limits import limits_in_words
 from planner.space.nothing_fits import closest_first, least_share, nothing_fits, nothing_legal
@@ -184,7 +184,7 @@ def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandid
     if not len(columns):
         raise nothing_legal(question, limits)
     if not held.any():
-        raise next(axis.nothing_held(question, columns) for axis in searched().values() if axis.nothing_held)
+        raise nothing_held(question, columns)
     columns = columns.rows(np.flatnonzero(held))
     orders = tuple(permutations(range(len(question.pools))))
     base = np.tile(np.arange(len(columns)), len(orders))
@@ -223,9 +223,8 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
     """How many layouts the search covers; several pools count each order of them separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
-    besides = sum(axis.count(question, limits) for axis in searched().values() if axis.count)
     _, held = _layouts(question, limits)
-    return int(held.sum()) * factorial(len(question.pools)) + besides
+    return int(held.sum()) * factorial(len(question.pools)) + count_replicas(question, limits)
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:

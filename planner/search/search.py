@@ -19,13 +19,13 @@ from cost_models.question import MixedQuestion, Question
 from planner.certificate import PROOFS, Effort
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
-from planner.rules.searched import searched
 from planner.search.branching import BranchAndBound, Progress
 from planner.search.by_program import ProgramSearch, require_searched
 from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
+from planner.search.replicas import asks_for_replicas, search_beside_stages
 from planner.search.result import SearchResult, by_speed, given_up, out_of_time
 from planner.space.layouts import Restrictions, Space
 from planner.space.nothing_fits import nothing_legal
@@ -98,10 +98,9 @@ def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchR
     def part(within: Restrictions, seconds: float | None, below: float = math.inf) -> SearchResult:
         return search_on(replace(terms, time_limit=seconds, below=below), question, within)
 
-    others = [axis.beside(question, limits) for axis in searched().values() if axis.beside]
-    if beside := next((one for one in others if one), None):
+    if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
         require_searched(terms.proof)
-        together: SearchResult = beside(
+        return search_beside_stages(
             part,
             question,
             limits,
@@ -110,7 +109,6 @@ def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchR
             on_progress=terms.on_progress,
             keep_on_interrupt=terms.keep_on_interrupt,
         )
-        return together
     if parts := limits.by_recompute(question):
         try:
             with shared_spaces().shared():

@@ -11,29 +11,21 @@ from itertools import chain, pairwise, product
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.axis import Mesh, divisors
-from cost_models.axes.columns import COLUMNS, LayoutColumns, columns_that_touch
-from cost_models.axes.data import ZERO_STAGES
-from cost_models.axes.distinct import first_of_each
-from cost_models.axes.layout import AXES
+from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
+from cost_models.axes.layout import AXES, ZERO_STAGES
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.words import Switch
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.placement.chunks import covers
 from planner.rules.legality import SIZED_RULES, legal_rows
+from planner.space.axes import CLOSED, VALUES, Mesh, columns_that_affect, divisors
 from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
 """The shape that stands for all others where shapes do not matter."""
-_INSIDE = sorted(
-    (name for name, axis in AXES.items() if axis.values),
-    key=lambda name: not isinstance(AXES[name].word, Switch),
-)
-"""Axes beside those of the mesh; switches vary slowest."""
-_COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].word.columns(name) for name in _INSIDE))
+_COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
 
 
 class _Options:
@@ -57,12 +49,10 @@ class _Options:
         An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
         restrictions on whole layouts.
         """
-        axis = AXES[name]
-        assert axis.values is not None
-        if axis.closed and not self._restrictions.opens(name):
-            return [tuple(word.simplest for _, word in axis.word.columns(name).values())]
-        values = axis.values(self._question, mesh)
-        if name not in COLUMNS or axis.alike is not None or axis.within:
+        if name in CLOSED and not self._restrictions.opens(name):
+            return [tuple(word.simplest for _, word in AXES[name].columns(name).values())]
+        values = VALUES[name](self._question, mesh)
+        if name not in COLUMNS or name in ("order", "context"):
             return [value if isinstance(value, tuple) else (value,) for value in values]
         numbers = {value for value in values if not isinstance(value, tuple)}
         asked = self._restrictions.only.get(name, frozenset())
@@ -74,7 +64,7 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     options = _Options(question, restrictions)
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
     for mesh in _meshes(question, restrictions, options):
-        rows = product([mesh], *(options.inside(name, mesh) for name in _INSIDE))
+        rows = product([mesh], *(options.inside(name, mesh) for name in VALUES))
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
     table = np.ascontiguousarray(np.concatenate(blocks).T)
@@ -83,14 +73,9 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     def everywhere(value: int) -> Ints:
         return np.broadcast_to(np.int64(value), table.shape[1:])
 
-    simplest = {name: everywhere(column.word.simplest) for name, column in COLUMNS.items()}
+    simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
     cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | known)
-    following = {
-        name: column.axis.follows(cores)
-        for name, column in COLUMNS.items()
-        if name not in known and column.axis.follows is not None
-    }
-    return replace(cores, **following)
+    return replace(cores, shard=cores.replicas)
 
 
 def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
@@ -130,12 +115,12 @@ ROWS_TOGETHER = 200_000
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
     """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, where
-    some axis says that these matter; `core` says which of the cores each is."""
-    if not _sized(cores).any():
-        first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
+    these matter, as host memory may hold the activations; `core` says which of the cores each is."""
+    if not (cores.offload_activations > 0).any():
+        first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
         return cores.rows(first), family[core]
-    own = [getattr(sized, name) for name in columns_that_touch("states")]
-    first, family = first_of_each([*own, np.where(_sized(sized), sized.mbs, 0)])
+    own = [getattr(sized, name) for name in columns_that_affect("states")]
+    first, family = first_of_each([*own, np.where(sized.offload_activations > 0, sized.mbs, 0)])
     return sized.rows(first), family
 
 
@@ -163,13 +148,6 @@ def variants_of(
     both = np.stack([rows.zero, rows.shard], axis=1)[legal]
     borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
     return tuple(np.split(both, borders)) if len(families) else ()
-
-
-def _sized(columns: LayoutColumns) -> Bools:
-    """(N,): of which layouts the microbatch size decides what is legal."""
-    told = [axis.sized(columns) for axis in AXES.values() if axis.sized]
-    found: Bools = np.any([np.zeros(len(columns), dtype=np.bool_), *told], axis=0)
-    return found
 
 
 def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:

@@ -1,8 +1,8 @@
 """Boxes of layouts that differ in nothing but counts of blocks: one entry stands for all counts between.
 
-An axis says which of its columns count blocks (`Axis.counted`), as offload does of those that it keeps in host memory.
-The search tries hundreds of counts in every mesh. It walks through boxes of them in place of single ones, prices the
-corners of a box for a bound of all it holds (`planner.bounds.boxes`), and halves those that may hold the best.
+Counts are of blocks that offload keeps in host memory; the search tries hundreds in every mesh. It walks through boxes
+of them in place of single ones, prices the corners of a box for a bound of all it holds (`planner.bounds.boxes`), and
+halves those that may hold the best.
 
 Shape legend: N boxes, R columns that count.
 """
@@ -17,13 +17,12 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES
+from cost_models.axes.layout import RESIDENCIES
 from cost_models.axes.words import EVERY
 from cost_models.question import Question
+from planner.space.axes import countable
 
-_COUNTED = [axis.counted for axis in AXES.values() if axis.counted]
-assert len(_COUNTED) <= 1, "counts of two axes would share one room"
-_COLUMNS = _COUNTED[0].columns if _COUNTED else ()
+_COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Boxes:
     def beside(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Of layouts whose counts stand for all from theirs on."""
         least = np.stack(counted_columns(columns), axis=1)
-        counted, room = (least > 0) & (least < EVERY), _COUNTED[0].room(question, columns.pp)
+        counted, room = (least > 0) & (least < EVERY), countable(question, columns.pp)
         if not counted.any():
             return cls(least, least, room)
         others = np.where(counted, least, 0).sum(axis=1)[:, None] - least

@@ -16,13 +16,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.axis import divisors
 from cost_models.base import MAX_LAYERS
 from cost_models.files import catalog
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
 from cost_models.specs.transformer import TransformerSpec
 from planner.placement.chunks import MOST_SMALLER
+from planner.space.axes import divisors
 
 By = Literal["depth", "width", "sequence"]
 """What grows from size to size."""

@@ -19,13 +19,13 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns, columns_that_touch
-from cost_models.axes.data import ZERO_STAGES
-from cost_models.axes.distinct import first_of_each
-from cost_models.axes.layout import late_rules
+from cost_models.axes.columns import LayoutColumns, first_of_each
+from cost_models.axes.layout import ZERO_STAGES
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
+from planner.rules.legality import LATE_RULES
+from planner.space.axes import columns_that_affect
 from planner.space.cores import (
     ONE_CHUNK,
     candidate_cores,
@@ -254,7 +254,7 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    own = [getattr(cores, name) for name in columns_that_touch("pipeline") if not speaks_of_counts({name})]
+    own = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
     own += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
     first, pipeline = first_of_each([*own, microbatches, stages[family]])
     of_first = [variants[index] for index in family[first].tolist()]
@@ -273,6 +273,6 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
     """The same, every layout written out that late rules allow: for small questions."""
     rows = legal_space(question, restrictions).all_rows()
     kept = ~needless_rows(question, restrictions, rows)
-    for rule in late_rules():
+    for rule in LATE_RULES:
         kept &= ~rule.broken(question, rows)
     return rows.rows(np.flatnonzero(kept))

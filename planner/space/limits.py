@@ -6,20 +6,46 @@ The search's space keeps to them as it is made; obstacles, `--why-not` and an en
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from cost_models.arrays import Bools
-from cost_models.axes.axis import divisors, loaded
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import AXES, USUAL_RING, Layout
+from cost_models.axes.offload import named_blocks, offloads
 from cost_models.axes.pipeline import ENDS
-from cost_models.axes.rule import Limit, Rule
+from cost_models.axes.rule import Rule, refuses
+from cost_models.axes.words import EVERY
 from cost_models.communication.levels import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec
 from planner.placement.chunks import covers
+from planner.rules.legality import overflows_hosts
+from planner.space.axes import CLOSED, countable, divisors
 from planner.space.restrictions import Restrictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One kind of legal layouts that a search leaves out."""
+
+    name: str
+    covered: str
+    """What is covered, as a part of a sentence on the space; empty where all that is left out is redundant."""
+    beyond: Callable[[Question, Restrictions, LayoutColumns], Bools]
+    """(N,): which layouts lie beyond it, within restrictions that may ask for them."""
+    what: str
+    """The sentence on one that does, a template of `layout`, `question` and `model`."""
+    matters: Callable[[Question, Restrictions], bool] = lambda question, restrictions: True
+    """Whether it leaves out any layout of a question within some restrictions."""
+
+    def rule(self, restrictions: Restrictions) -> Rule:
+        """The limit as a rule within some restrictions."""
+        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
+
 
 NEARLY_AS_FAST = 0.5
 """Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
@@ -57,9 +83,9 @@ def _uneven(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
 
 def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
     beyond = np.zeros(len(x), dtype=np.bool_)
-    for name, axis in AXES.items():
-        if axis.closed and not limits.opens(name):
-            for column, (_, word) in axis.word.columns(name).items():
+    for name in CLOSED:
+        if not limits.opens(name):
+            for column, (_, word) in AXES[name].columns(name).items():
                 beyond |= getattr(x, column) != word.simplest
     return beyond
 
@@ -71,12 +97,23 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts have what leaves memory and time as they are, and no restriction names."""
-    needless = np.zeros(len(columns), dtype=np.bool_)
-    for own in (axis.needless for axis in AXES.values() if axis.needless):
-        if not limits.named.intersection(own.columns):
-            needless |= loaded(own.rows)(question, columns)
-    return needless
+    """(N,): which layouts have on the drive what the memory of their hosts would hold, and no restriction names drives.
+
+    They take as much of the device as without and no less time, whatever is recomputed, so none is the only best one.
+    """
+    drive = columns.offload_drive > 0
+    if "offload_drive" in limits.named or not drive.any():
+        return np.zeros(len(columns), dtype=np.bool_)
+    without = replace(columns, offload_drive=np.zeros(len(columns), dtype=np.int64))
+    return drive & ~overflows_hosts(question, without, question.training.recompute)
+
+
+def _untried(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    beside = (x.offload_states > 0) | (x.offload_streamed > 0)
+    whole = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
+    own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
+    counts_all = named_blocks(x) > countable(question, x.pp)
+    return own_host | counts_all | whole | ((x.offload_parked > 0) & beside)
 
 
 SEARCH_LIMITS: tuple[Limit, ...] = (
@@ -104,11 +141,27 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         name="axes are closed unless asked for",
-        covered=f"{', '.join(name for name, axis in AXES.items() if axis.closed)} as `--allow` opens them",
+        covered=f"{', '.join(CLOSED)} as `--allow` opens them",
         beyond=_closed,
         what="`{layout.brief}` has what the search leaves alone unless `--allow` opens it",
     ),
-    *(limit for axis in AXES.values() for limit in axis.limits),
+    Limit(
+        name="residencies go together",
+        covered="of offloaded blocks parked ones beside resident ones alone, and streamed ones, unless all are,"
+        " beside those with states away",
+        beyond=_untried,
+        what="`{layout.brief}` mixes residencies, or counts all blocks of a rank, as the search does not",
+        matters=lambda q, limits: limits.opens("offload") and bool(q.stack.residencies),
+    ),
+    Limit(
+        name="rings have the usual buffers",
+        covered="a ring of two buffers, or as asked for",
+        beyond=lambda q, limits, x: (
+            (x.ring != USUAL_RING) & ~np.isin(x.ring, list(limits.only.get("ring", ())))
+        ),
+        what="`ring={layout.ring}` is searched only where `--fix ring={layout.ring}` asks for it",
+        matters=lambda q, limits: limits.opens("offload") and "streamed" in q.stack.residencies,
+    ),
     Limit(
         name="each meaning has one word",
         covered="",

@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from cost_models.axes.axis import divisors
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import either
 from cost_models.memory.device import memory_limit
@@ -16,7 +15,8 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.units import format_bytes, format_count, grouped
-from planner.space.restrictions import CLOSED, Restrictions
+from planner.space.axes import CLOSED, divisors
+from planner.space.restrictions import Restrictions
 
 _FP8_ROWS = 16
 """Tokens of which a gradient in fp8 takes whole multiples: 16 bytes at one an element."""
@@ -89,8 +89,7 @@ def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator
     if restrictions is None:
         return
     for name in CLOSED:
-        why = AXES[name].opens_nothing
-        if name in restrictions.allowed and why and (words := why(question, restrictions.trainer)):
+        if name in restrictions.allowed and (words := CLOSED[name](question, restrictions.trainer)):
             yield f"--allow {name} opens nothing: {words}"
 
 

@@ -9,11 +9,8 @@ from itertools import product
 import numpy as np
 
 from cost_models.arrays import Bools
-from cost_models.axes.axis import divisors
-from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import USUAL_CONTEXT
-from cost_models.axes.data import ZERO_STAGES
-from cost_models.axes.layout import Layout
+from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import ZERO_STAGES, Layout
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, refuses, rule_when
@@ -25,6 +22,7 @@ from cost_models.units import counted
 from planner.formats.trainers import trainer_named
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
+from planner.space.axes import divisors
 from planner.space.limits import beyond_limits, tensor_degrees
 from planner.space.restrictions import Restrictions, settled
 
@@ -181,7 +179,7 @@ def _within(question: Question, limits: Restrictions) -> LayoutColumns:
 
 def _any_of(name: str) -> tuple[Iterable[int], int]:
     """Numbers of a column of which nothing more is known, and the one that stands for going without."""
-    word = COLUMNS[name].word
+    word = COLUMNS[name]
     return word.every or (word.simplest, word.simplest + 1), word.simplest
 
 

@@ -15,7 +15,8 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.changes import WORDS
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.formats.trainers import trainer_named
-from planner.space.restrictions import AXES, CLOSED, Restrictions, names_of
+from planner.space.axes import CLOSED
+from planner.space.restrictions import AXES, Restrictions, names_of
 
 MOST_WORDS = 1000
 """Of `--fix` and `--forbid` together."""
@@ -140,7 +141,7 @@ def _unusable(kept: _Read, left_out: _Read, allow: Sequence[str], trainer: str |
     yield from (
         Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
         for axis in sorted(left_out.bare - {"recompute"})
-        if COLUMNS[axis].axis.must_be_chosen
+        if axis in ("schedule", "context")
     )
     yield from (
         Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
@@ -156,7 +157,7 @@ def _unusable(kept: _Read, left_out: _Read, allow: Sequence[str], trainer: str |
 
 def _opening(name: str, kept: _Read, allow: Sequence[str]) -> str:
     """What opens an axis that is closed unless asked for: words of `--allow` and `--fix`."""
-    asked = [word for axis in LAYOUT_AXES[name].word.columns(name) for word in kept.words.get(axis, [])]
+    asked = [word for axis in LAYOUT_AXES[name].columns(name) for word in kept.words.get(axis, [])]
     return " and ".join([f"`--allow {name}`"] * (name in allow) + [f"`--fix {word}`" for word in asked])
 
 
@@ -181,8 +182,8 @@ def _leaves_something(found: Restrictions, axis: str) -> bool:
     """Whether some value of an axis is permitted, whatever the others are."""
     if axis == "recompute":
         return len(found.forbidden_recompute) < len(RECOMPUTE_POLICIES)
-    within, word, values = COLUMNS[axis].axis.within, COLUMNS[axis].word, COLUMNS[axis].word.every
-    if within and axis not in found.only and found.permits(within, np.array([1])).all():
+    word, values = COLUMNS[axis], COLUMNS[axis].every
+    if axis == "context" and axis not in found.only and found.permits("cp", np.array([1])).all():
         return True  # no choice is needed where the degree is one
     if values is None:  # a number: beyond those left out and those below the bound there is one more
         least = max(word.simplest, found.at_least.get(axis, word.simplest))
@@ -191,7 +192,7 @@ def _leaves_something(found: Restrictions, axis: str) -> bool:
 
 
 def _is_switch(axis: str) -> bool:
-    return axis in COLUMNS and isinstance(COLUMNS[axis].word, Switch)
+    return axis in COLUMNS and isinstance(COLUMNS[axis], Switch)
 
 
 def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
@@ -253,6 +254,6 @@ def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
     """What is wrong with a value no layout can have, or nothing."""
     if _is_switch(axis):
         return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
-    word = COLUMNS[axis].word
+    word = COLUMNS[axis]
     assert isinstance(word, Number)
     return "" if word.least <= value and (word.most is None or value <= word.most) else word.outside

@@ -9,25 +9,24 @@ from typing import Any
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import context_ways
+from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways
 from cost_models.axes.layout import AXES as LAYOUT_AXES
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import RESOLVED_AS, Layout
+from cost_models.axes.order import same_seats_of
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
 from cost_models.operators.block import drops_something
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import confident_share
-from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.choices import ORDERS, RECOMPUTE_POLICIES, Recompute
 from planner.formats.trainers import rows_for, trainer_named
 
-AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
+_COMMON = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
+AXES = (*_COMMON, *(name for name in COLUMNS if name not in _COMMON))
 """What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
 _COUNTED: tuple[Recompute, ...] = ("none", "full")
 """What the blocks of a stage do where a trainer counts those it recomputes in full."""
-CLOSED = tuple(name for name, axis in LAYOUT_AXES.items() if axis.closed)
-"""What `--allow` opens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +92,7 @@ class Restrictions:
 
     def opens(self, name: str) -> bool:
         """Whether an axis that is closed unless asked for may be searched."""
-        return name in self.allowed or bool(
-            {*self.only, *self.at_least} & {*LAYOUT_AXES[name].word.columns(name)}
-        )
+        return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
         """The same, but for what they say of some axes."""
@@ -123,8 +120,8 @@ class Restrictions:
             permitted &= values >= self.at_least[axis]
         if axis in self.at_most:
             permitted &= values <= self.at_most[axis]
-        if axis in self.unused and COLUMNS[axis].axis.follows is None:
-            permitted &= values == COLUMNS[axis].word.simplest
+        if axis in self.unused and axis not in RESOLVED_AS:
+            permitted &= values == COLUMNS[axis].simplest
         return permitted
 
     def include(self, other: Restrictions) -> bool:
@@ -149,15 +146,15 @@ class Restrictions:
         return {*self.only, *self.never, *self.at_least, *self.at_most}
 
     def _allows(self, axis: str, columns: LayoutColumns) -> Bools:
-        own, column = COLUMNS[axis].axis, getattr(columns, axis)
-        if own.alike is not None:
-            alike = own.alike(columns)
-            named = self.permits(axis, np.arange(alike.shape[1], dtype=np.int64))
-            same = alike == np.take_along_axis(alike, column[:, None], axis=1)
+        column = getattr(columns, axis)
+        if axis == "order":
+            seats = same_seats_of(columns.cp, columns.dp, columns.pp)
+            named = self.permits(axis, np.arange(len(ORDERS), dtype=np.int64))
+            same = seats == np.take_along_axis(seats, column[:, None], axis=1)
             allowed: Bools = (same & named).any(axis=1)
             return allowed
         permitted = self.permits(axis, column)
-        return permitted | (getattr(columns, own.within) == 1) if own.within else permitted
+        return permitted | (columns.cp == 1) if axis == "context" else permitted
 
     def recompute(self, question: Question | MixedQuestion) -> tuple[Recompute, ...]:
         """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`; beside `none` selective only where it
@@ -255,15 +252,15 @@ def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
     """What an axis is where a layout does not name it."""
-    own = COLUMNS[axis]
-    return own.word.simplest if own.axis.follows is None else own.axis.follows(columns)
+    followed = {"etp": columns.tp, "shard": columns.replicas}
+    return followed[axis] if axis in followed else COLUMNS[axis].simplest
 
 
 def names_of(axis: str) -> tuple[str, ...]:
     """The names of its values, by number; empty where these are numbers."""
     if axis == "recompute":
         return RECOMPUTE_POLICIES
-    word = COLUMNS[axis].word
+    word = COLUMNS[axis]
     return word.names if isinstance(word, Choice) else ()
 
 

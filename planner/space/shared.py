@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.axes.distinct import first_of_each
+from cost_models.axes.columns import first_of_each
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 from cost_models.risk import EVEN

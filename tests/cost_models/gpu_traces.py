@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import place_along, stride_of
 
 GEMM, ADAM, UNKNOWN = (
     "nvjet_hsh_128x256_64x4_TNT",
@@ -125,6 +124,6 @@ def _group(layout: Layout, axis: str, rank: int) -> list[int]:
     """The ranks of this one's group along an axis."""
     if axis == "ep":
         return list(range(layout.ep))
-    stride = stride_of(axis, layout)
-    first = rank - place_along(axis, layout, rank) * stride
+    stride = layout.stride(axis)
+    first = rank - layout.place_along(axis, rank) * stride
     return [first + stride * place for place in range(getattr(layout, axis))]

@@ -16,7 +16,6 @@ from typing import Any
 from gpu_traces import ADAM, GEMM
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import place_along, stride_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -166,7 +165,7 @@ def _program(
     """What one rank does: ("run", name, seconds, category), ("idle", seconds), ("mark", name, begin),
     ("meet" | "send" | "recv", axis, group, key, seconds, operation)."""
     layout, time = plan.layout, plan.prediction.time
-    place = place_along("pp", layout, rank)
+    place = layout.place_along("pp", rank)
     inside = {name: time.get(name, 0.0) for name in ("compute", "recompute", "host", "tp_comm")}
     whole = sum(inside.values())
     share = {name: seconds / whole for name, seconds in inside.items()}
@@ -217,16 +216,16 @@ def _program(
 def _meeting(
     layout: Layout, rank: int, axis: str, which: Sequence[object], seconds: float, operation: str
 ) -> tuple[Any, ...]:
-    stride = stride_of(axis, layout)
-    first = rank - place_along(axis, layout, rank) * stride
+    stride = layout.stride(axis)
+    first = rank - layout.place_along(axis, rank) * stride
     group = [first + stride * place for place in range(getattr(layout, axis))]
     return "meet", axis, group, (axis, first, *which), seconds, operation
 
 
 def _message(layout: Layout, rank: int, word: str, step: int, action: Any, sender: int) -> tuple[Any, ...]:
     """A message of a replica: what the pass on stage `sender` made of a microbatch."""
-    stride = stride_of("pp", layout)
-    first = rank - place_along("pp", layout, rank) * stride
+    stride = layout.stride("pp")
+    first = rank - layout.place_along("pp", rank) * stride
     group = [first + stride * place for place in range(layout.pp)]
     key = ("pp", first, step, action.kind == "F", sender, action.microbatch)
     return word, "pp", group, key, 2e-4, word

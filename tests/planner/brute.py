@@ -17,9 +17,8 @@ import numpy as np
 from synthetic import POLICIES, every_placement, random_costs
 
 from cost_models import schedules
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import USUAL_CONTEXT
-from cost_models.axes.offload import USUAL_RING, Offload
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import USUAL_RING, Offload
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute

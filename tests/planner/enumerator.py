@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import USUAL_CONTEXT
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import USUAL_RING, Offload
+from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import USUAL_RING, Layout, Offload
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.replicas.price import in_pools
 from cost_models.axes.words import EVERY, UNSAID
+from cost_models.pipeline.replicas import in_pools
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES

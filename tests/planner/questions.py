@@ -15,8 +15,7 @@ import numpy as np
 from brute import Everything, everything
 from small import every_axis
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import USUAL_CONTEXT
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES

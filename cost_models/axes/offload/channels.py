@@ -38,7 +38,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
+from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU
 from cost_models.axes.offload.residency import held, parameters_by_residency
 from cost_models.axes.offload.traffic import (
     ADDED_BYTES,

@@ -1,5 +1,4 @@
-"""Bytes of a host's memory that its ranks keep there, and the rules that hosts hold it and
-that the executor can do it.
+"""Bytes of a host's memory that its ranks keep there.
 
 Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
 travel. What torch's own allocator pins is of a power of two bytes (aten/src/ATen/core/CachingHostAllocator.h).
@@ -8,13 +7,11 @@ travel. What torch's own allocator pins is of a power of two bytes (aten/src/ATe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.offload.residency import (
     RESIDENT,
@@ -24,18 +21,15 @@ from cost_models.axes.offload.residency import (
     of_fullest_rank,
     rest_is,
 )
-from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_bytes, drive_traffic
-from cost_models.axes.rule import Words, refuses, rule_when
+from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_traffic
 from cost_models.memory.activations import activation_bytes
-from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
+from cost_models.memory.device import is_own_host
 from cost_models.memory.states import state_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
-from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import FULL
-from cost_models.units import format_bytes
 
 
 def host_bytes(
@@ -137,94 +131,3 @@ def _activations(
     each = activation_bytes(question, columns).block[:, some]
     kept = each.max(axis=1) if used else each.min(axis=1)
     return np.where(away, live * blocks * kept, 0.0)
-
-
-def _overflows(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    overflows = np.zeros(len(x), dtype=np.bool_)
-    some = offloads(x).any() or question.training.reference == "host"
-    for pool in question.by_pool if some else ():
-        overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
-    return overflows
-
-
-@rule_when(
-    "hosts hold what is offloaded",
-    _overflows,
-    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
-)
-def _sentence(question: Question, layout: Layout) -> Words:
-    pools = question.by_pool
-    columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in pools if _overflows(pool, columns)[0])
-    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
-    what = f"`{layout.brief}` offloads {size} to the memory of each host"
-    if question.training.reference == "host":
-        what = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
-    if cluster.host_memory is None:
-        return Words(
-            f"{what}, and cluster `{cluster.name}` does not say how much one has",
-            "add `host_memory`, or say --host-memory",
-        )
-    have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
-    have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
-    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
-
-
-def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
-    overflows = np.zeros(len(x), dtype=np.bool_)
-    for pool in question.by_pool if x.offload_drive.any() else ():
-        overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
-    return overflows
-
-
-@rule_when(
-    "drives hold what lies on them",
-    _overflows_drive,
-    unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
-)
-def _drive_sentence(question: Question, layout: Layout) -> Words:
-    columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
-    cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
-    what = f"`{layout.brief}` keeps {size} on the drive of each host"
-    if cluster.drive is None:
-        hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
-        return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
-    have = f"of the {format_bytes(cluster.drive.capacity)} of a host of `{cluster.name}`"
-    have += f" states may fill {format_bytes(usable_drive(cluster))}"
-    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
-
-
-RULES = (
-    _sentence,
-    _drive_sentence,
-)
-
-
-def needless_drives(question: Question, x: LayoutColumns) -> Bools:
-    """(N,): which layouts have on the drive what the memory of their hosts would hold.
-
-    They take as much of the device as without and no less time, whatever is recomputed, so none is the only best one.
-    """
-    drive = x.offload_drive > 0
-    if not drive.any():
-        return drive
-    without = replace(x, offload_drive=np.zeros(len(x), dtype=np.int64))
-    return drive & ~_overflows(question, without, question.training.recompute)
-
-
-@rule_when("offload runs backward passes whole", lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD))
-def _split_offload(question: Question, layout: Layout) -> Words:
-    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
-    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
-
-
-EXECUTOR_RULES = (
-    refuses(
-        "fp8 keeps blocks on the device",
-        lambda q, x: (q.training.precision == "fp8") & offloads(x),
-        "the executor's fp8 products keep their weights on the device",
-        "leave out `offload`, or plan with --precision bf16",
-    ),
-    _split_offload,
-)

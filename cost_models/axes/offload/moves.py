@@ -25,8 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE
+from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import ADAM_BYTES, channel_seconds, link_rate, seconds_by_residency
 from cost_models.axes.offload.residency import PARKED, STATES, STREAMED, Residency, residency_of_blocks
 from cost_models.axes.offload.traffic import ADDED_BYTES, gradient_traffic

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from cost_models.arrays import Array, Bools
-from cost_models.axes.axis import Price, Terms
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import USUAL_RING, offloads
+from cost_models.axes.layout import USUAL_RING, Layout
+from cost_models.axes.offload import offloads
 from cost_models.axes.offload.channels import (
     ChannelSeconds,
     channel_seconds,
@@ -44,7 +43,7 @@ from cost_models.memory.device import is_own_host, usable_drive, usable_host_mem
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.pipeline.terms.sizes import Sizes
 from cost_models.pipeline.terms.update_terms import block_update
-from cost_models.pipeline.time_pieces import Pieces, Term, jitter
+from cost_models.pipeline.time_pieces import Pieces, Term, Terms, jitter
 from cost_models.question import Question
 
 TermOf = Callable[[StateBytes, StateBytes], Term]
@@ -54,7 +53,7 @@ PARKED_AT_ONCE = 2
 """Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
 
 
-def device_bytes(sizes: Sizes, terms: Terms) -> Terms:
+def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
     """The coefficients of memory of layouts that offload something."""
     if sizes.question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(sizes.question, sizes.columns)
@@ -167,7 +166,7 @@ class OnDevice:
         return own
 
 
-def step_seconds(pieces: Pieces, terms: Terms) -> Terms:
+def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
     """The coefficients of time of layouts that offload something."""
     question, columns = pieces.question, pieces.columns
     if question.training.reference == "host":
@@ -263,6 +262,3 @@ def _fullest(found: Iterable[tuple[float, float]]) -> tuple[float, float | None]
     """Of bytes and limits of pools the fullest; no limit where nobody says one."""
     size, limit = max(found, key=lambda one: one[0] / (one[1] or np.inf))
     return size, limit or None
-
-
-PRICE = Price(seconds=step_seconds, bytes=device_bytes, least_update=least_update, facts=tiers)

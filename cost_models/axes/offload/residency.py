@@ -16,8 +16,8 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import RESIDENCIES, counted_blocks, named_blocks, offloads
+from cost_models.axes.layout import RESIDENCIES, Layout
+from cost_models.axes.offload import counted_blocks, named_blocks, offloads
 from cost_models.axes.words import EVERY
 from cost_models.memory.states import Held
 from cost_models.operators.parameters import parameters

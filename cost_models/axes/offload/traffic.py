@@ -24,7 +24,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import UPDATED_BY_CPU
+from cost_models.axes.layout import UPDATED_BY_CPU
 from cost_models.axes.offload.residency import gradients_leave, of_fullest_rank, parameters_by_residency
 from cost_models.memory.states import state_bytes, updates_parameters
 from cost_models.operators.accumulation import gradient_dtype

@@ -9,8 +9,7 @@ import re
 from dataclasses import replace
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE, USUAL_RING, Offload
+from cost_models.axes.layout import NOWHERE, USUAL_RING, Layout, Offload
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.words import EVERY
 from cost_models.documents import printable

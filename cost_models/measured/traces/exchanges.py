@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import place_along, stride_of
 from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.kernels import AXES
 from cost_models.measured.traces.splitting import Step
@@ -150,11 +149,11 @@ def _members(kind: Exchange, layout: Layout, rank: int) -> object:
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned
-        places = {place_along("pp", layout, int(one)) for one in re.findall(r"\d{1,9}", kind.group)}
+        places = {layout.place_along("pp", int(one)) for one in re.findall(r"\d{1,9}", kind.group)}
         return kind.group if len(places) == 1 else None
     if kind.axis == "ep":
         return None
-    return rank - place_along(kind.axis, layout, rank) * stride_of(kind.axis, layout)
+    return rank - layout.place_along(kind.axis, rank) * layout.stride(kind.axis)
 
 
 def late_ranks(matched: Sequence[Sequence[Arrival]], step_seconds: float) -> tuple[Late, ...]:

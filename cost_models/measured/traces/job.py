@@ -9,7 +9,6 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import place_along, stride_of
 from cost_models.measured.traces.exchanges import Arrival, Late, arrivals, late_ranks
 from cost_models.measured.traces.host import Pass
 from cost_models.measured.traces.passes import Pipeline, aligned, bubble_of, passes_of, updating_of
@@ -72,7 +71,7 @@ def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -
     pipeline = pipeline_of(question, layout)
     found, told, raw = {one.rank: one for one in ranks}, {}, {}
     for one in ranks:
-        place = place_along("pp", layout, one.rank)
+        place = layout.place_along("pp", one.rank)
         raw[one.rank] = one.passes or passes_of(one.step, one.exchanges, pipeline, place)
     for replica in _replicas(ranks, layout):
         if len(replica) < layout.pp or not all(raw[one.rank] for one in replica.values()):
@@ -118,10 +117,8 @@ def _first_late(late: Sequence[Late], ranks: Sequence[Traced], layout: Layout) -
     work = {one.rank: one.parts["compute"] + one.parts["host"] for one in ranks}
     own = []
     for one in late:
-        stage = place_along("pp", layout, one.rank)
-        others = [
-            work[rank] for rank in work if rank != one.rank and place_along("pp", layout, rank) == stage
-        ]
+        stage = layout.place_along("pp", one.rank)
+        others = [work[rank] for rank in work if rank != one.rank and layout.place_along("pp", rank) == stage]
         if others and work[one.rank] - median(others) >= _OWN * one.seconds:
             own.append(one)
     return tuple(own or late)
@@ -131,8 +128,8 @@ def _replicas(ranks: Sequence[Traced], layout: Layout) -> list[dict[int, Traced]
     """Place in the pipeline → rank, of each replica."""
     replicas: dict[int, dict[int, Traced]] = defaultdict(dict)
     for one in ranks:
-        place = place_along("pp", layout, one.rank)
-        replicas[one.rank - place * stride_of("pp", layout)][place] = one
+        place = layout.place_along("pp", one.rank)
+        replicas[one.rank - place * layout.stride("pp")][place] = one
     return list(replicas.values())
 
 
@@ -152,7 +149,7 @@ def _slow_stage(ranks: Sequence[Traced], pipeline: Pipeline, layout: Layout) -> 
     traced."""
     measured: dict[int, list[float]] = defaultdict(list)
     for one in ranks:
-        measured[place_along("pp", layout, one.rank)].append(one.parts["compute"] + one.parts["host"])
+        measured[layout.place_along("pp", one.rank)].append(one.parts["compute"] + one.parts["host"])
     planned = [
         sum(pipeline.expected.get((one.kind, one.stage), 0.0) for one in pipeline.table.actions(place))
         for place in range(layout.pp)

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import stride_of
 from cost_models.base import Spec
 from cost_models.files import read_data
 from cost_models.measured.traces.events import Event
@@ -109,7 +108,7 @@ class Parts:
         first, *others = [int(one) for one in _NUMBERS.findall(ranks)[:2]] or [0]
         shape = (said.get("Group size"), others[0] - first if others else 0)
         for axis in there:
-            if axis != "ep" and shape == (getattr(layout, axis), stride_of(axis, layout)):
+            if axis != "ep" and shape == (getattr(layout, axis), layout.stride(axis)):
                 return axis
         if layout.cp > 1 and shape[0] == layout.data_ranks:
             return "dp"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import WORTH_IT
+from cost_models.axes.columns import MIN_ROWS_TO_DEDUPLICATE, LayoutColumns
 from cost_models.measured.runs.cases import Case
 from cost_models.pipeline.placed import Placed, place
 from cost_models.pipeline.stage_costs import time_costs
@@ -75,7 +74,7 @@ class StepTimes:
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
         """(K, N) predicted step seconds under `count` profiles K that differ in `constants`, by name (K,)."""
         seconds = np.empty((count, self._count))
-        most = max(1, (WORTH_IT - 1) // count)
+        most = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
             for start in range(0, len(group.rows), most):
                 some = group.part(slice(start, start + most))

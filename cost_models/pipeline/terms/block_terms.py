@@ -8,12 +8,15 @@ launched what comes next.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import runs_behind
-from cost_models.axes.layout import prices
+from cost_models.axes.columns import is_overlapped, names_overlap
 from cost_models.communication.collectives import broadcast_seconds
+from cost_models.communication.data import exposed
 from cost_models.communication.stage import boundary_seconds
 from cost_models.pipeline.terms.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
@@ -26,14 +29,27 @@ MOST_PASSES = 2.0
 
 
 def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide: the stack's
-    share, unless an axis of the layout says otherwise."""
-    stack = pieces.question.stack
-    hides = pieces.hides_tensor_parallel.reshape(-1, *[1] * (sent.ndim - 1))
-    shown = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * sent
-    for price in prices():
-        shown = price.shown(pieces, "tp", sent, window, shown) if price.shown else shown
-    return shown
+    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
+
+    Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many chunks as
+    there are ranks, of which one never is: the first that is gathered comes before its product, the last that is
+    scattered after it.
+    """
+    question, columns = pieces.question, pieces.columns
+
+    def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values.reshape(-1, *[1] * (sent.ndim - 1))
+
+    hides = like_sent(pieces.hides_tensor_parallel)
+    always = np.where(hides, 1.0 - question.stack.overlap_tensor_parallel, 1.0) * sent
+    named = names_overlap(columns)
+    if not named.any():
+        return always
+    hidden = exposed(sent, window, question.hardware, overlapped=True)
+    chunked = np.maximum(hidden, sent / like_sent(columns.tp))
+    return np.where(
+        like_sent(named), np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent), always
+    )
 
 
 def layer_forward(pieces: Pieces) -> Term:
@@ -190,7 +206,7 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
-    sends_on = runs_behind(columns, "pp", always=question.stack.overlap_pipeline_sends)
+    sends_on = is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends)
     blocked, sent = np.where(sends_on, 0.0, hands_on), np.where(sends_on, hands_on, 0.0)
     host = np.where(columns.pp > 1, each, 0.0)
     waits = ~sends_on & (columns.pp > 1) & ahead

@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns, fewest_blocks
-from cost_models.axes.distinct import over_distinct
+from cost_models.axes.columns import LayoutColumns, over_distinct
+from cost_models.axes.offload import named_blocks
 from cost_models.pipeline.terms.memory_terms import MemoryTerms
 from cost_models.pipeline.time_pieces import Term
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
@@ -55,7 +55,7 @@ def each_kind(
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     alike = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
-    kinds, counted = question.kinds, fewest_blocks(columns) > 0
+    kinds, counted = question.kinds, named_blocks(columns) > 0
     last, each = kinds.of_block[-1], list[Terms]()
     for kind, own in enumerate(question.by_kind):
         ends = kind == last or of_others is None or own.model.tower is not None

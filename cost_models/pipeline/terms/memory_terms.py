@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.axis import Terms
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import prices
+from cost_models.axes.offload.price import offload_bytes
 from cost_models.memory.activations import ActivationBytes
 from cost_models.memory.boundaries import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.tuning import tuned
 from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes_of, working_bytes
+from cost_models.pipeline.time_pieces import Terms
 from cost_models.pipeline.time_terms import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.registry import always_split, keeps_all_logits
@@ -82,8 +82,11 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
+    buckets = np.where(
+        (columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers or 0.0, 0.0
+    )  # in which shards of gradients and weights are collected
     terms: Terms = {
-        "static": {"buffers": boundaries.every_rank + workspace_bytes(question)},
+        "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
         "layer_static": sizes.held_block(states, sizes.experts),
         "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending.block},
@@ -99,8 +102,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         "working": {"working": working_bytes(sizes)},
         "head_moment": {"working": head_moment},
     }
-    for price in prices():
-        terms |= price.bytes(sizes, terms) if price.bytes else {}
+    terms |= offload_bytes(sizes, terms)
     terms |= further_bytes(question, columns, terms)
     terms |= {
         name: terms[name] | {FRAGMENTATION: size} for name, size in _other_streams(sizes, terms).items()

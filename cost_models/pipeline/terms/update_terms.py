@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Array, Bools
-from cost_models.axes.columns import LayoutColumns, runs_behind
+from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.communication.collectives import all_reduce_seconds, point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
@@ -31,11 +31,31 @@ def sync(pieces: Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
     layer, layer_shown = pieces.links.block.step_reduce, layer_reduce_shown(pieces)
     once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
+    never = _never_hidden(pieces, layer_shown)
     found = {
-        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown} | _summed(pieces),
+        "layer_sync": {"dp_comm": layer_shown + never, "dp_hidden": layer - layer_shown - never}
+        | _summed(pieces),
         "rank_sync": {"dp_comm": once},
     }
     return found | _sync_of_ends(pieces) if pieces.whole else found
+
+
+def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
+    """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
+
+    Nothing runs any more behind which the last part could be reduced, nor yet where the first is gathered. Those are
+    chunks of the model, half of which is hidden behind the loading of data, so that 1/(2·vpp) of all stays (Jiang et
+    al. 2024, section 3.2), or a block of all that a rank has.
+    """
+    columns, block = pieces.columns, pieces.links.block
+    named = columns.overlap_dp == 1
+    if not named.any():
+        return pieces.none
+    of_blocks = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
+    share = of_blocks if pieces.question.stack.overlaps_by_block else 1 / (2 * columns.vpp)
+    shown = reduce_shown + gather_shown(pieces, block.step_gather, forward_window(pieces))
+    kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
+    return np.where(named, kept, 0.0)
 
 
 def _summed(pieces: Pieces) -> Term:
@@ -68,13 +88,13 @@ def layer_reduce_shown(pieces: Pieces) -> Array:
 def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
     stack, columns = pieces.question.stack, pieces.columns
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
-    hides = at_once & runs_behind(columns, "dp", always=stack.overlap_gradient_reduce)
+    hides = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
     return reduced_in_sight(pieces.question, columns, reduce, window, overlapped=hides)
 
 
 def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
     """(N,) seconds of a gather of updated weights that `window` does not hide."""
-    hides = runs_behind(pieces.columns, "dp", always=pieces.question.stack.overlap_parameter_gather)
+    hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed(gather, window, pieces.question.hardware, overlapped=hides)
 
 

@@ -49,8 +49,6 @@ from executor.models.transformer import Block, Transformer
 class ContextAxis(Axis):
     """Gives every module the tokens of the sequences that this rank has."""
 
-    order = 2
-
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         way = rank.layout.context or rank.plan.question.stack.context_parallel

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE
+from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.offload.residency import PARKED, RESIDENT, STREAMED, residency_of_blocks
 from cost_models.axes.offload.traffic import drive_step_bytes
@@ -35,10 +34,8 @@ from executor.timing import Carried
 class OffloadAxis(Axis):
     """Keeps states, weights or activations of this rank's blocks in host memory or on the drive."""
 
-    order = 5
-
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return layout.offload != NOWHERE
 
     def __init__(self, rank: Rank) -> None:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cost_models.axes.offload import NOWHERE
+from cost_models.axes.layout import NOWHERE
 from cost_models.base import Spec
 from cost_models.errors import HostError, InputError
 from cost_models.files.whole import folder_obstacle

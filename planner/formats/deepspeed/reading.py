@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack

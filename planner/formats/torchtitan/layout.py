@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.schedules.registry import REGISTRY, schedule_named

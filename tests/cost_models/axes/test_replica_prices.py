@@ -12,8 +12,6 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.replicas.price import ONCE_A_STEP, in_pools, replica_terms
-from cost_models.axes.replicas.ranks import Finish, shared
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import fullest_pool
@@ -22,6 +20,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import place
+from cost_models.pipeline.replicas import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec

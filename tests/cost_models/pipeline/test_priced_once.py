@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.distinct import codes_of
+from cost_models.axes.columns import LayoutColumns, codes_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

@@ -79,7 +79,7 @@ def test_a_toy_schedule_is_one_file_and_one_line(tmp_path: Path) -> None:
     last = '    "dualpipev": "dualpipev",\n'
     assert registry.count(last) == 1
     (folder / "registry.py").write_text(registry.replace(last, last + LINE), encoding="utf-8")
-    told = answer_with(folder, ASKED)
+    told = answer_with(tmp_path, ASKED)
     assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank: vpp2 or more"
     assert told["actions"] == "F" * 24 + "B" * 24
     assert told["live"] == [[8, 8, 8]] * 2

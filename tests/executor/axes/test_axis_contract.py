@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from training import GPT, plan_for
 
-from cost_models.axes.layout import AXES as PRICED
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.emulate.alone import alone
@@ -41,7 +40,7 @@ class CountedPasses(Axis):
         self.passes, self.steps = 0, 0
 
     @classmethod
-    def wanted(cls, layout: Layout) -> bool:
+    def is_used(cls, layout: Layout) -> bool:
         return layout.mbs == 2
 
     def apply(self, part: Transformer, stage: int) -> None:
@@ -107,10 +106,3 @@ def test_an_axis_that_a_layout_does_not_have_is_not_made() -> None:
             plan_for("mbs1", GPT), torch.device("cpu"), EngineOptions(), axes=(*AXES, CountedPasses)
         )
     assert engine.axis(CountedPasses) is None
-
-
-def test_every_hook_that_an_axis_names_has_a_place_of_its_own_in_the_engine() -> None:
-    named = {axis.executor for axis in PRICED.values() if axis.executor}
-    assert named == {f"{one.__module__}:{one.__name__}" for one in AXES}
-    places = [one.order for one in AXES]
-    assert places == sorted(set(places))

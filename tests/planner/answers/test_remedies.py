@@ -14,8 +14,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.answers import remedies
-from planner.answers.remedies import with_remedies
-from planner.axes.offload import larger_hosts
+from planner.answers.remedies import larger_hosts, with_remedies
 from planner.search.search import search
 from planner.space.gpu_counts import resized
 from planner.space.layouts import parse_restrictions

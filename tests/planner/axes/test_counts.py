@@ -13,8 +13,7 @@ from test_offload_search import EVERY_RESIDENCY, OPEN, random_question
 from weighed_brute import with_scenarios
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.pipeline.stage_costs import COLUMNS
 from cost_models.pipeline.under_scenarios import weighed_costs

@@ -8,8 +8,7 @@ import pytest
 from small import small_question
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.traffic import drive_bytes
 from cost_models.axes.words import EVERY

@@ -12,8 +12,7 @@ from questions import cluster_of, random_model, without_context
 from small import small_question
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question

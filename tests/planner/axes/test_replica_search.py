@@ -14,18 +14,16 @@ from several_pools import mixed_question, pool
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.replicas.price import in_pools, replica_terms
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.replicas import in_pools, replica_terms
 from cost_models.question import MixedQuestion
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.axes.replicas.leaf import place_replicas
-from planner.axes.replicas.search import search_replicas
-from planner.axes.replicas.space import ReplicaSpace, leaf_of, replica_layouts
 from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.rules.legality import check
 from planner.search.pools import count_layouts
+from planner.search.replicas import ReplicaSpace, leaf_of, place_replicas, replica_layouts, search_replicas
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
 

@@ -10,8 +10,7 @@ import pytest
 from effort import few
 from small import MODEL, every_axis, small_question
 
-from cost_models.axes.columns import COLUMNS, LayoutColumns
-from cost_models.axes.context import USUAL_CONTEXT
+from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.pipeline import goes_with
 from cost_models.errors import InputError
@@ -55,7 +54,7 @@ def every_candidate(asked: Question) -> LayoutColumns:
     named = dict(zip((*names, "order", "context"), np.ascontiguousarray(rows.T), strict=True))
     named["etp"] = np.where(named["etp"] == 0, named["tp"], named["etp"])
     named["shard"] = np.where(named["zero"] == 0, named["dp"] * named["cp"], named["shard"])
-    whole = {name: np.full(len(rows), column.word.simplest) for name, column in COLUMNS.items()}
+    whole = {name: np.full(len(rows), word.simplest) for name, word in COLUMNS.items()}
     return LayoutColumns(**whole | named)
 
 

@@ -9,15 +9,16 @@ import pytest
 from small import every_axis, small_question
 
 from cost_models.arrays import Ints
-from cost_models.axes.columns import COLUMNS, LayoutColumns, columns_that_touch
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Rule
 from planner.formats.trainers import TRAINERS
 from planner.rules.legality import RULES, SCHEDULE_RULE, SIZED_RULES
+from planner.space.axes import columns_that_affect
 
-STATES = {*columns_that_touch("states"), "pp", "zero", "shard"}
+STATES = {*columns_that_affect("states"), "pp", "zero", "shard"}
 """What decides the ZeRO stages and shard groups of a core; pp is what the other degrees leave of the GPUs."""
-PIPELINE = {*columns_that_touch("pipeline"), "microbatches", "zero", "vpp", "schedule"}
+PIPELINE = {*columns_that_affect("pipeline"), "microbatches", "zero", "vpp", "schedule"}
 """What decides its chunks and schedules."""
 
 

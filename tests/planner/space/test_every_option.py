@@ -16,12 +16,12 @@ from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.answers.optimum import optimise, paddings
 from planner.answers.recommend import within_error
-from planner.axes.replicas.space import replica_layouts
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
+from planner.search.replicas import replica_layouts
 from planner.search.search import search
 from planner.space.gpu_counts import plain_layouts
 from planner.space.layouts import enumerate_layouts, parse_restrictions

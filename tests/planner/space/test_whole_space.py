@@ -40,13 +40,13 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
 from planner.answers.optimum import optimise
-from planner.axes.replicas.space import leaf_of, replica_layouts
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts, pool_candidates
+from planner.search.replicas import leaf_of, replica_layouts
 from planner.search.search import search
 from planner.space.layouts import enumerate_layouts, legal_space, parse_restrictions
 from planner.space.restrictions import Restrictions

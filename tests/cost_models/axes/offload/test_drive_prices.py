@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.traffic import buffer_bytes, drive_bytes

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE, Offload
+from cost_models.axes.layout import NOWHERE, Layout, Offload
 from cost_models.axes.offload.channels import (
     UNKNOWN_UPDATE,
     channel_seconds,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Layout, Offload, parse_layout
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError

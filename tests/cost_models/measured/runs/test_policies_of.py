@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Offload
 from cost_models.axes.words import EVERY
 from cost_models.files import catalog
 from cost_models.measured.calibration.families import fit_families, pair_of

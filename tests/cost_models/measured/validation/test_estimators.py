@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.axes.offload import Offload
+from cost_models.axes.layout import Offload
 from cost_models.axes.words import EVERY
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "offload" / "estimators.py"))

@@ -9,6 +9,11 @@ Replicas meet once a step: gradients are summed over all of them, over the links
   collective ends when its slowest member does, and the next step begins when the last rank is done.
 - Stragglers are counted over all nodes of the job.
 
+Microbatches go one by one to the replica that would finish its own soonest, as a step ends when the slowest replica
+does. No other way to share them ends sooner: each replica can finish so many before any given moment, and this way
+uses up all that finish before the last one. Replicas of one pool are alike, so what is searched for is one number a
+pool, the most that a replica of it takes.
+
 Leaves out that a replica of one microbatch adds up no gradients: times are those of a replica's mean number.
 
 Shape legend: N layouts, K pools.
@@ -16,17 +21,19 @@ Shape legend: N layouts, K pools.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
 from cost_models import schedules
-from cost_models.arrays import Array
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
+from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import StageCosts, add_up
 from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.time_pieces import Term, total
@@ -34,6 +41,9 @@ from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
+
+Finish = Callable[[int], float]
+"""Microbatches of a replica → seconds after which it has done them; never less for more."""
 
 ONCE_A_STEP = (
     "layer_sync",
@@ -192,3 +202,65 @@ def _longest(terms: Sequence[Term]) -> Term:
         part: np.choose(which_N, [np.broadcast_to(term.get(part, none), none.shape) for term in terms])
         for part in parts
     }
+
+
+def shares(
+    question: MixedQuestion, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
+) -> tuple[tuple[int, ...], ...]:
+    """For each pool the microbatches of each of its replicas, so that the slowest ends as soon as it can."""
+
+    def finish(pipeline: Pipeline, microbatches: int) -> float:
+        return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
+
+    together = question.training.global_batch // layout.mbs
+    ends = [partial(finish, one) for one in pipelines]
+    return shared(ends, counted_replicas(question, layout), together, fewest_microbatches(layout))
+
+
+def shared(
+    finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """For each pool the microbatches of each of its replicas, `least` at least.
+
+    `finish` and `replicas`, which says how many there are, are by pool; of equal finishes the first pool's goes first.
+    """
+    assert microbatches >= least * sum(replicas), "every replica takes some"
+    ends = [cache(own) for own in finish]
+    most = _guess(ends, replicas, microbatches, least)
+    pools = range(len(replicas))
+
+    def next_end(pool: int) -> tuple[float, int]:
+        return ends[pool](most[pool] + 1), pool
+
+    def last_end(pool: int) -> tuple[float, int]:
+        return ends[pool](most[pool]), pool
+
+    while True:
+        spare = sum(each * count for each, count in zip(most, replicas, strict=True)) - microbatches
+        above = [pool for pool in pools if most[pool] > least]
+        slowest = max(above, key=last_end, default=None)
+        soonest = min(pools, key=next_end)
+        if spare < 0:
+            most[soonest] += 1
+        elif slowest is not None and (
+            spare >= replicas[slowest] or (soonest != slowest and last_end(slowest) > next_end(soonest))
+        ):
+            most[slowest] -= 1
+        else:
+            break
+    fewer = [spare if pool == slowest else 0 for pool in pools]
+    return tuple(
+        (most[pool],) * (replicas[pool] - fewer[pool]) + (most[pool] - 1,) * fewer[pool] for pool in pools
+    )
+
+
+def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
+    """Where to begin: as if every microbatch took as long as the last of the mean number do."""
+    mean = max(least, microbatches // sum(replicas))
+    rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
+    starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]
+    together = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
+    before = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
+    moment = (microbatches + before) / together
+    found = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
+    return [min(max(least, own), microbatches) for own in found]

@@ -1,0 +1,157 @@
+"""How a search treats each axis of layouts: the values it tries in a mesh, what depends on it, and why it is closed.
+
+An axis that is in none of these tables stays as if no layout named it; `planner.space.cores` chooses the degrees of the
+mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from cost_models.arrays import Ints
+from cost_models.axes.columns import USUAL_CONTEXT
+from cost_models.axes.layout import AXES, NOWHERE, RESIDENCIES, USUAL_RING, Offload
+from cost_models.axes.order import same_seats
+from cost_models.axes.words import EVERY, UNSAID
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS
+from planner.rules.legality import UNPRICED_OFFLOAD, is_offload_unpriced
+from planner.rules.stack import overlapped_by
+
+Matter = Literal["states", "pipeline", "blocks"]
+"""`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
+long a block computes and its tensor ranks communicate."""
+
+
+class Mesh(NamedTuple):
+    """Degrees whose product is the GPUs."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors of a number in rising order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def countable(question: Question, pp: Ints) -> Ints:
+    """(N,) blocks of every rank that counts of offloaded blocks may name together: one less than all of the least rank,
+    as all of them have a word of their own."""
+    return (question.model.num_layers - 1) // pp
+
+
+def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
+    shares = question.model.has_experts and question.stack.expert_tensor_parallel
+    return divisors(mesh.tp) if shares else [mesh.tp]
+
+
+def _orders(question: Question, mesh: Mesh) -> list[int]:
+    """Orders of the software stack, each seating of the ranks once."""
+    seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
+    return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
+
+
+def _context_ways(question: Question, mesh: Mesh) -> list[int]:
+    """Ways of the software stack, its usual one without its name."""
+    if mesh.cp == 1:
+        return [USUAL_CONTEXT]
+    others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
+    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in others)]
+
+
+def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
+    """All blocks of every rank with one residency, or none, or a count of one residency, of streamed blocks beside such
+    whose states are away, and of both beside resident ones. Each with activations and without, and with what the
+    CPU updates on the drive, where hosts have one, and without.
+
+    A count of one stands for every one that there is room for (`countable`). Nothing where the device's memory is the
+    host's, and over several pools.
+    """
+    if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1 or is_offload_unpriced(question):
+        return [NOWHERE]
+    has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
+    counts = [1, EVERY] if room else [EVERY]
+    found = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
+    if room and {"states", "streamed"} <= set(has):
+        found += [Offload(states=EVERY, streamed=1)]
+        found += [Offload(states=1, streamed=1)] if room > 1 else []
+    if "activations" in has:
+        found += [one._replace(activations=EVERY) for one in found]
+    if "drive" in has and question.cluster.drive is not None:
+        found += [one._replace(drive=EVERY) for one in found if one.states or one.streamed]
+    return found
+
+
+def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
+    """What the stack always does, and all that it can besides."""
+    ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
+    if max(ranks.values()) == 1:
+        return [(UNSAID,) * len(OVERLAPS)]
+    has = [axis in overlapped_by(question.stack) and ranks[axis] > 1 for axis in OVERLAPS]
+    return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
+
+
+VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int, ...]]]] = {
+    "sp": lambda question, mesh: (0, 1) if mesh.tp > 1 else (0,),
+    "ep": lambda question, mesh: divisors(question.model.num_experts) if question.model.has_experts else (1,),
+    "etp": _expert_tensor_degrees,
+    "order": _orders,
+    "context": _context_ways,
+    "offload": _offloads,
+    "ring": lambda question, mesh: (USUAL_RING,),
+    "overlap": _overlaps,
+}
+"""What the search tries of an axis in a mesh, in the numbers of its columns; the first axes vary slowest."""
+
+
+def _opens_no_replicas(question: Question, trainer: str | None) -> str:
+    if len(question.by_pool) == 1:
+        return f"it puts replicas in different pools, and `{question.cluster.name}` has one"
+    return f"{trainer} gives every replica as many microbatches" if trainer else ""
+
+
+def _opens_no_offload(question: Question, trainer: str | None) -> str:
+    if is_offload_unpriced(question):
+        return UNPRICED_OFFLOAD
+    if any(pool.cluster.gpu.kind == "cpu" for pool in question.by_pool):
+        return f"the memory of devices of `{question.cluster.name}` is the host's"
+    if not question.stack.residencies:
+        return f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
+    if len(question.by_pool) > 1:
+        return "over several pools it is not searched"
+    if question.cluster.host_memory is None:
+        return f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
+    return ""
+
+
+CLOSED: dict[str, Callable[[Question, str | None], str]] = {
+    "offload": _opens_no_offload,
+    "overlap": lambda question, trainer: "",
+    "replicas": _opens_no_replicas,
+}
+"""Axes of which the search tries no value but the simplest unless `--allow` names them, or a restriction one of their
+columns; and why `--allow` opens nothing in a question, or for a trainer: empty where it does."""
+
+_AFFECTS: dict[str, tuple[Matter, ...]] = {
+    **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),
+    **dict.fromkeys(("mbs", "sp", "context"), ("blocks",)),
+    **dict.fromkeys(("dp", "ring"), ("states",)),
+    **dict.fromkeys(("vpp", "zero", "shard", "schedule", "order"), ()),
+    "pp": ("pipeline",),
+    "offload": ("states", "pipeline"),
+}
+"""What depends on an axis, all of it on others: layouts that differ in nothing that matters are worked out once."""
+
+
+def columns_that_affect(matter: Matter) -> tuple[str, ...]:
+    """Columns of the axes on which something depends."""
+    touching = (name for name in AXES if matter in _AFFECTS.get(name, (matter,)))
+    return tuple(column for name in touching for column in AXES[name].columns(name))
