@@ -138,7 +138,8 @@ def _weights(pieces: Pieces) -> Array:
 
 
 def _seconds(pieces: Pieces, *, backward: bool) -> Array:
-    """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that."""
+    """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that; what a block
+    without one has besides products is shared out."""
     block, matrices = pieces.block, _matrices(pieces)
     gemms = [
         (one.share, local_gemm(pieces.question, pieces.columns, one.gemm)) for one in matrices if one.gemm
@@ -149,9 +150,11 @@ def _seconds(pieces: Pieces, *, backward: bool) -> Array:
     every = block.matrices_backward if backward else block.matrices_forward
     core = block.core_backward if backward else block.core_forward
     window = pieces.backward_window if backward else pieces.forward_window
-    each: Array = products / _added(products) * every + _weights(pieces) * (window - every - core)
-    reader = next(number for number, one in enumerate(matrices) if one.reads_core)
-    each[reader if backward else reader - 1] += core
+    readers = [number for number, one in enumerate(matrices) if one.reads_core]
+    apart = core if readers else 0.0 * core
+    each: Array = products / _added(products) * every + _weights(pieces) * (window - every - apart)
+    for reader in readers[:1]:
+        each[reader if backward else reader - 1] += core
     return each
 
 

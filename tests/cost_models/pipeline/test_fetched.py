@@ -78,3 +78,12 @@ def test_other_stages_wait_for_nothing_more(layout: str) -> None:
         for way in (True, False)
     )
     assert waits == pytest.approx(does_not)
+
+
+def test_blocks_without_attention_hide_gathers_as_well() -> None:
+    """Of Jamba's blocks one in eight has attention: the others' matrices are gathered behind all else that they run."""
+    question = asked("jamba-52b")
+    priced = estimate(question, parse_layout("dp64 zero3 recompute=full"))
+    free = estimate(asked("jamba-52b", zero3_slice_seconds=0.0), parse_layout("dp64 zero3 recompute=full"))
+    assert priced.step_seconds > free.step_seconds
+    assert free.hidden_comm["dp_comm"] > 0
