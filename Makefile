@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # their numbers of tests, as xdist has it, those that start ranks would all be left to the end.
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test types tests test-all docs dist clean
+.PHONY: demo test types tests test-all oracle docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +37,12 @@ test-all: export FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 test-all:
 	@echo "FUZZ_SEED=$(FUZZ_SEED)"
 	$(MAKE) test
+
+# Whether a change that is to move no answer moves none, in some minutes; with FAULTS=1 also how many faults tests notice.
+oracle: $(STAMP)
+	$(BIN)/python tools/faults.py --check
+	$(BIN)/python tools/oracle.py
+	$(if $(FAULTS),$(BIN)/python tools/faults.py)
 
 # Guides, concepts and reference as a site.
 docs: $(STAMP)
