@@ -6,8 +6,8 @@ python tools/faults.py --not-run          make those that `faults.csv` has no re
 
 A fault is a text that stands once in one file, the wrong text in its place, and the tests that are to notice it. A
 change of the code that moves the text moves the fault as well: it is written anew in `faults.yaml`, and stays as wrong
-as it was. Each is made in a copy of the tracked files; its tests run at most a minute. `faults.csv` has the last result
-of each: `caught`, `missed` or `too slow` (none failed within the minute), with the test that noticed.
+as it was. Each is made in a copy of the tracked files; its tests have a minute of a processor. `faults.csv` has the
+last result of each: `caught`, `missed` or `too slow` (none failed within the minute), and the test that noticed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import csv
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS, RESULTS = Path(__file__).with_name("faults.yaml"), Path(__file__).with_name("faults.csv")
-SECONDS = 60
+SECONDS, WAITED = 60, 180
+"""Of a processor, and in all where ranks wait for one another or the machine is busy."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -120,14 +122,20 @@ def tried(fault: Fault, root: Path) -> dict[str, str]:
     with fault.made(root), tempfile.TemporaryFile("w+") as printed:
         # a session of its own, so that ranks that tests have started end with them
         running = subprocess.Popen(
-            command, cwd=root, env=environment, stdout=printed, stderr=printed, start_new_session=True
+            command,
+            cwd=root,
+            env=environment,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1)),
         )
-        try:
-            result = "missed" if running.wait(SECONDS) == 0 else "caught"
-        except subprocess.TimeoutExpired:
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(WAITED)
+        with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-            result = "too slow"
+        code = running.wait()
+        result = "missed" if code == 0 else "caught" if code > 0 else "too slow"
         printed.seek(0)
         failed = _FAILED.search(printed.read())
     if result == "caught" and failed is None:

@@ -39,7 +39,7 @@ COSTS, COLUMNS = GOLDEN / "costs.json.gz", GOLDEN / "columns.txt"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "0")
 FIRST_RANDOM = 10_000
 """Seed of the first random question; `make test` asks those from 0."""
-QUESTIONS, LAYOUTS = 200, 4
+QUESTIONS, LAYOUTS = 200, 3
 SHOWN = 20
 """Most differences that are printed."""
 
@@ -53,9 +53,22 @@ CLUSTERS = """
 """.split()
 STACKS = """
     megatron-core megatron-2021 megatron-2022 megatron-2023 megatron-deepspeed megascale nemo deepspeed
-    deepspeed-v0.5 fsdp torchtitan torchtune nanotron jax internevo meshwright meshwright-compiled xtuner
+    deepspeed-v0.5 fsdp torchtitan torchtune nanotron jax internevo meshwright meshwright-compiled meshwright xtuner
     llm-foundry bigscience deepseek aleph-alpha
 """.split()
+KINDS = (
+    "plain",
+    "offload",
+    "plain",
+    "scenarios",
+    "plain",
+    "overlap",
+    "plain",
+    "pools",
+    "plain",
+    "replicas",
+    "plain",
+)
 POOLS = ("dgx-a100-80gb:8+dgx-h100:8", "dgx-h100:16+hgx-h200:8", "dgx-a100-80gb:16+mi300x:8+dgx-h100:8")
 OFFLOADS = """
     states:2 states parked:2 streamed:1 states:1/activations streamed:2/activations states/drive
@@ -63,8 +76,8 @@ OFFLOADS = """
 """.split()
 
 
-def drawn_question(rng: np.random.Generator, number: int, models: list[str]) -> Fields:
-    """One question: the models in turn, all else at random, a quarter of them with something rare."""
+def drawn_question(rng: np.random.Generator, model: str, kind: str) -> Fields:
+    """One question, at random but for its model and kind; a quarter have something rare."""
 
     def of(*values: Any) -> Any:
         return values[rng.integers(len(values))]
@@ -93,22 +106,8 @@ def drawn_question(rng: np.random.Generator, number: int, models: list[str]) -> 
         7: {"dropout": 0.1},
         8: {"optimizer_in_backward": True},
     }.get(int(rng.integers(32)), {})
-    model = models[number % len(models)]
     if model.startswith(("llava", "qwen2-vl")):
         training |= {"images": 1, "sequence_length": max(1024, training["sequence_length"])}
-    kind = of(
-        "plain",
-        "plain",
-        "plain",
-        "plain",
-        "plain",
-        "offload",
-        "offload",
-        "overlap",
-        "scenarios",
-        "pools",
-        "replicas",
-    )
     fields = {
         "kind": kind,
         "model": model,
@@ -236,10 +235,14 @@ def drawn_costs() -> list[Fields]:
     for number in range(QUESTIONS):
         for attempt in range(100):
             rng = np.random.default_rng([number, attempt])
-            fields = drawn_question(rng, number, models)
+            kind = KINDS[number % len(KINDS)] if attempt < 20 else "plain"  # some models have no other
+            fields = drawn_question(rng, models[number % len(models)], kind)
             with contextlib.suppress(ValueError):
                 if layouts := drawn_layouts(rng, question_of(fields), fields["kind"]):
-                    drawn.append({"asked": fields, "layouts": layouts, "costs": costs_of(fields, layouts)})
+                    costs = costs_of(fields, layouts)
+                    if "NaN" in json.dumps(costs):  # a decoder behind a tower has no price on several pools
+                        continue
+                    drawn.append({"asked": fields, "layouts": layouts, "costs": costs})
                     break
         else:
             raise AssertionError(f"no question {number} has a layout")

@@ -9,7 +9,13 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.communication.data import exposed
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+)
+from cost_models.communication.data import data_seconds, exposed
+from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.operators.accumulation import copied_bytes
@@ -29,6 +35,31 @@ def step_seconds(stack: str, gpus: int, shard: int | None = None) -> float:
     """Of ZeRO-1 over so many replicas."""
     layout = Layout(dp=gpus, mbs=2, zero=1, shard=shard, layers=(32,))
     return estimate(question(stack, gpus), layout).step_seconds
+
+
+@pytest.mark.parametrize("all_reduces", [False, True])
+def test_each_zero_stage_sends_what_its_collectives_take(all_reduces: bool) -> None:
+    """Replicas all-reduce; ZeRO scatters gradients and gathers weights, ZeRO-3 before each pass and not once more; over
+    groups of replicas each shard is all-reduced among its copies. A stack may all-reduce at stage 1, too."""
+    asked = question("torchtitan", 16)
+    facts = {"scatters_by_all_reduce": all_reduces, "zero3_gathers_every_microbatch": True}
+    asked = replace(asked, stack=asked.stack.model_copy(update=facts))
+    columns = LayoutColumns.of(
+        [Layout(dp=16, mbs=2, zero=zero, shard=8 if zero else None) for zero in (0, 1, 2, 3)]
+    )
+    groups, profile, number = axis_groups(asked.cluster, columns).data, asked.hardware, np.full(4, 1e8)
+    found = data_seconds(asked, columns, groups, number)
+    scattered = reduce_scatter_seconds(4 * number, groups.shard, profile)
+    scattered = scattered + all_reduce_seconds(4 * number / 8, groups.copies, profile)
+    everywhere = all_reduce_seconds(4 * number, groups.every, profile)
+    assert scattered[1] > reduce_scatter_seconds(4 * number, groups.shard, profile)[1]
+    reduced = np.where(columns.zero <= all_reduces, everywhere, scattered)
+    np.testing.assert_allclose(found.backward_reduce + found.step_reduce, reduced)
+    gathered = all_gather_seconds(2 * number, groups.shard, profile)
+    np.testing.assert_allclose(
+        found.step_gather, np.where((columns.zero == 1) | (columns.zero == 2), gathered, 0.0)
+    )
+    np.testing.assert_allclose(found.gather, np.where(columns.zero == 3, gathered, 0.0))
 
 
 def test_updates_by_owner_cost_a_chain_for_every_tensor() -> None:
