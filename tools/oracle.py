@@ -56,19 +56,10 @@ STACKS = """
     deepspeed-v0.5 fsdp torchtitan torchtune nanotron jax internevo meshwright meshwright-compiled meshwright xtuner
     llm-foundry bigscience deepseek aleph-alpha
 """.split()
-KINDS = (
-    "plain",
-    "offload",
-    "plain",
-    "scenarios",
-    "plain",
-    "overlap",
-    "plain",
-    "pools",
-    "plain",
-    "replicas",
-    "plain",
-)
+KINDS = """
+    plain offload plain scenarios plain overlap plain pools plain replicas plain
+""".split()
+"""Of questions, in turn."""
 POOLS = ("dgx-a100-80gb:8+dgx-h100:8", "dgx-h100:16+hgx-h200:8", "dgx-a100-80gb:16+mi300x:8+dgx-h100:8")
 OFFLOADS = """
     states:2 states parked:2 streamed:1 states:1/activations streamed:2/activations states/drive

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.memory.device import communicators
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
@@ -62,6 +64,12 @@ def test_further_communicators_take_memory_outside() -> None:
     few, many = (changed("megatron-core", further_communicators=count) for count in (0, 2))
     left = priced(few, PLAIN).memory_limit - priced(many, PLAIN).memory_limit
     assert left == pytest.approx(2 * few.communicator_bytes)
+
+
+def test_each_axis_has_a_communicator_and_a_pipeline_two() -> None:
+    layouts = ["dp1", "dp8", "tp2 dp4", "pp2 dp4", "tp2 cp2 pp2 dp1", "dp8 ep2"]
+    columns = LayoutColumns.of([parse_layout(f"{layout} mbs1 zero0") for layout in layouts])
+    assert communicators(columns).tolist() == [0, 1, 2, 3, 5, 2]
 
 
 def test_streams_of_their_own_keep_what_they_gathered_and_reduced() -> None:

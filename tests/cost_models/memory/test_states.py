@@ -72,6 +72,13 @@ def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
     assert states(stack, "bf16").updated == pytest.approx(bytes_written / D)
 
 
+def test_gradients_are_sharded_where_each_microbatch_scatters_them() -> None:
+    """DeepSpeed's of ZeRO-2 and 3 are; our own wait whole for the step's last microbatch."""
+    each = states("deepspeed", "bf16", stages=(0, 1, 2, 3)).gradients
+    assert each == pytest.approx(each[0] / [1, 1, D, D])
+    assert states("meshwright", "bf16").gradients == pytest.approx((4, 4))
+
+
 def test_shards_in_host_memory_are_not_on_the_device() -> None:
     """Weights stay where the CPU updates moments alone; streamed ones come up block by block."""
     assert states("meshwright", "bf16", residency="states").weights == pytest.approx((2 + 4 / D, 4 / D))
