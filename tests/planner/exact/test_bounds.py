@@ -10,13 +10,14 @@ import pytest
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import exhaustive_best, random_leaf
+from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
 from cost_models import schedules
+from cost_models.specs.model.kinds import Kinds
 from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels.paths import known_paths, longest_windows
 from planner.exact.labels.solving import place_by_labels
-from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.leaf import TOLERANCE, Leaf, priced
 from planner.placement.shared_shape import Group, group_of
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -30,6 +31,45 @@ def test_no_placement_is_faster_than_the_bounds(seed: int, several: bool) -> Non
     quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
     assert quick <= capacity * (1 + TOLERANCE)
     assert capacity <= exact * (1 + TOLERANCE)
+
+
+@given(SEEDS, st.floats(min_value=0.5, max_value=3.0), st.floats(min_value=0.0, max_value=20.0))
+@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
+def test_nor_where_transfers_are_slow_and_the_head_is_large(seed: int, transfer: float, head: float) -> None:
+    """The last rank is the busiest one of few blocks, and every way to it and back counts."""
+    leaf = random_leaf(seed, plain=True)
+    leaf = replace(leaf, num_layers=leaf.pp + seed % 2)
+    x = replace(leaf.costs, p2p=leaf.costs.p2p + transfer, head_forward=leaf.costs.head_forward + head)
+    leaf = replace(leaf, costs=x)
+    assert capacity_bounds(group_of(leaf))[0] <= exhaustive_best(leaf) * (1 + TOLERANCE)
+
+
+def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
+    """Blocks of one and of three seconds, 3 1 1 1 | 1 1 1 3 | 3 3 on three ranks: six seconds each, which no other
+    split reaches, and later blocks on the middle rank take longer."""
+    kinds = Kinds((0, 1, 1, 1, 1, 1, 1, 0, 0, 0))
+    costs = random_costs(np.random.default_rng(0))
+    free = replace(
+        costs,
+        **{one.name: 0.0 * getattr(costs, one.name) for one in fields(costs) if one.name != "kinds"},
+    )
+    roomy = replace(free, memory_limit=np.array([1e9]))
+    each = [
+        replace(roomy, layer_forward=np.array([s / 3]), layer_backward=np.full((1, 3), 2 * s / 3))
+        for s in (3.0, 1.0)
+    ]
+    leaf = Leaf(
+        **priced(costs_by_kind(roomy, each, kinds), kinds),
+        pp=3,
+        vpp=1,
+        schedule="1f1b",
+        microbatches=40,
+        num_layers=10,
+        allowed=np.array([True, False, False]),
+    )
+    exact, bound = exhaustive_best(leaf), capacity_bounds(group_of(leaf))[0]
+    assert exact == pytest.approx((40 + 2) * 6.0)
+    assert 0.95 * exact < bound <= exact * (1 + TOLERANCE)
 
 
 @given(SEEDS, st.floats(min_value=0.8, max_value=1.2))
