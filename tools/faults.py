@@ -159,7 +159,7 @@ def main() -> int:
         sep="\n",
         end="\n" * bool(problems or broken),
     )
-    print(f"{len(faults)} faults, of which {len(broken) or 'none'} cannot be made")
+    print(f"{len(faults) - len(broken)} of {len(faults)} faults can be made")
     if asked.check or problems:
         return int(bool(problems or broken))
     some = [one for one in faults if all(word in f"{one.name} {one.file}" for word in asked.words)]
