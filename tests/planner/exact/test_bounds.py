@@ -33,12 +33,17 @@ def test_no_placement_is_faster_than_the_bounds(seed: int, several: bool) -> Non
     assert capacity <= exact * (1 + TOLERANCE)
 
 
-@given(SEEDS, st.floats(min_value=0.5, max_value=3.0), st.floats(min_value=0.0, max_value=20.0))
-@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
-def test_nor_where_transfers_are_slow_and_the_head_is_large(seed: int, transfer: float, head: float) -> None:
+@given(
+    SEEDS, st.floats(min_value=0.5, max_value=3.0), st.floats(min_value=0.0, max_value=20.0), st.booleans()
+)
+@settings(max_examples=number(60, 150), deadline=None, derandomize=True)
+def test_nor_where_transfers_are_slow_and_the_head_is_large(
+    seed: int, transfer: float, head: float, plain: bool
+) -> None:
     """The last rank is the busiest one of few blocks, and every way to it and back counts."""
-    leaf = random_leaf(seed, plain=True)
-    leaf = replace(leaf, num_layers=leaf.pp + seed % 2)
+    leaf = random_leaf(seed, plain=plain)
+    few = {"num_layers": leaf.pp + seed % 2} if plain else {"microbatches": 2 * leaf.pp}
+    leaf = replace(leaf, **few)
     x = replace(leaf.costs, p2p=leaf.costs.p2p + transfer, head_forward=leaf.costs.head_forward + head)
     leaf = replace(leaf, costs=x)
     assert capacity_bounds(group_of(leaf))[0] <= exhaustive_best(leaf) * (1 + TOLERANCE)
