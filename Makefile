@@ -33,6 +33,7 @@ tests:
 
 # What is drawn at random is new each time; the seed of the fuzzer is printed, to draw the same again.
 test-all: export THOROUGH = 1
+test-all: export PYTEST_TIMEOUT = 1800
 test-all: export FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 test-all:
 	@echo "FUZZ_SEED=$(FUZZ_SEED)"
