@@ -60,6 +60,7 @@ def normalised(text: str, folder: Path) -> str:
     """
     text = text.replace(str(folder), "FOLDER")
     text = re.sub(r"(?<=meshwright_version: )\S+", "VERSION", text)
+    text = re.sub(r"(Written by Meshwright |this Meshwright \()\d+(\.\w+)*", r"\g<1>VERSION", text)
     text = re.sub(r'(?<="torch": ")[^"]+', "VERSION", text)
     text = _CERTIFIED.sub(r"\g<1>0.0", text)
     text = _PARAGRAPH.sub(lambda found: _without_time(found[0]), text)
