@@ -144,4 +144,4 @@ def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
 def priced_within_restrictions(plan: Plan) -> Estimate:
     """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
     limits = plan.restrictions.read
-    return estimate(limits.held(plan.question), plan.layout).within(limits.max_memory)
+    return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)

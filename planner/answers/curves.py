@@ -113,7 +113,7 @@ def heatmap_frame(
         pairs.sort(key=lambda pair: abs(log(pair[0] / plan[0])) + abs(log(pair[1] / plan[1])))
     rows: list[Row] = []
     with spending.spaces.shared():
-        _ = isinstance(question, MixedQuestion) or legal_space(limits.held(question), limits)
+        _ = isinstance(question, MixedQuestion) or legal_space(limits.apply_confidence(question), limits)
     for tp, pp in pairs:
         spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
         untried = () if plan and tp == plan[0] else left_out(question, limits, Layout(tp=tp))

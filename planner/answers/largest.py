@@ -3,9 +3,10 @@ each proved by larger ones.
 
 Sizes are tried by doubling, then halving what is left between one that fits and one that does not. A larger one may
 still fit that degrees divide which do not divide the next, so the first of each kind above is asked too, and where it
-fits, more of its kind (`Family.alike`). What fits at a size fits at every smaller one of its kind, so where none of
-the first ones fits none above does. Whether a size fits is asked where memory is least (`least_memory.where_least`):
-what does not fit there fits in no layout. Only the largest is searched for its fastest layout.
+fits, more of its kind (`Family.divisible_sizes`). What fits at a size fits at every smaller one of its kind, so where
+none of the first ones fits none above does. Whether a size fits is asked where memory is least
+(`least_memory.where_least`): what does not fit there fits in no layout. Only the largest is searched for its fastest
+layout.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def largest_sizes(
         sure = max((one.size for one in largest if {*one.offloads} <= {*offloads}), default=0)
         allowed = frozenset({"offload"} if offloads else ())
         sizes = _Sizes(question, family, replace(restrictions, allowed=allowed), offloads, budget)
-        largest.append(sizes.largest(sure, guess=max([sure, *(one.size for one in largest)]) or family.usual))
+        largest.append(
+            sizes.largest(sure, guess=max([sure, *(one.size for one in largest)]) or family.base_size)
+        )
         yield largest[-1]
 
 
@@ -98,10 +101,11 @@ class _Sizes:
         A larger one than the last may fit, as degrees divide it that do not divide the next; none does where the first
         of every kind above does not fit.
         """
-        size, result = self._last(np.arange(1, self.family.most + 1), sure, guess), None
+        size, result = self._last(np.arange(1, self.family.largest_size + 1), sure, guess), None
         while True:
             above = [
-                np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in self.family.alike(self.question)
+                np.flatnonzero(alike_N[size:]) + size + 1
+                for alike_N in self.family.divisible_sizes(self.question)
             ]
             above = sorted((sizes for sizes in above if len(sizes)), key=len, reverse=True)
             kinds = {
@@ -124,10 +128,10 @@ class _Sizes:
         comparable = self.family.by == "sequence" or uniform
         return LargestSize(
             offloads=self.offloads,
-            question=self.family.asked(self.question, size) if size else None,
+            question=self.family.question_of_size(self.question, size) if size else None,
             size=size,
             result=result,
-            next_fails=size < self.family.most and self.decided and comparable,
+            next_fails=size < self.family.largest_size and self.decided and comparable,
             comparable=comparable,
         )
 
@@ -162,4 +166,4 @@ class _Sizes:
 
     def _question_of_size(self, size: int) -> Question:
         """Question about a size, on the stack with only the residencies of the choice."""
-        return self.family.asked(self.question, size).updated("stack", residencies=self.offloads)
+        return self.family.question_of_size(self.question, size).updated("stack", residencies=self.offloads)

@@ -23,7 +23,7 @@ from planner.formats.trainers import trainer_named, trainers_of
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.space.axes import divisors
-from planner.space.restrictions import Restrictions, keeps_to
+from planner.space.restrictions import Restrictions, satisfies
 
 OPTIONAL = ("cp", "etp", "shard")
 """Axes that a layout can do without, and that many trainers do not have or few people turn on."""
@@ -82,7 +82,7 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
     """
     runs, stack, unused, at_most = timed_under(question), question.stack, {*user.unused}, {**user.at_most}
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
-        if axis in user.named or axis in also or axis in stack.usual_degrees:
+        if axis in user.named_axes or axis in also or axis in stack.usual_degrees:
             continue
         relevant = runs if axis in OPTIONAL and question.hardware.stack != "any" else ()
         values = {value for one in relevant for value in one.used(axis)}
@@ -99,14 +99,14 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
     schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in known)
     if schedules and len(schedules) < len({*stack.schedules}):
         usual["schedule"] = schedules
-    only = {axis: values for axis, values in usual.items() if axis not in user.named}
+    only = {axis: values for axis, values in usual.items() if axis not in user.named_axes}
     return replace(user, unused=frozenset(unused), at_most=at_most, only={**only, **user.only})
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
     """The classical layout of the stack within some restrictions, which fits as they ask; None where none of the first
     few does."""
-    question, stack = limits.held(question), question.stack
+    question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
         try:
@@ -130,7 +130,7 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
     """Whether a layout is legal, keeps to the restrictions, and is one that their trainer can run."""
     return (
         layout is not None
-        and keeps_to(question, limits, layout)
+        and satisfies(question, limits, layout)
         and not check(question, layout, limits.trainer)
     )
 

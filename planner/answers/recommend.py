@@ -32,11 +32,11 @@ from planner.answers.ordinary_layouts import Step, classical_layout, is_allowed,
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
 from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
-from planner.search.branching import BEYOND, BranchAndBound
+from planner.search.branching import TIE_TOLERANCE, BranchAndBound
 from planner.search.budget import Budget
 from planner.search.opening import UniformCandidates, count_below, nearest_below
 from planner.search.result import SearchResult
-from planner.search.search import settled
+from planner.search.search import close_proof
 from planner.space.restrictions import Restrictions
 
 LEAST_MEAN_GAIN = 1e-3
@@ -146,7 +146,7 @@ def recommend(
     if result.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
         return None
     budget.tell("simpler layouts")
-    sure = restrictions.surely(question, FITTING)
+    sure = restrictions.with_confidence(question, FITTING)
     simplest = simplest_competitive(question, result, sure, budget)
     if simplest is None and sure != restrictions:  # none fits with that
         sure = restrictions
@@ -162,7 +162,7 @@ def recommend(
         compared = _search(question, step.limits, budget, most, settles=False) or kind
     layout, choice = kind.best.layout, None
     if (chosen := choose(question, step.limits, compared, budget)) is not None:
-        is_fastest, kind, (layout, choice) = False, settled(compared, budget.solver), chosen
+        is_fastest, kind, (layout, choice) = False, close_proof(compared, budget.solver), chosen
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
     return Recommendation(
@@ -210,7 +210,7 @@ def simplest_competitive(
                 if chance_faster(question, other[0].best, kind.best) < CLEAR:
                     kind, step = other
                     break
-            return settled(kind, budget.solver), step
+            return close_proof(kind, budget.solver), step
         slower.append((kind, step))
         below = min(below, _no_slower_than(kind.best))
         if number == 1 and len(every) > 3:  # most that get so far go all the way
@@ -238,7 +238,7 @@ def fastest_feasible(
         below = math.inf if fastest is None else fastest.compared_seconds
         if one.compared_seconds < below:
             with suppress(InfeasibleError):
-                alone = limits.alone(question, one.layout)
+                alone = limits.fix_layout(question, one.layout)
                 fastest = budget.faster_than(below, question, alone) or fastest
     return fastest
 
@@ -254,19 +254,19 @@ def _search(
     """The fastest within some restrictions, proved; without an estimate where none takes less than `below` seconds, and
     None where nothing fits."""
     try:
-        return budget.search(question, limits, top=1, below=below, settles=settles)
+        return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
     except InfeasibleError:
         return None
 
 
 def _no_slower_than(estimate: Estimate) -> float:
     """Seconds below which the layout and those that tie with it are found again."""
-    return estimate.compared_seconds * (1 + BEYOND)
+    return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
 def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
     """Whether a layout fits as some restrictions ask."""
-    return price(limits.held(question), layout).within(limits.max_memory).fits
+    return price(limits.apply_confidence(question), layout).within(limits.max_memory).fits
 
 
 def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
@@ -284,7 +284,7 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
     """Seconds from which on no layout is so slow that the reference is not clearly faster, on however many axes the two
     differ."""
     clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), pair_error_of(question))
-    return reference.compared_seconds * math.exp(clear) * (1 + BEYOND)
+    return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
 
 def _compare_with(question: Question, recommended: Estimate, other: Estimate) -> Alternative:

@@ -1,4 +1,4 @@
-"""Lower bounds for layouts whose stages go in patterns: the work of the lightest that fits, where it hurts.
+"""Lower bounds for layouts whose placements are patterns: the least work of a pattern that fits, on the decisive ranks.
 
     M ≥ Σ_{i<r} (T_i of chunk 0 + 2 c) + m Σ_chunks T_r        the same path as in `planner.bounds.step`, for every
     rank r
@@ -30,18 +30,20 @@ TABLE_ENTRIES = 4_000_000
 
 
 def quick_chunk_bounds(rows: ChunkRows) -> Array:
-    """(N,) seconds; infinite where nothing fits on the first rank."""
+    """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank."""
     m_N, (fixed_first_N, fixed_last_N) = rows.microbatches, rows.fixed_seconds
     first_N, last_N = first_and_last(rows, rows.kinds) if rows.kinds else _first_and_last(rows)
     first_N, last_N = m_N * (fixed_first_N + first_N), _wait(rows) + m_N * (fixed_last_N + last_N)
-    fullest_N = m_N * (rows.stage_seconds + rows.of_fullest(rows.pp, lambda one: one.least_block_seconds))
-    longest_N: Array = np.max([first_N, last_N, fullest_N, _one_after_another(rows)], axis=0) + rows.tail
+    fullest_N = m_N * (
+        rows.stage_seconds + rows.fullest_rank_value(rows.pp, lambda kind: kind.least_block_seconds)
+    )
+    longest_N: Array = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0) + rows.tail
     return longest_N
 
 
 def _first_and_last(rows: ChunkRows) -> tuple[Array, Array]:
-    """(N,) each: seconds of a microbatch in the blocks of the first rank and of the last; infinite where they do not
-    fit on the first."""
+    """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each; infinite where the
+    blocks do not fit on the first rank."""
     x, (most_live_N, _, all_live_N) = rows.costs, rows.live
     seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
     fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
@@ -62,28 +64,28 @@ def _first_and_last(rows: ChunkRows) -> tuple[Array, Array]:
     return np.where(fits_N, work_N + recompute_N, np.inf), work_N + np.maximum(shared_N, 0.0)
 
 
-def _one_after_another(rows: ChunkRows) -> Array:
-    """(N,): one microbatch down all stages and up again, and the first stage's passes of all others besides."""
+def _round_trip_bounds(rows: ChunkRows) -> Array:
+    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of all others, (N,)."""
     x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
     block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
     backward = layers * block_N + stages * x.stage_backward + x.head_backward
     first_N, last_N = (
-        rows.light.layer_forward,
-        np.where(rows.allowed, rows.light.layer_backward, np.inf).min(axis=1),
+        rows.lightest_costs.layer_forward,
+        np.where(rows.allowed, rows.lightest_costs.layer_backward, np.inf).min(axis=1),
     )
-    others = np.maximum(x.stage_forward + rows.size * first_N, x.stage_backward + rows.size * last_N)
+    other_passes = np.maximum(x.stage_forward + rows.size * first_N, x.stage_backward + rows.size * last_N)
     if rows.splits_backward:
         backward = backward - layers * x.layer_weight - x.head_weight
-        others = x.stage_forward + rows.size * first_N
+        other_passes = x.stage_forward + rows.size * first_N
     crossings = stages - 1 - rows.is_v_shaped
-    total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
+    total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * other_passes
     return total
 
 
 def _wait(rows: ChunkRows) -> Array:
-    """(N,) least seconds that the last rank waits before its first action: a pass of every rank before it."""
-    x, passes = rows.light, rows.costs.stage_forward + rows.costs.p2p
+    """Minimum seconds that the last rank waits before its first action, (N,): a pass of every rank before it."""
+    x, passes = rows.lightest_costs, rows.costs.stage_forward + rows.costs.p2p
     block = x.layer_forward
     if not rows.splits_backward:
         passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
@@ -91,7 +93,7 @@ def _wait(rows: ChunkRows) -> Array:
 
 
 def chunk_bounds(group: Group) -> Array:
-    """(N,) seconds; infinite where no pattern fits."""
+    """Bound of the step over all patterns, seconds (N,); infinite where no pattern fits."""
     if group.kinds is not None:
         return _bounds_of_kinds(group, group.kinds)
     least_N = np.full(len(group.costs), np.inf)
@@ -101,22 +103,22 @@ def chunk_bounds(group: Group) -> Array:
         fitting = np.flatnonzero(_may_fit(group, sizes_CR))
         if not len(fitting):
             continue
-        ends_TP = blocks_recomputed(group.allowed, sizes_CR, group.counted)
+        ends_TP = blocks_recomputed(group.allowed, sizes_CR, group.uses_full_counts)
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * group.vpp))
         for start in range(0, len(fitting), step):
-            some = fitting[start : start + step]
-            bound = _chunk_bounds(group.rows(some), sizes_CR, ends_TP)
-            least_N[some] = np.minimum(least_N[some], bound)
+            batch = fitting[start : start + step]
+            bound = _chunk_bounds(group.rows(batch), sizes_CR, ends_TP)
+            least_N[batch] = np.minimum(least_N[batch], bound)
     return least_N
 
 
 def _bounds_of_kinds(group: Group, kinds: Kinds) -> Array:
-    """(N,): for each choice of sizes, which blocks lie on which rank is known. On the first rank and on that which has
-    most work, what does not fit is paid for at a price of a byte, at which every block follows the policy that is
-    cheapest for it (Lagrange; `planner.bounds.kinds`)."""
+    """Bound of the step with several kinds of blocks, seconds (N,). Sizes say which blocks lie on which rank. On the
+    first rank and on the rank with most work, what does not fit is paid for at a price of a byte, at which every block
+    follows the policy that is cheapest for it (Lagrange; `planner.bounds.kinds`)."""
     rows = ChunkRows.of(group)
     stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
-    least_KN = np.stack([one.least_block_seconds for one in group.of_kinds])
+    least_KN = np.stack([kind.least_block_seconds for kind in group.of_kinds])
     least_N = np.full(len(rows), np.inf)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
         blocks_RCK = kinds.in_sorts(sizes_S[:, None])[stage_of_RC]
@@ -131,8 +133,8 @@ def _bounds_of_kinds(group: Group, kinds: Kinds) -> Array:
 
 
 def _may_fit(group: Group, sizes_CR: Ints) -> Bools:
-    """(N,): which layouts have room for sizes where every block leaves as little as under any policy: patterns are
-    hundreds of thousands where blocks are hundreds."""
+    """Layouts with memory for these sizes if every block keeps as little as any policy does, (N,). A cheap filter:
+    patterns are hundreds of thousands where blocks are hundreds."""
     x = group.costs
     least_N = np.where(group.allowed, x.layer_activation, np.inf).min(axis=1)
     may = np.ones(len(x), dtype=np.bool_)
@@ -145,7 +147,7 @@ def _may_fit(group: Group, sizes_CR: Ints) -> Bools:
 
 
 def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Array:
-    """(N,): the bound for one choice of sizes."""
+    """Bound of the step for one choice of sizes, seconds (N,)."""
     x, count_R = group.costs, sizes_CR.sum(axis=0)
     seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
     stage_N1 = (x.stage_forward + x.stage_backward)[:, None]
@@ -153,23 +155,25 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Array:
     if group.splits_backward:
         step_N1 = (x.stage_forward + x.p2p)[:, None]
         way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
-    first_RTP = np.stack([blocks_of_chunks(ends_TP, sizes_C, group.counted)[:, 0] for sizes_C in sizes_CR.T])
+    first_RTP = np.stack(
+        [blocks_of_chunks(ends_TP, sizes_C, group.uses_full_counts)[:, 0] for sizes_C in sizes_CR.T]
+    )
     fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
     longest_NT = np.zeros(fits_NT.shape)
     fullest = int(group.pp - 1 - np.argmax(count_R[::-1]))
     for rank in sorted({0, fullest, group.pp - 1}):
-        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank], group.counted)
+        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank], group.uses_full_counts)
         fits_NT &= _fits(group, blocks_TCP, rank)
         waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
         work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
         longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
-    longest_NT = np.maximum(longest_NT, _one_after_another(ChunkRows.of(group))[:, None])
+    longest_NT = np.maximum(longest_NT, _round_trip_bounds(ChunkRows.of(group))[:, None])
     least_N: Array = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
     return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
 
 
 def _fits(group: Group, blocks_TCP: Ints, rank: int) -> Bools:
-    """(N, T): which patterns fit on a rank at one moment."""
+    """Patterns that fit on a rank at one moment, (N, T)."""
     x, blocks = group.costs, int(blocks_TCP[0].sum())
     used_TP: Bools = np.asarray(blocks_TCP.any(axis=1))
     working_NT = np.zeros((len(x), len(blocks_TCP)))

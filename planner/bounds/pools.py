@@ -32,7 +32,8 @@ TABLE_ENTRIES = 2_000_000
 
 
 def quick_bounds(group: RankGroup) -> Array:
-    """(N,) seconds: blocks shared in proportion to the speed of the ranks; infinite where no placement can fit."""
+    """Quick bound of the step, seconds (N,): blocks shared in proportion to the ranks' speed; infinite where nothing
+    fits."""
     low_NR = np.full((len(group), group.pp), group.sizes[0])
     high_NR = np.full_like(low_NR, group.sizes[-1])
     work_N = _least_work(group, low_NR, high_NR)
@@ -44,9 +45,9 @@ def quick_bounds(group: RankGroup) -> Array:
 
 
 def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Array:
-    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+    """Shortest step in which whole blocks all find a place, seconds (N,); infinite where they do not.
 
-    Where none takes less than `cut_off` seconds, that.
+    At most `cut_off` seconds: slower layouts get the cut-off.
     """
     step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
     starts = range(0, len(group), step)
@@ -83,7 +84,7 @@ def rank_sizes(group: RankGroup, step_N: Array) -> tuple[Ints, Ints]:
 
 
 def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
-    """(R,) each: the same for one leaf."""
+    """Minimum and maximum blocks of each rank of one leaf, (R,) each."""
     group = RankGroup(
         costs=leaf.costs,
         pp=leaf.pp,
@@ -97,7 +98,7 @@ def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
 
 
 def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Array:
-    """(N,): least seconds of one microbatch over all ranks, blocks beyond the least on the quickest ranks with room."""
+    """Minimum seconds of one microbatch over all ranks, (N,): spare blocks lie on the quickest ranks with memory."""
     each_NR = group.least_of_blocks
     first_N = (group.fixed_seconds + each_NR * least_NR).sum(axis=1)
     order_NR = np.argsort(each_NR, axis=1, kind="stable")
@@ -118,7 +119,7 @@ def _even_finish(group: RankGroup) -> Array:
 
 
 def _cycle(group: RankGroup, work_N: Array) -> Array:
-    """(N,): one microbatch down and up again."""
+    """Seconds of one microbatch down and up again, (N,)."""
     return work_N + 2 * (group.pp - 1) * group.delay
 
 
@@ -135,8 +136,8 @@ def _capacity_bounds(group: RankGroup, cut_off: float) -> Array:
 
     def enough(step_N: Array) -> Bools:
         _, most_NR = rank_sizes(group, step_N)
-        found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
-        return found
+        holds_model: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return holds_model
 
     possible = np.isfinite(quick) & enough(upper)
     while (upper - lower > PRECISION * lower)[possible].any():
@@ -156,7 +157,7 @@ def ideal_bounds(
     allowed: Bools,
     max_memory: float | None,
 ) -> Array:
-    """(N,) seconds; infinite where not even all memory together holds the model."""
+    """First bound of the step, seconds (N,); infinite where all memory together does not hold the model."""
     pools = terms.costs
 
     def of_pools(name: str) -> Array:
@@ -166,18 +167,18 @@ def ideal_bounds(
         np.where(allowed, pool.layer_backward, np.inf).min(axis=1) + pool.layer_forward for pool in pools
     ]
     block_KN, fixed_KN = np.stack(block), of_pools("stage_forward") + of_pools("stage_backward")
-    busiest = _together(num_layers, ranks_KN, fixed_KN, block_KN)
+    busiest = _balanced_finish(num_layers, ranks_KN, fixed_KN, block_KN)
     work = (ranks_KN * fixed_KN).sum(axis=0) + num_layers * block_KN.min(axis=0)
     m, pp = columns.microbatches(global_batch), columns.pp
     pipeline = np.zeros(len(columns))
     for name in PLAIN:
-        own = pipeline_seconds(name, pp, m, work, busiest)
-        pipeline = np.where(is_scheduled(columns, (name,)), own, pipeline)
+        plain_seconds = pipeline_seconds(name, pp, m, work, busiest)
+        pipeline = np.where(is_scheduled(columns, (name,)), plain_seconds, pipeline)
     sync = (of_pools("rank_sync") + of_pools("layer_sync")).min(axis=0)
-    update = _together(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"))
+    update = _balanced_finish(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"))
     bound: Array = pipeline + sync + update + of_pools("step_overhead").max(axis=0)
-    kept = np.stack([np.where(allowed, pool.layer_activation, np.inf).min(axis=1) for pool in pools])
-    blocks = num_layers * (of_pools("layer_static") + kept).min(axis=0)
+    activation = np.stack([np.where(allowed, pool.layer_activation, np.inf).min(axis=1) for pool in pools])
+    blocks = num_layers * (of_pools("layer_static") + activation).min(axis=0)
     ends = (of_pools("embedding_static") + of_pools("head_static")).min(axis=0)
     limit_KN = of_pools("memory_limit")
     if max_memory is not None:
@@ -186,7 +187,7 @@ def ideal_bounds(
     return np.where(blocks + np.minimum(ends, 0.0) <= room, bound, np.inf)
 
 
-def _together(num_layers: int, ranks_KN: Ints, fixed_KN: Array, each_KN: Array) -> Array:
+def _balanced_finish(num_layers: int, ranks_KN: Ints, fixed_KN: Array, each_KN: Array) -> Array:
     """(N,): least seconds of the slowest rank, if blocks could be cut so that all ranks take as long."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_N = (ranks_KN / each_KN).sum(axis=0)

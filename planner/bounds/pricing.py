@@ -1,4 +1,4 @@
-"""How layouts of a space are priced: under which recompute policies and limits, singly and in groups for the bounds."""
+"""Costs and bounds of the layouts of a space, under the recompute policies and memory limit of a search."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from planner.space.layouts import Space
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """How rows of a space are priced."""
+    """Costs and quick bounds of rows of a space."""
 
     space: Space
     policies: tuple[Recompute, ...]
     """Recompute policies the search may use."""
     max_memory: float | None
     """Bytes of a device a plan may fill, where that is less than the device allows."""
-    counted: bool = False
-    """See `Leaf.counted`."""
+    uses_full_counts: bool = False
+    """See `Leaf.uses_full_counts`."""
 
     @property
     def question(self) -> Question:
-        """What was asked."""
+        """Question of the space."""
         return self.space.question
 
     @property
     def _kinds(self) -> Kinds | None:
-        """Which block is of which kind, where there are several."""
+        """Kinds of blocks; None for a single kind."""
         kinds = self.question.kinds
         return kinds if kinds.number > 1 else None
 
@@ -57,15 +57,17 @@ class Pricing:
 
     def allowed(self, schedule: int) -> Bools:
         """(P,): policies a stage may use under a schedule."""
-        own = allowed_recompute(SCHEDULES[schedule])
-        return np.array([policy in self.policies and policy in own for policy in RECOMPUTE_POLICIES])
+        schedule_policies = allowed_recompute(SCHEDULES[schedule])
+        return np.array(
+            [policy in self.policies and policy in schedule_policies for policy in RECOMPUTE_POLICIES]
+        )
 
     def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
-        """Least costs of layouts that stand for boxes of counts, with no more memory than was allowed."""
+        """Minimum costs of layouts that stand for boxes of counts, within the memory limit."""
         return self.limited(least_costs(self.question, columns, counts))
 
     def limited(self, costs: StageCosts) -> StageCosts:
-        """The same costs with no more memory than was allowed."""
+        """Costs within the user's memory limit."""
         if self.max_memory is None:
             return costs
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
@@ -84,61 +86,61 @@ class Pricing:
             bound[rows] = quick_chunk_bounds(self._in_chunks(columns.rows(rows), costs.rows(rows)))
         return bound
 
-    def _in_chunks(self, own: LayoutColumns, costs: StageCosts) -> ChunkRows:
+    def _in_chunks(self, columns: LayoutColumns, costs: StageCosts) -> ChunkRows:
         """Layouts of one schedule with several chunks a rank, for their quick bound."""
         return ChunkRows(
             costs=costs,
-            pp=own.pp,
-            vpp=own.vpp,
-            schedule=SCHEDULES[own.schedule[0]],
-            microbatches=own.microbatches(self.question.training.global_batch),
+            pp=columns.pp,
+            vpp=columns.vpp,
+            schedule=SCHEDULES[columns.schedule[0]],
+            microbatches=columns.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(own.schedule[0])),
+            allowed=self.allowed(int(columns.schedule[0])),
             kinds=self._kinds,
         )
 
     def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
         """Rows of one pipeline shape, for the bounds."""
         first = rows[0]
-        own = columns.rows(rows)
+        shape_columns = columns.rows(rows)
         return Group(
             costs=costs.rows(rows),
             pp=int(columns.pp[first]),
             vpp=int(columns.vpp[first]),
             schedule=SCHEDULES[columns.schedule[first]],
-            microbatches=own.microbatches(self.question.training.global_batch),
+            microbatches=shape_columns.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(columns.schedule[first])),
-            counted=self.counted,
+            uses_full_counts=self.uses_full_counts,
             kinds=self._kinds,
         )
 
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
         """One layout, to be placed."""
-        own = columns.rows(slice(row, row + 1))
+        row_columns = columns.rows(slice(row, row + 1))
         leaf = Leaf(
             **priced(costs.rows(slice(row, row + 1)), self.question.kinds),
-            pp=int(own.pp[0]),
-            vpp=int(own.vpp[0]),
-            schedule=SCHEDULES[own.schedule[0]],
-            microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
+            pp=int(row_columns.pp[0]),
+            vpp=int(row_columns.vpp[0]),
+            schedule=SCHEDULES[row_columns.schedule[0]],
+            microbatches=int(row_columns.microbatches(self.question.training.global_batch)[0]),
             num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(own.schedule[0])),
-            counted=self.counted,
-            fewest=int(named_blocks(own)[0]),
+            allowed=self.allowed(int(row_columns.schedule[0])),
+            uses_full_counts=self.uses_full_counts,
+            least_blocks=int(named_blocks(row_columns)[0]),
         )
         if not self.space.in_scenarios:
             return leaf
-        each = costs_under_scenarios(self.question, own)
-        assert each is not None
-        return WeighedLeaf.of(leaf, each, self.question.risk)
+        scenarios = costs_under_scenarios(self.question, row_columns)
+        assert scenarios is not None
+        return WeighedLeaf.of(leaf, scenarios, self.question.risk)
 
 
-def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
+def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
     """Rows that share pp, vpp and schedule, of some or all."""
-    some = np.arange(len(columns)) if some is None else some
-    if not len(some):
+    rows = np.arange(len(columns)) if rows is None else rows
+    if not len(rows):
         return []
-    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[some]
+    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[rows]
     order = np.argsort(keys, kind="stable")
-    return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
+    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1)

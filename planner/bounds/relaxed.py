@@ -1,11 +1,11 @@
-"""Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
+"""Lower bounds of cores, whatever their ZeRO stage, shards and schedule: ideal, then relaxed.
 
     ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group is at best
               where the first one lies, wherever the rest of the layout does
     relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
               ZeRO stage best for each coefficient
 
-They are parts of the very same terms that price a layout; both leave most layouts unpriced.
+Both are parts of the terms that price a layout, and leave most layouts unpriced.
 """
 
 from __future__ import annotations
@@ -30,75 +30,80 @@ from cost_models.pipeline.time_pieces import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
-from planner.bounds.passes import ROOM, Passes, fits_of, passes_of, shortest_steps
+from planner.bounds.passes import MEMORY_TERMS, StepPieces, may_hold_blocks, shortest_steps, step_pieces
 from planner.space.axes import columns_that_affect
 from planner.space.layouts import Space
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """(N,) seconds that no layout of a core can undercut; the space remembers them."""
+    """Ideal bound of every core, seconds (N,); cached in the space."""
     key = ("ideal", allowed.tobytes())
-    if key not in space.remembered:
-        space.remembered[key] = _weighed(space, lambda one: _ideal_seconds(one, allowed))
-    return space.remembered[key]
+    if key not in space.bound_cache:
+        space.bound_cache[key] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
+    return space.bound_cache[key]
 
 
-def _seconds_alone(space: Space, allowed: Bools) -> Array:
-    """(N,) relaxed seconds of the cores for which the space remembers them; NaN for the others."""
+def _relaxed_seconds(space: Space, allowed: Bools) -> Array:
+    """Cached relaxed bounds of the cores, seconds (N,); NaN where none is computed yet."""
     key = ("alone", allowed.tobytes())
-    return space.remembered.setdefault(key, np.full(len(space.cores), np.nan))
+    return space.bound_cache.setdefault(key, np.full(len(space.cores), np.nan))
 
 
-def known_seconds(space: Space, allowed: Bools) -> Array:
-    """(N,) the best bounds of cores that are known, whatever memory there is."""
-    return np.fmax(ideal_seconds(space, allowed), _seconds_alone(space, allowed))
+def best_known_bounds(space: Space, allowed: Bools) -> Array:
+    """Best cached bound of every core, seconds (N,), whatever memory devices have."""
+    return np.fmax(ideal_seconds(space, allowed), _relaxed_seconds(space, allowed))
 
 
-def known_not_to_fit(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """(N,) cores that did not fit under this limit or a higher one."""
-    found, most = np.zeros(len(space.cores), dtype=np.bool_), math.inf if max_memory is None else max_memory
-    for (policies, limit), too_large in space.too_large.items():
-        if policies == allowed.tobytes() and limit >= most:
-            found |= too_large
-    return found
+def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
+    """Cores known not to fit under this memory limit, (N,)."""
+    infeasible = np.zeros(len(space.cores), dtype=np.bool_)
+    limit_bytes = math.inf if max_memory is None else max_memory
+    for (policies, limit), too_large in space.infeasible_cores.items():
+        if policies == allowed.tobytes() and limit >= limit_bytes:
+            infeasible |= too_large
+    return infeasible
 
 
-def _weighed(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """(N,) bounds of a space; where its question weighs scenarios, bounds in all of them, weighed as steps are."""
+def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
+    """Bounds of the cores of a space, (N,); with scenarios, the bounds of each are weighed as steps are."""
     if not space.in_scenarios:
         return bound(space)
-    return weigh(np.stack([bound(one) for one in space.in_scenarios]), space.question.risk)
+    return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
 
 
 def _ideal_seconds(space: Space, allowed: Bools) -> Array:
-    if "ideal" not in space.kept:
-        space.kept["ideal"] = _ideal_costs(space)
-    pp, costs, kind = space.kept["ideal"]
-    return shortest_steps(space, np.arange(len(space.cores)), passes_of(space, pp, costs, allowed).rows(kind))
+    if "ideal" not in space.priced_cache:
+        space.priced_cache["ideal"] = _ideal_costs(space)
+    pp, costs, kind = space.priced_cache["ideal"]
+    pieces = step_pieces(space, pp, costs, allowed).rows(kind)
+    return shortest_steps(space, np.arange(len(space.cores)), pieces)
 
 
 def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
-    """Pipeline ranks and costs of kinds of cores, and (N,) the kind of each core."""
+    """Pipeline ranks and ideal costs of each kind of core, and the kind of each core, (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
-    few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+    representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
     most_first = np.argsort(-space.microbatches, kind="stable")
-    few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
-    rows = cores.rows(few)
+    # gradients are added up least often where microbatches are few
+    representative[kind[most_first]] = most_first
+    rows = cores.rows(representative)
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
     slowed = 1 + jitter(question, rows)  # all cores have as many ranks
 
     def seconds_of(terms: TimeTerms) -> Seconds:
         return {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
 
-    return rows.pp, _apart(space, rows, seconds_of), kind
+    return rows.pp, _unshared_costs(space, rows, seconds_of), kind
 
 
-def _apart(space: Space, rows: LayoutColumns, seconds_of: Callable[[TimeTerms], Seconds]) -> StageCosts:
-    """Some seconds as if no other ranks held the same parameters; all that is not named is zero."""
-    none = dict.fromkeys(COLUMNS, np.zeros(len(rows)))
-    each = [seconds_of(own) for own in times_of_kinds(space.question, rows, data_parallel=False)]
-    return StageCosts(**none | each[-1], kinds=()).of_kinds(each, space.question.kinds)
+def _unshared_costs(
+    space: Space, rows: LayoutColumns, seconds_of: Callable[[TimeTerms], Seconds]
+) -> StageCosts:
+    """Costs if no other ranks held the same parameters; coefficients that `seconds_of` does not name are zero."""
+    zeros = dict.fromkeys(COLUMNS, np.zeros(len(rows)))
+    by_kind = [seconds_of(own) for own in times_of_kinds(space.question, rows, data_parallel=False)]
+    return StageCosts(**zeros | by_kind[-1], kinds=()).of_kinds(by_kind, space.question.kinds)
 
 
 Seconds = dict[str, Array]
@@ -109,81 +114,87 @@ _IDEAL = (
 
 
 def _inside_node(term: Term) -> Array:
-    """Seconds that depend on what a tensor group does alone."""
-    own = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
-    return np.asarray(sum(own, start=np.zeros(1)))
+    """Seconds of compute, recompute and tensor-parallel communication."""
+    parts = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
+    return np.asarray(sum(parts, start=np.zeros(1)))
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
+    """Relaxed bounds of cores, seconds (N,): every coefficient is the least over the variants."""
     bound = np.full(len(cores), np.inf)
     key = (allowed.tobytes(), math.inf if max_memory is None else max_memory)
-    too_large = known_not_to_fit(space, allowed, max_memory)
+    too_large = known_infeasible(space, allowed, max_memory)
     unknown, room = cores[~too_large[cores]], f"room {space.question.confidence} {max_memory}"
     fits = partial(_may_fit, space, max_memory)
-    too_large[unknown] = _of_each_choice(space, room, unknown, allowed, fits) == 0
-    space.too_large[key] = too_large
-    some = cores[fitting := np.flatnonzero(~too_large[cores])]
-    known = _seconds_alone(space, allowed)
-    new = some[np.isnan(known[some])]
-    known[new] = _of_each_choice(space, "alone", new, allowed, partial(_each_alone, space))
-    bound[fitting] = known[some]
+    too_large[unknown] = _per_policy_choice(space, room, unknown, allowed, fits) == 0
+    space.infeasible_cores[key] = too_large
+    fitting_cores = cores[fitting := np.flatnonzero(~too_large[cores])]
+    relaxed = _relaxed_seconds(space, allowed)
+    new = fitting_cores[np.isnan(relaxed[fitting_cores])]
+    relaxed[new] = _per_policy_choice(space, "alone", new, allowed, partial(_bounds_per_policy, space))
+    bound[fitting] = relaxed[fitting_cores]
     return bound
 
 
-def _of_each_choice(
+def _per_policy_choice(
     space: Space,
     name: str,
     cores: Ints,
     allowed: Bools,
     compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
 ) -> Array:
-    """(N,) what cores have under a choice of policies, computed for each choice that searches of one answer make (some
-    policies, and each alone), which differ in nothing that takes long."""
+    """Value of each core under a choice of policies, (N,), cached. Missing values are computed for `allowed` and for
+    each single policy at once: searches of one answer ask for all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     empty = np.full(len(space.cores), np.nan)
-    tables: list[Array] = [space.kept.setdefault((name, one.tobytes()), empty.copy()) for one in choices]
-    if len(new := cores[np.isnan(tables[0][cores])]):
-        for table, values in zip(tables, compute(new, choices), strict=True):
-            table[new] = values
-    return tables[0][cores]
+    caches: list[Array] = [
+        space.priced_cache.setdefault((name, one.tobytes()), empty.copy()) for one in choices
+    ]
+    if len(new := cores[np.isnan(caches[0][cores])]):
+        for cache, values in zip(caches, compute(new, choices), strict=True):
+            cache[new] = values
+    return caches[0][cores]
 
 
-def _each_alone(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """(S, N) seconds of the shortest steps of cores alone, under each choice of policies."""
+def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
+    """Relaxed bounds of cores under each choice of policies, seconds (choices, N)."""
 
-    def bound(one: Space) -> Array:
-        return np.concatenate([shortest_steps(one, cores, own) for own in _alone(one, cores, choices)])
+    def bound(scenario: Space) -> Array:
+        return np.concatenate(
+            [shortest_steps(scenario, cores, pieces) for pieces in _unshared_pieces(scenario, cores, choices)]
+        )
 
-    return _weighed(space, bound).reshape(len(choices), -1)
+    return _weighed_bounds(space, bound).reshape(len(choices), -1)
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """(N,) under each choice of policies: which cores have room with every coefficient at the ZeRO stage, over all
-    ranks, that has least of it."""
-    own = space.cores.rows(cores)  # the order of whose axes moves no bytes
-    first, kind = first_of_each([getattr(own, field.name) for field in fields(own) if field.name != "order"])
-    some, rows = cores[first], own.rows(first)
+    """Cores that may fit, (N,) for each choice of policies: every memory coefficient is taken at the ZeRO stage, over
+    all ranks, where it is least."""
+    x = space.cores.rows(cores)  # the order of whose axes moves no bytes
+    first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
+    distinct_cores, rows = cores[first], x.rows(first)
     limit = memory_limit(space.question, rows)
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
-    least: list[dict[str, Array]] = [{} for _ in space.question.by_kind]
-    held = np.zeros(len(rows), dtype=np.bool_)
-    for zero, has in space.zero_stages_of(some):
+    least_sizes: list[dict[str, Array]] = [{} for _ in space.question.by_kind]
+    is_legal = np.zeros(len(rows), dtype=np.bool_)
+    for zero, has in space.zero_stages_of(distinct_cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
-        corners = corner_columns(staged, space.counts.rows(some))
-        held |= has & some_allowed(space.question, corners)
+        corners = corner_columns(staged, space.counts.rows(distinct_cores))
+        is_legal |= has & some_allowed(space.question, corners)
         for corner in corners:
-            for found, terms in zip(least, each_kind(space.question, corner, memory_terms), strict=True):
-                for name in ROOM:
+            for sizes, terms in zip(
+                least_sizes, each_kind(space.question, corner, memory_terms), strict=True
+            ):
+                for name in MEMORY_TERMS:
                     value = memory.total(getattr(terms, name))
                     size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
-                    found[name] = np.minimum(found[name], size) if name in found else size
-    limit = np.where(held, limit, 0.0)
-    return [fits_of(space, some, least, limit, one)[kind] for one in choices]
+                    sizes[name] = np.minimum(sizes[name], size) if name in sizes else size
+    limit = np.where(is_legal, limit, 0.0)
+    return [may_hold_blocks(space, distinct_cores, least_sizes, limit, allowed)[kind] for allowed in choices]
 
 
-def _alone(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[Passes]:
-    """Of cores as if every rank had its parameters to itself, which takes no longer at any stage, under each choice.
+def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[StepPieces]:
+    """Step pieces of cores if no ranks shared parameters, for each choice of policies: no ZeRO stage is faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
@@ -192,28 +203,31 @@ def _alone(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[Passes]:
     rows, stages = space.cores.rows(cores), space.question.stack.zero_stages
 
     def at(zero: int) -> StageCosts:
-        return _costs_alone(space, replace(rows, zero=np.full(len(rows), zero)))
+        return _costs_without_block_update(space, replace(rows, zero=np.full(len(rows), zero)))
 
     costs = at(max(stages))
-    each = [passes_of(space, rows.pp, costs, one) for one in choices]
+    choice_pieces = [step_pieces(space, rows.pp, costs, allowed) for allowed in choices]
     update = np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
         kinds = [block_update_seconds(own, staged) for own in space.question.by_kind]
         update = np.minimum(update, np.where(has, space.question.kinds.of_fullest(rows.pp, kinds), np.inf))
-    apart = each[0].apart
+    deferrable = choice_pieces[0].deferrable_weight_seconds
     if space.splits_backward:
-        apart = passes_of(space, rows.pp, at(min(stages)), choices[0]).apart
+        deferrable = step_pieces(space, rows.pp, at(min(stages)), choices[0]).deferrable_weight_seconds
     update = np.where(offloads(rows), 0.0, update)
-    return [replace(passes, apart=apart, follows=passes.follows + update) for passes in each]
+    return [
+        replace(pieces, deferrable_weight_seconds=deferrable, tail_seconds=pieces.tail_seconds + update)
+        for pieces in choice_pieces
+    ]
 
 
-def _costs_alone(space: Space, rows: LayoutColumns) -> StageCosts:
-    """Their seconds, without the update of blocks, nor one by something else than the device."""
+def _costs_without_block_update(space: Space, rows: LayoutColumns) -> StageCosts:
+    """Costs of rows without data parallelism, without the update of blocks and without updates off the device."""
 
     def seconds_of(terms: TimeTerms) -> Seconds:
         seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
         seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
         return seconds | {"layer_optimizer": np.zeros(len(rows))}
 
-    return _apart(space, rows, seconds_of)
+    return _unshared_costs(space, rows, seconds_of)

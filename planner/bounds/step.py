@@ -36,7 +36,7 @@ from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.bounds.kinds import lightest_runs
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE
-from planner.placement.shared_shape import Group, how_many
+from planner.placement.shared_shape import Group, count_fitting
 
 PRECISION = 1e-5
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
@@ -47,40 +47,43 @@ TABLE_ENTRIES = 4_000_000
 
 
 def quick_bounds(group: Group) -> Array:
-    """(N,) seconds: work shared evenly, memory respected on average; infinite where no placement can fit."""
+    """Quick bound of the step, seconds (N,): work shared evenly, memory met on average; infinite where nothing can
+    fit."""
     if not group.is_plain:
         return quick_chunk_bounds(ChunkRows.of(group))
     m, pp = group.microbatches, group.pp
     work = _least_work(group)
     cycle = work + group.cycle_delay
-    whole = group.fixed_seconds.min(axis=1) + group.of_fullest(pp, lambda one: one.least_block_seconds)
-    pipeline = pipeline_seconds(group.schedule, pp, m, cycle, np.maximum(work / pp, whole))
+    fullest = group.fixed_seconds.min(axis=1) + group.fullest_rank_value(
+        pp, lambda kind: kind.least_block_seconds
+    )
+    pipeline = pipeline_seconds(group.schedule, pp, m, cycle, np.maximum(work / pp, fullest))
     return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
 
 
 def pipeline_seconds(
     schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Array, busiest: Array
 ) -> Array:
-    """(N,): end of the last action on rank 0, if some rank takes `busiest` seconds for one microbatch and that takes
-    `cycle` seconds down and up again."""
+    """End of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds for one microbatch, which
+    takes `cycle` seconds down and up again."""
     m, steady = microbatches, schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
     if steady is None:
         return np.maximum(m * busiest, cycle)
-    loops, rest = np.divmod(m - 1, pp)
+    loops, remainder = np.divmod(m - 1, pp)
     seconds = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
-    return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + rest * busiest), seconds)
+    return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + remainder * busiest), seconds)
 
 
 def capacity_bounds(group: Group, cut_off: float = np.inf) -> Array:
-    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+    """Shortest step in which whole blocks all find a place, seconds (N,); infinite where they do not.
 
-    Where none takes less than `cut_off` seconds, that.
+    At most `cut_off` seconds: slower layouts get the cut-off.
     """
     if not group.is_plain:
         return chunk_bounds(group)
-    step = max(1, TABLE_ENTRIES // (group.pp * len(group.in_time(cut_off).sizes)))
+    step = max(1, TABLE_ENTRIES // (group.pp * len(group.limited_to(cut_off).sizes)))
     starts = range(0, len(group.costs), step)
     parts = [
         bounds_by_ranks(group.rows(slice(start, start + step)), cut_off, _rank_seconds) for start in starts
@@ -89,36 +92,36 @@ def capacity_bounds(group: Group, cut_off: float = np.inf) -> Array:
 
 
 def _blocks_that_fit(group: Group) -> Array:
-    """(N, R, P): most blocks of a rank under each policy; −1 under those that may not be used."""
-    x = group.light
+    """Maximum blocks of a rank under each policy, (N, R, P); −1 under policies that may not be used."""
+    x = group.lightest_costs
     free_NRP = group.free_bytes[..., None] - group.working
     kept_NRP = group.live * x.layer_activation[:, None, :]
     fit_NRP = np.minimum(
-        how_many(free_NRP, x.layer_static[:, None, None] + kept_NRP), group.updatable[..., None]
+        count_fitting(free_NRP, x.layer_static[:, None, None] + kept_NRP), group.updatable[..., None]
     )
     return np.where(group.allowed, fit_NRP, -1.0)
 
 
 def _may_fit(group: Group) -> Bools:
-    """(N,): whether every rank holds a block, and all ranks together the model."""
+    """Whether every rank holds a block, and all ranks together the model, (N,)."""
     fit_NR = np.minimum(_blocks_that_fit(group).max(axis=-1), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
-    for one in group.of_kinds if group.kinds else ():
-        alone_NR = np.clip(_blocks_that_fit(one).max(axis=-1), 0, one.num_layers)
-        may &= alone_NR.sum(axis=1) >= one.num_layers
+    for kind in group.of_kinds if group.kinds else ():
+        fit_of_kind_NR = np.clip(_blocks_that_fit(kind).max(axis=-1), 0, kind.num_layers)
+        may &= fit_of_kind_NR.sum(axis=1) >= kind.num_layers
     return may
 
 
 def _least_work(group: Group) -> Array:
-    """(N,): least seconds of one microbatch over all ranks, the fastest policy on as many blocks as may have it; each
-    kind as if it had all memory."""
-    each = [_seconds_of_blocks(one) for one in group.of_kinds]
-    total: Array = sum(each[1:], start=each[0]) + group.fixed_seconds.sum(axis=1)
+    """Minimum seconds of one microbatch over all ranks, (N,): the fastest policy on as many blocks as memory allows,
+    each kind of block with all memory."""
+    work_of_kinds = [_seconds_of_blocks(kind) for kind in group.of_kinds]
+    total: Array = sum(work_of_kinds[1:], start=work_of_kinds[0]) + group.fixed_seconds.sum(axis=1)
     return total
 
 
 def _seconds_of_blocks(group: Group) -> Array:
-    """(N,): least seconds of all blocks, of one kind."""
+    """Minimum seconds of all blocks of one kind, (N,)."""
     order_NP = np.argsort(group.block_seconds, axis=1, kind="stable")
     seconds_NP = np.take_along_axis(group.block_seconds, order_NP, axis=1)
     held_NP = np.clip(_blocks_that_fit(group), 0, group.num_layers).sum(axis=1)
@@ -131,27 +134,27 @@ def _seconds_of_blocks(group: Group) -> Array:
 def bounds_by_ranks(
     group: Group, cut_off: float, rank_seconds: Callable[[Group], Array], precision: float = PRECISION
 ) -> Array:
-    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides.
+    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick bound.
 
     `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
     """
-    quick, group = quick_bounds(group), group.in_time(cut_off)
+    quick, group = quick_bounds(group), group.limited_to(cut_off)
     seconds_NRB = rank_seconds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
     slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
     rounds = 2 * (group.microbatches + group.pp)
     upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
-    beyond = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
+    ceiling = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
     least_work = _least_work(group)
 
     def enough(step: Array) -> Bools:
         _, most_NR = _rank_sizes(group, seconds_NRB, step, least_work)
-        found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
-        return found
+        holds_model: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return holds_model
 
-    possible = np.isfinite(quick) & enough(beyond)
+    possible = np.isfinite(quick) & enough(ceiling)
     bound = np.where(possible, quick, np.maximum(quick, cut_off))
-    upper = beyond
+    upper = ceiling
     while (upper - lower > precision * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
@@ -160,7 +163,7 @@ def bounds_by_ranks(
 
 
 def _rank_seconds(group: Group) -> Array:
-    """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
+    """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where they do not fit."""
     if group.kinds is not None:
         return lightest_runs(group, group.kinds) + group.fixed_seconds[..., None]
     fit_NRP = _blocks_that_fit(group)
@@ -170,31 +173,31 @@ def _rank_seconds(group: Group) -> Array:
         seconds_NRB = group.block_seconds[:, policy, None, None] * group.sizes
         fits_NRB = group.sizes <= fit_NRP[..., policy, None]
         np.minimum(best, np.where(fits_NRB, seconds_NRB, np.inf), out=best)
-    for one, other in combinations(policies, 2):
-        np.minimum(best, _mixed_seconds(group, one, other), out=best)
+    for first, second in combinations(policies, 2):
+        np.minimum(best, _mixed_seconds(group, first, second), out=best)
     return np.where(group.sizes <= group.updatable[..., None], best, np.inf) + group.fixed_seconds[..., None]
 
 
-def _mixed_seconds(group: Group, one: int, other: int) -> Array:
-    """(N, R, B): least seconds of blocks of two policies, in any fraction that fits; infinite where none does.
+def _mixed_seconds(group: Group, first: int, second: int) -> Array:
+    """Minimum seconds of blocks under two policies, in any fraction that fits, (N, R, B); infinite where none does.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
     """
     x = group.costs
     live_NR = group.live[..., 0]
-    room_NR = group.free_bytes - np.minimum(group.working[..., one], group.working[..., other])
+    room_NR = group.free_bytes - np.minimum(group.working[..., first], group.working[..., second])
     room_NRB = room_NR[..., None] - x.layer_static[:, None, None] * group.sizes
     room_NRB = room_NRB + TOLERANCE * x.memory_limit[:, None, None]
-    each = [live_NR[..., None] * x.layer_activation[:, policy, None, None] for policy in (one, other)]
-    seconds = [group.block_seconds[:, policy, None, None] for policy in (one, other)]
+    kept = [live_NR[..., None] * x.layer_activation[:, policy, None, None] for policy in (first, second)]
+    seconds = [group.block_seconds[:, policy, None, None] for policy in (first, second)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        at_border = (room_NRB - group.sizes * each[1]) / (each[0] - each[1])
+        at_border = (room_NRB - group.sizes * kept[1]) / (kept[0] - kept[1])
     at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # where both keep as much there is no border
     best = np.full(room_NRB.shape, np.inf)
     for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
         second_NRB = group.sizes - first_NRB
         possible = (first_NRB >= 0) & (second_NRB >= 0)
-        possible &= first_NRB * each[0] + second_NRB * each[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
+        possible &= first_NRB * kept[0] + second_NRB * kept[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
         spent = first_NRB * seconds[0] + second_NRB * seconds[1]
         best = np.where(possible & (spent < best), spent, best)
     return best
@@ -205,12 +208,13 @@ def rank_sizes(group: Group, step: Array) -> tuple[Ints, Ints]:
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
     """
-    group = group.in_time(float(step.max(initial=0.0)))
+    group = group.limited_to(float(step.max(initial=0.0)))
     return _rank_sizes(group, _rank_seconds(group), step, _least_work(group))
 
 
 def _rank_sizes(group: Group, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """The limits use lower bounds on all work and on the tail.
+    """Minimum and maximum blocks of each rank, (N, R), for a step of `step` seconds; uses lower bounds of work and
+    tail.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
@@ -232,7 +236,9 @@ def _rank_sizes(group: Group, seconds_NRB: Array, step: Array, work: Array) -> t
         )
         count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
-        longest_NR = np.minimum(limit_NR, _longest_seconds(group, seconds_NRB, np.maximum(count_NR - 1, 0)))
+        longest_NR = np.minimum(
+            limit_NR, _slowest_with_most_blocks(group, seconds_NRB, np.maximum(count_NR - 1, 0))
+        )
         spare_N = most_NR.sum(axis=1) - group.num_layers
         least_NR = np.clip(most_NR - spare_N[:, None], low, high)
         needed_NR = np.take_along_axis(seconds_NRB, (least_NR - low)[..., None], axis=2)[..., 0]
@@ -243,8 +249,8 @@ def _rank_sizes(group: Group, seconds_NRB: Array, step: Array, work: Array) -> t
     return least_NR, most_NR
 
 
-def _longest_seconds(group: Group, seconds_NRB: Array, fullest_NR: Ints) -> Array:
-    """(N, R): what a rank takes with its most blocks where all of them may have the fastest policy; else infinite."""
+def _slowest_with_most_blocks(group: Group, seconds_NRB: Array, fullest_NR: Ints) -> Array:
+    """Seconds of a rank with its most blocks, (N, R), if all of them fit under the fastest policy; else infinite."""
     if group.kinds is not None:  # other runs of as many blocks may take longer
         return np.full(fullest_NR.shape, np.inf)
     full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
@@ -264,10 +270,11 @@ def rank_limits(
     least_NR: Array,
     longest_NR: Array,
 ) -> Array:
-    """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time; the paths above, turned round.
+    """Maximum seconds per microbatch of each rank for a pipeline that ends in time, (N, R): the paths above, turned
+    round.
 
-    Ranks take `least` to `longest` seconds for one microbatch, all together at least `work`. Sums over other ranks are
-    what all work leaves, with at most `longest` on every rank that does not matter.
+    Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
+    ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
     """
     pp = least_NR.shape[1]
     rank_R, c = np.arange(pp), delay_N[:, None]
@@ -286,11 +293,11 @@ def rank_limits(
             window_R = pp - rank_R
             limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
             least_from_NR = np.cumsum(least_NR[:, ::-1], axis=1)[:, ::-1]
-            again = np.maximum(W - upto_NR, least_from_NR) + 2 * (window_R - 1) * c
-            limits.append(np.where(m > window_R + 1, (M - cycle - again) / (m - window_R - 1), np.inf))
-            loops, rest = np.divmod(m - 1, pp)
-            left = M - (loops + 1) * cycle
-            limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
-            limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
-    least: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
-    return least
+            round_trip = np.maximum(W - upto_NR, least_from_NR) + 2 * (window_R - 1) * c
+            limits.append(np.where(m > window_R + 1, (M - cycle - round_trip) / (m - window_R - 1), np.inf))
+            loops, remainder = np.divmod(m - 1, pp)
+            slack = M - (loops + 1) * cycle
+            limits.append(np.where((loops >= 1) & (remainder > 0), slack / remainder, np.inf))
+            limits.append(np.where((loops >= 1) & (slack < 0), -1.0, np.inf))
+    tightest: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
+    return tightest

@@ -1,4 +1,4 @@
-"""The best placement of one plain layout, proven: by label setting, or by the integer program of that layout."""
+"""Best placement of one plain layout with proof: by label setting, or by the integer program of that layout."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ def best_placement(
 ) -> Solution:
     """Prove the best placement by label setting, or by the integer program where there are too many labels.
 
-    It comes back `stopped` after so many rounds of label setting, or seconds; a weighed leaf, which has no such
-    program, where there are too many labels.
+    The solution is `stopped` after `most_rounds` rounds of label setting or `time_limit` seconds. A weighed leaf has no
+    integer program, so it is `stopped` also if there are too many labels.
     """
-    if leaf.counted and leaf.number is None:
+    if leaf.uses_full_counts and leaf.full_count is None:
         start = time.monotonic()
 
-        def solve(own: Leaf, below: float) -> Solution:
-            left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
+        def solve(numbered_leaf: Leaf, cut_off: float) -> Solution:
+            seconds_left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
             return best_placement(
-                own, cut_off=below, met_paths=met_paths, time_limit=left, most_rounds=most_rounds
+                numbered_leaf,
+                cut_off=cut_off,
+                met_paths=met_paths,
+                time_limit=seconds_left,
+                most_rounds=most_rounds,
             )
 
         return best_of_numbers(leaf, solve, incumbent, cut_off)
     if isinstance(leaf, WeighedLeaf):
         return place_weighed(leaf, incumbent=incumbent, cut_off=cut_off, time_limit=time_limit)
     start = time.monotonic()
-    found = place_by_labels(
+    solution = place_by_labels(
         leaf,
         incumbent=incumbent,
         cut_off=cut_off,
@@ -53,10 +57,12 @@ def best_placement(
         time_limit=time_limit,
         most_rounds=most_rounds,
     )
-    if found is None:
-        left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
-        found = place_by_ilp(leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=left)
-    return found
+    if solution is None:
+        seconds_left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
+        solution = place_by_ilp(
+            leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=seconds_left
+        )
+    return solution
 
 
 def place_by_ilp(
@@ -68,23 +74,23 @@ def place_by_ilp(
     time_limit: float | None = None,
     solver: SolverName | None = None,
 ) -> Solution:
-    """The best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
+    """Best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
     best, best_seconds = incumbent if incumbent else (None, math.inf)
-    known = min(best_seconds, cut_off)
-    choices = choices_of(leaf, known)
-    bound, rounds, stopped = known, 0, False
+    to_beat = min(best_seconds, cut_off)
+    choices = choices_of(leaf, to_beat)
+    bound, rounds, stopped = to_beat, 0, False
     paths: tuple[CriticalPath, ...] = ()
     if choices is not None:
-        program = Program([0.0], min(known, choices.slowest_step) * (1 + TOLERANCE))
+        program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
         choice = program.place(0, leaf, stage_columns(choices))
         for path in [*known_paths(leaf), *met_paths]:
             program.step_is_no_shorter_than_path(choice, path)
         program.problem += (program.step <= 1.0), "no_worse_than_known"
-        found = minimum(program, solver or available_solver(), known_seconds=known, time_limit=time_limit)
-        if found.found is not None and found.found[2] < best_seconds:
-            _, best, best_seconds = found.found
-        rounds, paths, stopped = found.rounds, found.paths, found.verdict == "stopped"
-        bound = found.bound if stopped else min(best_seconds, cut_off)
+        result = minimum(program, solver or available_solver(), known_seconds=to_beat, time_limit=time_limit)
+        if result.fastest is not None and result.fastest[2] < best_seconds:
+            _, best, best_seconds = result.fastest
+        rounds, paths, stopped = result.rounds, result.paths, result.verdict == "stopped"
+        bound = result.bound if stopped else min(best_seconds, cut_off)
     return Solution(
         status="stopped" if stopped else proven(best_seconds, cut_off),
         placement=best,

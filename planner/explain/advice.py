@@ -41,7 +41,7 @@ from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
 from planner.space.axes import VALUES, Mesh, divisors
 from planner.space.gpu_counts import on_whole_nodes, possible, resized
-from planner.space.restrictions import Restrictions, keeps_to
+from planner.space.restrictions import Restrictions, satisfies
 
 Trouble = Literal["a flag", "re-sharding"]
 """How much trouble a change is. `a flag`: each rank keeps its share of the model, so a job continues under another
@@ -323,7 +323,7 @@ class ChangePath:
         return (
             covers(layout.schedule, self.question.model.num_layers, layout.num_stages)
             and not check(self.question, layout, self.restrictions.trainer)
-            and keeps_to(self.question, self.restrictions, layout)
+            and satisfies(self.question, self.restrictions, layout)
         )
 
     def _after(self, move: Move, layout: Layout) -> Estimate | None:

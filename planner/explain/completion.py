@@ -57,7 +57,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
     if not _is_complete(question, written, axes):
         restricted = _restricted(written, axes, limits)
         for confidence in dict.fromkeys((FITTING, question.confidence)):
-            sure = restricted.surely(question, confidence)
+            sure = restricted.with_confidence(question, confidence)
             try:
                 result = search(question, top=1, restrictions=sure, time_limit=_SEARCH_SECONDS)
             except DoesNotFitError as error:

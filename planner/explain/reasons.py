@@ -23,9 +23,9 @@ from planner.plan_cache import PlanCache, Searched
 from planner.plan_files import priced_again, priced_within_restrictions
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
-from planner.search.search import Terms, search_on
+from planner.search.search import SearchSettings, search_on
 from planner.space.limits import left_out
-from planner.space.restrictions import Restrictions, keeps_to
+from planner.space.restrictions import Restrictions, satisfies
 from planner.space.shared import shared_spaces
 
 UNLIMITED = Change("device memory", 1e6)
@@ -76,7 +76,9 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         rivals = search_rivals(plan, cache)
         replan = plan.searched and plan.objective_name == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
-    binding = binding_constraint(restrictions.held(question), priced_within_restrictions(plan), restrictions)
+    binding = binding_constraint(
+        restrictions.apply_confidence(question), priced_within_restrictions(plan), restrictions
+    )
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
@@ -92,12 +94,12 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
     """The fastest layouts within the plan's restrictions, the plan itself among them where it is one."""
     restrictions = plan.restrictions.read
-    question = restrictions.held(plan.question)
+    question = restrictions.apply_confidence(plan.question)
 
     def search() -> Searched:
-        terms = Terms(top=RIVALS, time_limit=RIVALS_SECONDS, settles=False)
+        settings = SearchSettings(top=RIVALS, time_limit=RIVALS_SECONDS, closes_with_ilp=False)
         try:
-            result = search_on(terms, question, restrictions)
+            result = search_on(settings, question, restrictions)
         except InfeasibleError:  # a layout that was asked for may be all there is, and not fit
             return (), True
         return [one.layout for one in result.estimates], not result.certificate.undecided
@@ -122,7 +124,7 @@ def binding_constraint(
     neighbours = [
         price(question, place_layout(roomy, layout))
         for layout in _neighbours(question, estimate.layout)
-        if not check(question, layout) and keeps_to(question, restrictions, layout)
+        if not check(question, layout) and satisfies(question, restrictions, layout)
     ]
     tempting = [
         one for one in neighbours if overflows(estimate, one) and gain(estimate, one) > NEGLIGIBLE_GAIN
@@ -234,7 +236,7 @@ def why_not(
         layout=text,
         reason=reason,
         completed=completed,
-        excluded=restrictions is not None and not keeps_to(question, restrictions, priced.layout),
+        excluded=restrictions is not None and not satisfies(question, restrictions, priced.layout),
         left_out=left_out(question, restrictions or Restrictions(), priced.layout),
         difference=difference(estimate.time, priced.time),
     )

@@ -18,7 +18,7 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import CurvePoint
-from planner.bounds.relaxed import ideal_seconds, known_not_to_fit, known_seconds
+from planner.bounds.relaxed import best_known_bounds, ideal_seconds, known_infeasible
 from planner.plan_cache import PlanCache, Searched
 from planner.search.budget import Budget
 from planner.space.layouts import Restrictions, Space, legal_space
@@ -75,7 +75,9 @@ def sensitivities(
             below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
             search = partial(_search, change, (question, changed), restrictions, below)
             layouts = cache.layouts(f"if {words}", search) if cache else search()[0]
-            again = (price(limits.held(changed), one).within(limits.max_memory) for one in layouts)
+            again = (
+                price(limits.apply_confidence(changed), one).within(limits.max_memory) for one in layouts
+            )
             best = next(again, None)
         effects.append(Sensitivity(change=words, repriced=repriced, replanned=best))
     return tuple(effects)
@@ -158,11 +160,11 @@ def faster_under(
     """
     before, after = questions
     limits = scaled(restrictions, before, after)
-    question = limits.held(after)
+    question = limits.apply_confidence(after)
     if tensor_degrees(before.cluster) != tensor_degrees(after.cluster):
         space = None  # it lacks degrees that are tried after the change
     if space is not None:
-        space = space.asked_of(question).of_cores(change.least_seconds(space, restrictions) < below)
+        space = space.with_rates(question).of_cores(change.least_seconds(space, restrictions) < below)
     try:
         return (budget or Budget()).faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=space)
     except InfeasibleError:
@@ -177,7 +179,7 @@ def seconds_to_beat(repriced: Estimate) -> float:
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
     """The layouts that a search within some restrictions tries; None where there is no single space."""
     mixed = isinstance(question, MixedQuestion)
-    return None if mixed else legal_space(restrictions.held(question), restrictions)
+    return None if mixed else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
@@ -276,16 +278,16 @@ class Change:
         crosses = space.cores.tp > space.question.cluster.gpus_per_node
         touched = (crosses | (self.quantity in _INSIDE_NODES)) & (not of_memory)
         if of_memory or self.factor <= 1:
-            known = known_seconds(space, allowed)
+            known = best_known_bounds(space, allowed)
         elif self.quantity == "compute efficiency":
-            known = known_seconds(space, allowed) / self.factor
+            known = best_known_bounds(space, allowed) / self.factor
         else:
             known = ideal_seconds(space, allowed) / np.where(touched, self.factor, 1.0)
         if space.splits_backward:
             known = np.where(touched, 0.0, known)
         if of_memory and self.factor > 1:
             return known
-        return np.where(known_not_to_fit(space, allowed, restrictions.max_memory), np.inf, known)
+        return np.where(known_infeasible(space, allowed, restrictions.max_memory), np.inf, known)
 
 
 CHANGES = {

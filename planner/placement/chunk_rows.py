@@ -1,4 +1,4 @@
-"""Layouts of one schedule with several chunks a rank, whatever their shapes: what their quick bound is computed from.
+"""Arrays from which the quick bound of layouts with several chunks a rank is computed: one schedule, any shapes.
 
 A shape is pp and vpp. There are hundreds of them in a search, most with few layouts, so that going through them one by
 one takes longer than all their arithmetic.
@@ -15,12 +15,12 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from planner.placement.chunks import fewest_before_last, fewest_on_rank
-from planner.placement.shared_shape import Group, PricedRows, how_many
+from planner.placement.shared_shape import Group, PricedRows, count_fitting
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkRows(PricedRows):
-    """The rows of one schedule; of their ranks the first and the last."""
+    """Rows of one schedule; properties describe their first and last ranks."""
 
     pp: Ints
     vpp: Ints
@@ -42,59 +42,60 @@ class ChunkRows(PricedRows):
 
     @cached_property
     def one_rank_has_both_ends(self) -> Bools:
-        """(N,): whether embedding and head are on the first rank."""
-        both: Bools = (self.pp == 1) | self.is_v_shaped
-        return both
+        """Whether embedding and head are both on the first rank, (N,)."""
+        has_both: Bools = (self.pp == 1) | self.is_v_shaped
+        return has_both
 
     @cached_property
     def size(self) -> Ints:
-        """(N,): blocks of every stage, at least."""
-        least: Ints = self.num_layers // (self.pp * self.vpp)
-        return least
+        """Minimum blocks of a stage, (N,)."""
+        blocks: Ints = self.num_layers // (self.pp * self.vpp)
+        return blocks
 
     @cached_property
     def smaller(self) -> Ints:
-        """(N,): stages at the ends that have `size` blocks where the others have one more; 0 where all are equal."""
+        """Number of stages at the ends with `size` blocks where the others have one more, (N,); 0 where all are
+        equal."""
         return -self.num_layers % (self.pp * self.vpp)
 
     @cached_property
     def missing(self) -> Ints:
-        """(N,): blocks that a rank with smaller stages lacks, at most."""
+        """Maximum blocks that a rank with smaller stages lacks, (N,)."""
         missing: Ints = self.vpp * self.largest - self.blocks
         return missing
 
     @cached_property
     def largest(self) -> Ints:
-        """(N,): blocks of every stage that is not smaller."""
+        """Maximum blocks of a stage, (N,)."""
         return self.size + (self.smaller > 0)
 
     @cached_property
     def blocks(self) -> Ints:
-        """(N,): blocks of every rank, at least."""
+        """Minimum blocks of a rank, (N,)."""
         return fewest_on_rank(self.num_layers, self.pp, self.vpp, 1 + self.one_rank_has_both_ends)
 
     @cached_property
     def before_last(self) -> Ints:
-        """(N,): blocks of the stages that lead to the last rank's first one, at least."""
+        """Minimum blocks of the stages before the last rank's first stage, (N,)."""
         return fewest_before_last(self.num_layers, self.pp, self.vpp)
 
     @cached_property
     def live(self) -> tuple[Ints, Ints, Ints]:
-        """(N,) each: live microbatches of the first rank's first chunk, of its last, and of all its chunks, at the
+        """Live microbatches of the first rank's first chunk, of its last chunk and of all chunks, (N,) each, at the
         moment that `Group.live` takes; the first chunk has most."""
-        known, shape = self.known, (self.pp, self.vpp, self.microbatches)
-        first, last = (known.live_of_chunk(*shape, 0, chunk) for chunk in (0, self.vpp - 1))
-        return first, last, known.live_of_rank(*shape, 0)
+        facts, shape = self.schedule_facts, (self.pp, self.vpp, self.microbatches)
+        first, last = (facts.live_of_chunk(*shape, 0, chunk) for chunk in (0, self.vpp - 1))
+        return first, last, facts.live_of_rank(*shape, 0)
 
     @cached_property
     def stage_seconds(self) -> Array:
-        """(N,): one microbatch on any rank without its blocks, embedding and head."""
+        """Seconds of one microbatch on any rank without its blocks, embedding and head, (N,)."""
         seconds: Array = self.vpp * (self.costs.stage_forward + self.costs.stage_backward)
         return seconds
 
     @cached_property
     def fixed_seconds(self) -> tuple[Array, Array]:
-        """(N,) each: one microbatch on the first rank and on the last without its blocks."""
+        """Seconds of one microbatch on the first rank and on the last without blocks, (N,) each."""
         x, stages = self.costs, self.stage_seconds
         embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
         first = np.where(self.one_rank_has_both_ends, stages + embedding + head, stages + embedding)
@@ -103,7 +104,7 @@ class ChunkRows(PricedRows):
 
     @cached_property
     def free_bytes(self) -> Array:
-        """(N,): left on the first rank for blocks and what they work with during training."""
+        """Bytes left on the first rank for blocks and their temporary sets during training, (N,)."""
         x, (first, last, _) = self.costs, self.live
         free = x.memory_limit - x.static - (x.embedding_static + first * x.embedding_activation)
         head = x.head_static + last * x.head_activation
@@ -111,29 +112,31 @@ class ChunkRows(PricedRows):
 
     @cached_property
     def working(self) -> Array:
-        """(N,): the largest temporary set of the first rank, under the policy that has least of it."""
-        least: Array = self.light.working[:, np.flatnonzero(self.allowed)].min(axis=1)
+        """Largest temporary set of the first rank under the policy that needs least, bytes (N,)."""
+        smallest: Array = self.lightest_costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
         largest: Array = np.where(
-            self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least
+            self.one_rank_has_both_ends, np.maximum(smallest, self.costs.head_moment), smallest
         )
         return largest
 
     @cached_property
     def updatable(self) -> Array:
-        """(N,): blocks of the first rank whose optimizer step fits in memory."""
-        x = self.light
+        """Number of blocks of the first rank whose optimizer step fits in memory, (N,)."""
+        x = self.lightest_costs
         free = x.memory_limit - x.static - x.rank_update - (x.embedding_static + x.embedding_update)
         free = np.where(self.one_rank_has_both_ends, free - (x.head_static + x.head_update), free)
-        return how_many(free, x.layer_static + x.layer_update)
+        return count_fitting(free, x.layer_static + x.layer_update)
 
     @cached_property
     def tail(self) -> Array:
-        """(N,): what follows the last backward in any case, as `Group.tail` has it."""
-        x = self.light
+        """Minimum seconds after the last backward pass, (N,): see `Group.tail`."""
+        x = self.lightest_costs
         sync = x.rank_sync + self.blocks * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
-        optimizer = x.rank_optimizer + self.of_fullest(self.pp, lambda one: one.costs.layer_optimizer)
-        alone = self.pp == 1
-        sync = np.where(alone, sync + x.head_sync, sync)
-        optimizer = np.where(alone, optimizer + x.embedding_optimizer + x.head_optimizer, optimizer)
-        follows: Array = sync + optimizer + x.step_overhead
-        return follows
+        optimizer = x.rank_optimizer + self.fullest_rank_value(
+            self.pp, lambda kind: kind.costs.layer_optimizer
+        )
+        is_single = self.pp == 1
+        sync = np.where(is_single, sync + x.head_sync, sync)
+        optimizer = np.where(is_single, optimizer + x.embedding_optimizer + x.head_optimizer, optimizer)
+        seconds: Array = sync + optimizer + x.step_overhead
+        return seconds

@@ -25,7 +25,7 @@ from planner.placement.shared_shape import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPrices:
-    """(N, P) each; infinite seconds under a policy the training spec does not allow."""
+    """Step seconds and peak bytes, (N, P) each; seconds are infinite under policies that the training spec forbids."""
 
     step_seconds: Array
     peak_bytes: Array
@@ -67,7 +67,7 @@ def _step_seconds(group: Group) -> Array:
 
 
 def _peak_bytes(group: Group) -> Array:
-    """The fullest rank, in training or in the optimizer step."""
+    """Bytes of the fullest rank in training or in the optimizer step, (N, P)."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes
     static_NR = fixed_NR + blocks * x.layer_static[:, None]

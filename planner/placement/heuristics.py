@@ -16,24 +16,24 @@ from planner.placement.leaf import Leaf, Placement
 from planner.placement.recompute_mixes import fastest_mixes
 
 ROUNDS = 4
-"""Rounds of moving one block from a rank to another."""
+"""Maximum rounds of moving one block from a rank to another."""
 MOST_ACTIONS = 500_000
-"""Actions × placements that one round of moves may evaluate: milliseconds."""
+"""Maximum actions × placements in one round of moves, which then takes milliseconds."""
 
 
 def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
-    """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits.
+    """Best of a few balanced placements improved by single moves, and its step seconds; None where none fits.
 
-    Ranks with more than twice their even share are looked at only where memory asks for them.
+    Sizes above twice the even share are tried only if nothing smaller fits.
     """
     low, even = leaf.sizes.start, -(-leaf.num_layers // leaf.pp)
-    usual = range(low, min(leaf.sizes.stop, 2 * even + 2))
-    found = _among(leaf, usual)
-    return found if found or usual == leaf.sizes else _among(leaf, leaf.sizes)
+    usual_sizes = range(low, min(leaf.sizes.stop, 2 * even + 2))
+    placement = _among(leaf, usual_sizes)
+    return placement if placement or usual_sizes == leaf.sizes else _among(leaf, leaf.sizes)
 
 
 def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
-    """The same over some numbers of blocks."""
+    """Good placement with `sizes` blocks on each rank."""
     mixes = fastest_mixes(leaf, sizes)
     candidates_KR = _balanced(leaf, mixes[0])
     best: tuple[Placement, float] | None = None
@@ -47,8 +47,8 @@ def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
 
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
-    """The fastest of some sizes, each with the fastest mix of policies that fits."""
-    size_KR = leaf.numbered(layers_KR) - leaf.classes * leaf.sizes.start
+    """Fastest candidate, every rank under the fastest mix of policies that fits, and its step seconds."""
+    size_KR = leaf.choice_indices(layers_KR) - leaf.classes * leaf.sizes.start
     rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
     if not fits_K.any():
@@ -60,20 +60,21 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 
 
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """(K, R): the least slowest rank that can hold all blocks, then what is too much taken off in several orders."""
+    """Blocks of each rank, (K, R): the fastest slowest rank that can hold all blocks, less the surplus in several
+    orders."""
     low = leaf.sizes.start
     if leaf.kinds is not None:  # the first rank begins the model, the others as most of them do
         usual_R = np.where(np.arange(leaf.pp) > 0, leaf.classes - 1, 0)
         seconds_BR = seconds_BR.reshape(-1, leaf.classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)])
 
-    def held(limit: float) -> Ints:
+    def largest_counts(limit: float) -> Ints:
         within_BR = seconds_BR <= limit
         most_R = low + len(within_BR) - 1 - within_BR[::-1].argmax(axis=0)
         return np.where(within_BR.any(axis=0), most_R, 0)
 
     def enough(index: int) -> bool:
-        most_R = held(limits[index])
+        most_R = largest_counts(limits[index])
         return bool(most_R.sum() >= leaf.num_layers and most_R.all())
 
     first, last = 0, len(limits) - 1
@@ -85,11 +86,13 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     ranks = list(range(leaf.pp))
     from_ends = sorted(ranks, key=lambda rank: (min(rank, leaf.pp - 1 - rank), rank))
     orders = [ranks, ranks[::-1], from_ends]
-    return np.stack([_reduced(held(limits[first]), leaf.num_layers, low, order) for order in orders])
+    return np.stack(
+        [_reduced(largest_counts(limits[first]), leaf.num_layers, low, order) for order in orders]
+    )
 
 
 def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Take one block at a time off the ranks in turn until `total` are left."""
+    """Take blocks off the ranks in turn until `total` blocks are left."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:
@@ -99,7 +102,7 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
 
 
 def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
-    """(K, R): one block from any rank to any other; none where that is too much to evaluate."""
+    """Blocks of each rank after moving one block between two ranks, (K, R); empty if too many to evaluate."""
     ranks = np.arange(leaf.pp)
     giver_K, taker_K = (index.ravel() for index in np.meshgrid(ranks, ranks, indexing="ij"))
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)

@@ -1,9 +1,9 @@
-"""One layout's open question: how many blocks on each virtual stage, and how many of them under each recompute policy.
+"""A leaf of the search: one layout whose blocks are not placed on virtual stages and recompute policies yet.
 
 `Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with what a search may choose on it.
 
 Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies, L blocks in all. A
-placement is its blocks (S, P): so many of each stage under each policy, or of several kinds (S, K·P): of each sort.
+placement is a table (S, P) of blocks of each stage under each policy; with several kinds of blocks (S, K·P).
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ def gap_of(seconds: float, bound: float) -> float:
     return gap if gap > TOLERANCE else 0.0
 
 
-def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule, fewest: int = 0) -> tuple[int, int]:
-    """The fewest and the most blocks of one virtual stage that the search covers, where every rank has so many at
-    least; `planner.placement.chunks` says which of them go together where a schedule is not plain."""
+def stage_sizes(
+    num_layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0
+) -> tuple[int, int]:
+    """Minimum and maximum blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or more;
+    `planner.placement.chunks` says which sizes go together where a schedule is not plain."""
     if pp == 1:
         return num_layers, num_layers
     if schedule in schedules.PLAIN:
-        least = max(1, fewest)
-        return least, num_layers - (pp - 1) * least
+        least_blocks = max(1, rank_minimum)
+        return least_blocks, num_layers - (pp - 1) * least_blocks
     return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
 
 
@@ -55,12 +57,12 @@ class Placement:
 
     @classmethod
     def of(cls, blocks_SP: Ints) -> Placement:
-        """From an array."""
+        """Placement of a table (S, P)."""
         return cls(tuple(tuple(stage) for stage in blocks_SP.tolist()))
 
     @property
     def table(self) -> Ints:
-        """(S, P), as an array."""
+        """Blocks of each stage under each policy, (S, P)."""
         return np.array(self.blocks, dtype=np.int64)
 
     @property
@@ -74,37 +76,39 @@ class Placement:
         return mixes_of(self.table.reshape(len(self.blocks), -1, len(RECOMPUTE_POLICIES)).sum(axis=1))
 
     def on(self, layout: Layout) -> Layout:
-        """A layout with its blocks placed so."""
-        placed = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
-        return Layout(**placed.model_dump())
+        """The layout with this placement."""
+        placed_layout = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
+        return Layout(**placed_layout.model_dump())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """One layout before placement; seconds and bytes, of blocks by sort."""
+    """One layout before placement; costs in seconds and bytes; block costs by kind and policy."""
 
     num_layers: int
     allowed: Bools
     """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
     """The mix of each virtual stage where it is given, not chosen."""
-    counted: bool = False
-    """Whether one number says how many first blocks of every virtual stage are recomputed in full; the others are
-    not."""
-    number: int | None = None
-    """That number, where it is given."""
-    fewest: int = 0
-    """Blocks that every rank has at least: those that its layout offloads by number."""
+    uses_full_counts: bool = False
+    """Whether one number says how many first blocks of every virtual stage are recomputed in full, and the others not
+    at all."""
+    full_count: int | None = None
+    """Number of first blocks recomputed in full, if fixed."""
+    least_blocks: int = 0
+    """Minimum blocks of every rank: the layout offloads this number of blocks."""
     kinds: Kinds | None = None
-    """Which block is of which kind, where there are several."""
-    mean: StageCosts | None = None
-    """Where there are several kinds, the costs of the mean block and of each kind, which bounds read."""
+    """Kinds of blocks; None for a single kind."""
+    mean_costs: StageCosts | None = None
+    """Costs of the mean block and of each kind, which bounds read; None for a single kind."""
 
     @cached_property
     def key(self) -> bytes:
-        """What its placement depends on: equal for leaves that are the same but in name."""
+        """Bytes of everything that decides the placement: leaves with equal keys differ only in name."""
         pipeline = (self.schedule, self.pp, self.vpp, self.microbatches)
-        shape = repr((*pipeline, self.recompute, self.counted, self.number, self.fewest)).encode()
+        shape = repr(
+            (*pipeline, self.recompute, self.uses_full_counts, self.full_count, self.least_blocks)
+        ).encode()
         columns = (getattr(self.costs, name) for name in COLUMNS)
         return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
@@ -115,43 +119,45 @@ class Leaf(Pipeline):
 
     @property
     def steady(self) -> str | None:
-        """Which paths run through a plain pipeline: see `PipelineSchedule.steady`."""
+        """Kind of paths through a plain pipeline: see `PipelineSchedule.steady`."""
         return schedules.schedule_named(self.schedule).steady
 
     @cached_property
     def sizes(self) -> range:
-        """Blocks one virtual stage may hold."""
-        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule, self.fewest)
+        """Numbers of blocks that a virtual stage may hold."""
+        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule, self.least_blocks)
         return range(low, high + 1)
 
     @property
     def no_blocks(self) -> Ints:
-        """(S, P) zeros: for what a stage costs without blocks."""
+        """Placement without blocks, (S, P) zeros: prices what a stage costs without them."""
         kinds = self.kinds.number if self.kinds else 1
         return np.zeros((self.num_stages, kinds * len(self.allowed)), dtype=np.int64)
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P): see `Kinds.in_sorts`."""
+        """Blocks by kind and policy, (..., S, K·P): see `Kinds.in_sorts`."""
         return self.kinds.in_sorts(blocks_SP, start) if self.kinds else blocks_SP
 
     @property
     def classes(self) -> int:
-        """Classes of positions where a stage may begin: see `Kinds.class_at`."""
+        """Number of classes of positions where a stage may begin: see `Kinds.class_at`."""
         return self.kinds.classes if self.kinds else 1
 
-    def numbered(self, layers_KR: Ints) -> Ints:
-        """(..., R): the choice of each rank, one stage each: blocks times `classes`, and the class where they begin."""
-        return self.number_of(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
+    def choice_indices(self, layers_KR: Ints) -> Ints:
+        """Index of each rank's choice, (..., R): blocks times `classes` plus the class where they begin; one stage a
+        rank."""
+        return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
-    def number_of(self, before: Ints, blocks: Ints) -> Ints:
-        """The choice of so many blocks behind others."""
+    def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
+        """Index of the choice of `blocks` blocks that follow `blocks_before`."""
         if self.kinds is None:
             return blocks
-        number: Ints = blocks * self.classes + self.kinds.class_at[np.minimum(before, self.num_layers)]
+        number: Ints = blocks * self.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
         return number
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
+        """Lower bound of the step, seconds (...,): some rank does all its work between its first and its last
+        microbatch."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
         if self.splits_backward:  # weight halves may run while the last microbatch goes up
@@ -177,17 +183,17 @@ class Leaf(Pipeline):
             second_S,
         )
 
-    def backward_of_each(self, blocks_SP: Ints) -> Array:
-        """(..., S): seconds of one whole backward pass, by which placements of the same sizes are compared."""
+    def backward_durations(self, blocks_SP: Ints) -> Array:
+        """Seconds of one backward pass, (..., S), by which placements of the same sizes are compared."""
         return self.backward(blocks_SP)
 
     @property
     def memory_limit(self) -> Array:
-        """(R,): bytes a rank may use."""
+        """Bytes that a rank may use, (R,)."""
         return self.by_rank("memory_limit")
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """(...,): every rank stays within its limit."""
+        """Whether every rank stays within its memory limit, (...,)."""
         within_R: Bools = self.rank_bytes(blocks_SP) <= self.memory_limit
         return np.asarray(within_R.all(axis=-1))
 
@@ -197,10 +203,10 @@ class Leaf(Pipeline):
 
 
 def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
-    """The fields of a leaf with such costs."""
+    """Fields of a leaf that hold its costs."""
     if not costs.kinds:
         return {"costs": costs}
-    return {"costs": costs.in_sorts, "mean": costs, "kinds": kinds}
+    return {"costs": costs.in_sorts, "mean_costs": costs, "kinds": kinds}
 
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
@@ -208,21 +214,21 @@ Status = Literal["optimal", "cut off", "infeasible", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The answer for one layout.
+    """Best placement of one layout, with its proof.
 
-    `optimal`: `placement` is best and proven so. `cut off`: proven that nothing beats the cut-off that was asked for.
-    `infeasible`: proven that nothing fits. `stopped`: out of time, `bound` holds all the same.
+    `optimal`: `placement` is proven best. `cut off`: proven that nothing beats the cut-off. `infeasible`: proven that
+    nothing fits. `stopped`: out of time, `bound` holds all the same.
     """
 
     status: Status
     placement: Placement | None
-    """The best one known; None where none is."""
+    """Best placement known; None if none is."""
     objective: float
-    """Its exact step time, seconds; infinite without a placement."""
+    """Exact step seconds of the placement; infinite without a placement."""
     bound: float
-    """No placement takes less, seconds."""
+    """Lower bound over all placements, seconds."""
     rounds: int
-    """Label passes, or calls of the solver."""
+    """Number of label passes, or calls of the solver."""
     paths: tuple[CriticalPath, ...] = ()
     """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
 
@@ -235,7 +241,7 @@ class Solution:
 
 
 def proven(seconds: float, cut_off: float) -> Status:
-    """What it says of a layout that nothing beats both its best placement and the cut-off."""
+    """Status of a layout once nothing beats both its best placement and the cut-off."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"

@@ -1,4 +1,4 @@
-"""Layouts that share the shape of their pipeline and the pool of every rank: what bounds on several pools read.
+"""Arrays for bounds on several pools: layouts that share the pipeline shape and the pool of every rank.
 
 Shape legend: N layouts of one (pp, schedule, order of pools), R ranks, each one stage, B counts of blocks on a rank,
 P recompute policies.
@@ -14,78 +14,80 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from planner.placement.leaf import TOLERANCE, stage_sizes
-from planner.placement.shared_shape import PricedRows, how_many
+from planner.placement.shared_shape import PricedRows, count_fitting
 
 PRICES = 16
-"""Prices of a block that are tried."""
+"""Number of prices of a block that are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankGroup(PricedRows):
-    """The rows of one pipeline shape, every rank with costs of its own."""
+    """Rows of one pipeline shape with costs of every rank."""
 
     pp: int
 
     def rows(self, index: Ints | slice) -> RankGroup:
-        """Some of the layouts."""
+        """Selected layouts."""
         rows = np.arange(len(self))[index]
-        every = (rows[:, None] * self.pp + np.arange(self.pp)).reshape(-1)
-        return replace(self, costs=self.costs.rows(every), microbatches=self.microbatches[rows])
+        rank_rows = (rows[:, None] * self.pp + np.arange(self.pp)).reshape(-1)
+        return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def of_ranks(self, name: str) -> Array:
-        """(N, R) or (N, R, P): one column."""
+        """One column of the costs, (N, R) or (N, R, P)."""
         column: Array = getattr(self.costs, name)
         return column.reshape(len(self), self.pp, *column.shape[1:])
 
-    def with_ends(self, name: str, rest: Array | float = 0.0) -> Array:
-        """(N, R): `rest`, and on the first and the last rank what embedding and head add."""
-        value_NR = np.zeros((len(self), self.pp)) + rest
+    def with_ends(self, name: str, base: Array | float = 0.0) -> Array:
+        """`base` plus what embedding and head add on the first and the last rank, (N, R)."""
+        value_NR = np.zeros((len(self), self.pp)) + base
         value_NR[:, 0] += self.of_ranks(f"embedding_{name}")[:, 0]
         value_NR[:, -1] += self.of_ranks(f"head_{name}")[:, -1]
         return value_NR
 
     @cached_property
     def sizes(self) -> Ints:
-        """(B,): blocks one rank may hold."""
+        """Numbers of blocks that a rank may hold, (B,)."""
         low, high = stage_sizes(self.num_layers, self.pp, 1, self.schedule)
         return np.arange(low, high + 1)
 
     @cached_property
     def fixed_seconds(self) -> Array:
-        """(N, R): forward plus backward of one microbatch without its blocks."""
+        """Seconds of forward plus backward of one microbatch without blocks, (N, R)."""
         forward = self.with_ends("forward", self.of_ranks("stage_forward"))
         return forward + self.with_ends("backward", self.of_ranks("stage_backward"))
 
     @cached_property
     def delay(self) -> Array:
-        """(N,): of a transfer between neighbours."""
+        """Seconds of a transfer between neighbours, (N,)."""
         return self.of_ranks("p2p")[:, 0]
 
     @cached_property
     def live(self) -> Array:
-        """(N, R): most live microbatches."""
-        live_NR = self.known.live_of_chunk(self.pp, 1, self.microbatches[:, None], np.arange(self.pp), 0)
+        """Maximum live microbatches of each rank, (N, R)."""
+        live_NR = self.schedule_facts.live_of_chunk(
+            self.pp, 1, self.microbatches[:, None], np.arange(self.pp), 0
+        )
         return live_NR.astype(np.float64)
 
     @cached_property
     def of_blocks(self) -> Array:
-        """(N, R, P): `block_seconds` of each rank."""
+        """`block_seconds` of each rank, (N, R, P)."""
         return self.block_seconds.reshape(len(self), self.pp, self.block_seconds.shape[1])
 
     @cached_property
     def least_of_blocks(self) -> Array:
-        """(N, R): under the fastest policy."""
-        least: Array = self.of_blocks.min(axis=2)
-        return least
+        """Seconds of a block under the fastest policy, (N, R)."""
+        fastest: Array = self.of_blocks.min(axis=2)
+        return fastest
 
     @cached_property
     def free_bytes(self) -> Array:
-        """(N, R): left without the blocks."""
+        """Bytes left for blocks, (N, R)."""
         return self.of_ranks("memory_limit") - self.with_ends("static", self.of_ranks("static"))
 
     @cached_property
     def room_bytes(self) -> Array:
-        """(N, R): left in training, when the rank works with as little as any policy needs."""
+        """Bytes left for blocks in training if the rank's temporary sets are as small as any policy's, (N, R)."""
         working = np.where(self.allowed, self.of_ranks("working"), np.inf).min(axis=2)
         working[:, -1] = np.maximum(working[:, -1], self.of_ranks("head_moment")[:, -1])
         left_NR = self.free_bytes - self.live * self.with_ends("activation") - working
@@ -94,11 +96,11 @@ class RankGroup(PricedRows):
 
     @cached_property
     def most_blocks(self) -> Array:
-        """(N, R): that fit if all of them keep as little as any policy does."""
+        """Maximum blocks that fit if each keeps as little as any policy does, (N, R)."""
         kept_NR = np.where(self.allowed, self.of_ranks("layer_activation"), np.inf).min(axis=2)
         held_NR = self.of_ranks("layer_static")
-        trained_NR = how_many(self.room_bytes, held_NR + self.live * kept_NR)
-        updated_NR = how_many(
+        trained_NR = count_fitting(self.room_bytes, held_NR + self.live * kept_NR)
+        updated_NR = count_fitting(
             self.free_bytes - self.with_ends("update"), held_NR + self.of_ranks("layer_update")
         )
         most_NR: Array = np.minimum(np.minimum(trained_NR, updated_NR), self.sizes[-1])
@@ -106,7 +108,7 @@ class RankGroup(PricedRows):
 
     @cached_property
     def seconds(self) -> Array:
-        """(N, R, B): least seconds of a microbatch on a rank with so many blocks; infinite where they do not fit.
+        """Minimum seconds of a microbatch on a rank with B blocks, (N, R, B); infinite where they do not fit.
 
         A lower bound where blocks of a stage may follow several policies: what is free is shared by all live blocks,
         and policies mix in any proportion.
@@ -119,7 +121,7 @@ class RankGroup(PricedRows):
 
     @cached_property
     def least_work(self) -> Array:
-        """(N,): least seconds of one microbatch over all ranks, each with the memory it has.
+        """Minimum seconds of one microbatch over all ranks, each within its memory, (N,).
 
         Blocks are paid for at a price on each; the ranks then take as many as suits them, which bounds the sum for any
         price (Lagrange). The best price is where they take all blocks.
@@ -140,7 +142,7 @@ class RankGroup(PricedRows):
         return best_N
 
     def tail(self, least_NR: Ints) -> Array:
-        """(N,): what follows the last backward in any case, if the ranks hold so many blocks at least.
+        """Minimum seconds after the last backward pass, (N,), if the ranks hold at least `least_NR` blocks.
 
         The synchronisation of rank 0, where all paths end, and the longest optimizer step.
         """
@@ -156,16 +158,16 @@ class RankGroup(PricedRows):
 
 
 def _mixed(room_NRB: Array, activation_NRP: Array, seconds_NRP: Array) -> Array:
-    """(N, R, B): least seconds of a block that may keep `room` bytes, policies mixed in any proportion."""
+    """Minimum seconds of a block that may keep `room_NRB` bytes, policies mixed in any proportion, (N, R, B)."""
     best = np.full(room_NRB.shape, np.inf)
     for policy in range(seconds_NRP.shape[2]):
-        kept, seconds = activation_NRP[..., policy, None], seconds_NRP[..., policy, None]
-        np.minimum(best, np.where(kept <= room_NRB, seconds, np.inf), out=best)
-    for one, other in permutations(range(seconds_NRP.shape[2]), 2):
-        little, much = activation_NRP[..., one, None], activation_NRP[..., other, None]
-        slow, quick = seconds_NRP[..., one, None], seconds_NRP[..., other, None]
+        activation, seconds = activation_NRP[..., policy, None], seconds_NRP[..., policy, None]
+        np.minimum(best, np.where(activation <= room_NRB, seconds, np.inf), out=best)
+    for first, second in permutations(range(seconds_NRP.shape[2]), 2):
+        little, much = activation_NRP[..., first, None], activation_NRP[..., second, None]
+        slow, quick = seconds_NRP[..., first, None], seconds_NRP[..., second, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            between = slow + (quick - slow) * (room_NRB - little) / (much - little)
+            mixed = slow + (quick - slow) * (room_NRB - little) / (much - little)
         useful = (little <= room_NRB) & (room_NRB < much) & np.isfinite(slow) & np.isfinite(quick)
-        np.minimum(best, np.where(useful, between, np.inf), out=best)
+        np.minimum(best, np.where(useful, mixed, np.inf), out=best)
     return best

@@ -19,9 +19,9 @@ from planner.placement.leaf import Leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathOfEach:
-    """A critical path for each of some scenarios: the mean of their lengths, each with what a step takes besides, is a
-    bound of every weighed step."""
+class ScenarioPaths:
+    """Critical paths in several scenarios: the mean of their lengths plus optimizer and overhead bounds every weighed
+    step."""
 
     paths: tuple[tuple[int, CriticalPath, int], ...]
     """(scenario, path, the rank with the longest optimizer step)"""
@@ -29,54 +29,54 @@ class PathOfEach:
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedLeaf(Leaf):
-    """Its `costs` are those of `cost_models.pipeline.under_scenarios`: no placement takes less than they say."""
+    """Leaf with costs in every scenario; `costs` (`cost_models.pipeline.under_scenarios`) bound every placement."""
 
     scenarios: StageCosts
-    """(K,) the seconds in every scenario."""
+    """Costs in every scenario, (K,); only seconds differ."""
     risk: Risk
 
     @classmethod
     def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
-        """A leaf at its mean costs with those of every scenario."""
-        return cls(**_own(leaf), scenarios=scenarios.in_sorts, risk=risk)
+        """Leaf at mean costs, joined by its costs in every scenario."""
+        return cls(**_leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
 
     @cached_property
-    def each(self) -> tuple[Leaf, ...]:
-        """(K,): the leaf in every scenario; bytes are not theirs."""
+    def scenario_leaves(self) -> tuple[Leaf, ...]:
+        """The leaf in every scenario, (K,); bytes do not differ between them."""
         return tuple(
-            Leaf(**_own(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
+            Leaf(**_leaf_fields(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
             for at in range(len(self.scenarios))
         )
 
     @cached_property
     def key(self) -> bytes:
         columns = (getattr(self.scenarios, name) for name in COLUMNS)
-        mean: bytes = replace(self.each[0], costs=self.costs).key
+        mean: bytes = replace(self.scenario_leaves[0], costs=self.costs).key
         return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """(...,): what risk weighs of the steps in all scenarios."""
+        """Weighed step seconds over all scenarios, (...,)."""
         return weigh(self._steps(blocks_SP), self.risk)
 
-    def backward_of_each(self, blocks_SP: Ints) -> Array:
-        """(..., K·S): seconds of one whole backward pass in every scenario."""
-        return np.concatenate([one.backward(blocks_SP) for one in self.each], axis=-1)
+    def backward_durations(self, blocks_SP: Ints) -> Array:
+        """Seconds of one backward pass in every scenario, (..., K·S)."""
+        return np.concatenate([leaf.backward(blocks_SP) for leaf in self.scenario_leaves], axis=-1)
 
-    def bounding_path(self, blocks_SP: Ints) -> PathOfEach:
-        """The critical path of one placement in every scenario that counts there."""
-        counted = np.flatnonzero(slowest(self._steps(blocks_SP), self.risk)).tolist()
-        own = [(at, self.each[at]) for at in counted]
-        return PathOfEach(
+    def bounding_path(self, blocks_SP: Ints) -> ScenarioPaths:
+        """Critical paths of one placement in the scenarios that decide its weighed step."""
+        decisive = np.flatnonzero(slowest(self._steps(blocks_SP), self.risk)).tolist()
+        leaves = [(at, self.scenario_leaves[at]) for at in decisive]
+        return ScenarioPaths(
             paths=tuple(
-                (at, one.critical_path(blocks_SP), int(one.once_a_step("optimizer", blocks_SP).argmax()))
-                for at, one in own
+                (at, leaf.critical_path(blocks_SP), int(leaf.once_a_step("optimizer", blocks_SP).argmax()))
+                for at, leaf in leaves
             )
         )
 
     def _steps(self, blocks_SP: Ints) -> Array:
-        """(K, ...)"""
+        """Step seconds in every scenario, (K, ...)."""
         return self.step_seconds_under(self.scenarios, blocks_SP)
 
 
-def _own(leaf: Leaf) -> dict[str, Any]:
+def _leaf_fields(leaf: Leaf) -> dict[str, Any]:
     return {field.name: getattr(leaf, field.name) for field in fields(Leaf)}

@@ -1,4 +1,4 @@
-"""The time that several searches of one answer share, and what ends them early: a limit or Ctrl-C."""
+"""Time budget that several searches of one answer share; a limit or Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from planner.certificate import PROOFS, Effort
 from planner.exact.ilp.solvers import SolverName
 from planner.search.branching import Progress
 from planner.search.result import SearchResult, out_of_own_time, out_of_time
-from planner.search.search import Terms, faster_than, search_on, settled
+from planner.search.search import SearchSettings, close_proof, faster_than, search_on
 from planner.space.layouts import Space
 from planner.space.restrictions import Restrictions
-from planner.space.shared import Spaces
+from planner.space.shared import SpaceCache
 
 OnStatus = Callable[[str], None]
-"""Called with what is being searched now, in a few words."""
+"""Called with a few words on the search that is running."""
 
 
-MOST_PROVEN = 2
-"""Answers that are remembered: each holds as much memory as its search."""
+MAX_PROVEN = 2
+"""Maximum number of cached answers: each holds as much memory as its search."""
 
 
 class Proven(NamedTuple):
-    """A proved answer, and what it answers."""
+    """A proved answer and its query."""
 
-    asked: tuple[Question, Restrictions, int, float, Effort]
-    """With how many of the fastest, the time to beat and the effort."""
+    query: tuple[Question, Restrictions, int, float, Effort]
+    """Question, restrictions, number of layouts, seconds to beat and effort."""
     result: SearchResult
 
 
@@ -46,33 +46,33 @@ class Budget:
     on_status: OnStatus | None = None
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
-    """Which solver settles the answers; None: the usual one."""
+    """Solver of the integer program that closes proofs; None: the default."""
     proof: Effort = "search"
-    """What proves them, and how far the searches go."""
-    spaces: Spaces = field(default_factory=Spaces, repr=False, compare=False)
-    """Spaces that the searches share."""
+    """Method of proof, and how far the searches go."""
+    spaces: SpaceCache = field(default_factory=SpaceCache, repr=False, compare=False)
+    """SpaceCache that the searches share."""
     proven: list[Proven] = field(default_factory=list, repr=False, compare=False)
-    """The last answers that were proved, which are not searched for twice."""
+    """Cache of the last proved answers."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
     """True once time ran out or the user interrupted."""
     interrupted: bool = False
     failure: RunError | None = None
-    """Why the last search that found nothing found nothing; None where none did, or only because nothing fits."""
+    """Error of the last search that found nothing; None without such a search, or if only nothing fits."""
     searches: int = 0
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that are left; infinite without a limit."""
+        """Seconds left; infinite without a limit."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def tell(self, doing: str) -> None:
-        """Say what is done now, to whoever listens."""
+        """Report the current activity to `on_status`."""
         if self.on_status is not None:
             self.on_status(doing)
 
     def share(self, parts: int) -> Budget:
-        """A budget of its own for one part of the answer: an even share, of `parts`, of the time that is left."""
+        """Budget for one of `parts` parts of the answer, with an even share of the time left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
@@ -88,15 +88,15 @@ class Budget:
         *,
         top: int = 1,
         seconds: float = math.inf,
-        below: float = math.inf,
-        settles: bool = True,
+        must_beat_seconds: float = math.inf,
+        closes_with_ilp: bool = True,
         effort: Effort | None = None,
     ) -> SearchResult | None:
-        """The best layouts of a question; None where the search ended before it had any.
+        """Best layouts of a question; None if the search ended before it had any.
 
-        `seconds` limits this search alone; when they run out, the budget has not ended. The answer holds only layouts
-        that take less than `below` seconds, perhaps none; unless it `settles`, no integer program closes the proof.
-        `effort` is how far it goes, if not to the budget's proof.
+        `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
+        `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
+        `effort` overrides the budget's `proof`.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -106,53 +106,55 @@ class Budget:
             self.ended = True
             return None
         proof = effort or self.proof
-        settles, asked = settles and proof in PROOFS, (question, restrictions, top, below, proof)
-        if known := next((one.result for one in self.proven if one.asked == asked), None):
-            return settled(known, self.solver) if settles and not known.certificate.settled else known
+        query = (question, restrictions, top, must_beat_seconds, proof)
+        closes_with_ilp = closes_with_ilp and proof in PROOFS
+        if cached := next((answer.result for answer in self.proven if answer.query == query), None):
+            needs_ilp = closes_with_ilp and not cached.certificate.settled
+            return close_proof(cached, self.solver) if needs_ilp else cached
         limit, start = min(self.seconds_left, seconds), time.monotonic()
         self.searches += 1
-        found: SearchResult | None = None
+        result: SearchResult | None = None
         try:
             with self.spaces.shared():
-                terms = Terms(
+                settings = SearchSettings(
                     top=top,
-                    below=below,
+                    must_beat_seconds=must_beat_seconds,
                     time_limit=None if math.isinf(limit) else limit,
                     on_progress=self.on_progress,
                     keep_on_interrupt=self.keep_on_interrupt,
-                    settles=settles,
+                    closes_with_ilp=closes_with_ilp,
                     solver=self.solver,
                     proof=proof,
                 )
-                found = search_on(terms, question, restrictions)
+                result = search_on(settings, question, restrictions)
         except RunError as error:
             self.failure = error
         except KeyboardInterrupt:
             if not self.keep_on_interrupt:
                 raise
             self.interrupted = True
-        self.interrupted = self.interrupted or (found is not None and found.interrupted)
-        proven = found is not None and not found.certificate.undecided
-        if proven and found is not None and not found.interrupted:
-            self.proven[MOST_PROVEN - 1 :] = []
-            self.proven.insert(0, Proven(asked, found))
+        self.interrupted = self.interrupted or (result is not None and result.interrupted)
+        proven = result is not None and not result.certificate.undecided
+        if proven and result is not None and not result.interrupted:
+            self.proven[MAX_PROVEN - 1 :] = []
+            self.proven.insert(0, Proven(query, result))
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
-        if by_choice and isinstance(self.failure, NothingPlacedError) and found is None:
+        if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
             self.failure = out_of_own_time(seconds)
-        return found
+        return result
 
     def faster_than(
         self,
-        below: float,
+        must_beat_seconds: float,
         question: Question,
         restrictions: Restrictions,
         *,
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """The fastest layout that takes less than `below` seconds (`planner.search.search.faster_than`), searched for
-        no longer than `seconds`; None where none was found.
+        """Fastest layout that beats `must_beat_seconds` (`planner.search.search.faster_than`), searched for at most
+        `seconds`; None if none was found.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -165,8 +167,10 @@ class Budget:
         self.searches += 1
         try:
             with self.spaces.shared():
-                most = None if math.isinf(limit) else limit
-                return faster_than(below, question, restrictions, time_limit=most, space=space)
+                time_limit = None if math.isinf(limit) else limit
+                return faster_than(
+                    must_beat_seconds, question, restrictions, time_limit=time_limit, space=space
+                )
         except KeyboardInterrupt:
             if not self.keep_on_interrupt:
                 raise
@@ -175,7 +179,7 @@ class Budget:
 
     @property
     def why_ended(self) -> str:
-        """Why the searches ended early, in words."""
+        """Reason why the searches ended early, in words."""
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:

@@ -27,18 +27,18 @@ from planner.search.branching import Progress
 from planner.search.candidates import Candidates
 
 MOST_LAYOUTS = 20_000
-"""Most layouts that one program takes."""
+"""Maximum number of layouts in one program."""
 FIRST_SHARPENED, MOST_SHARPENED = 16, 256
-"""Layouts whose columns are written in one round: few at first, twice as many each time."""
-PLACED_TOGETHER = 4
-"""Layouts that get their placements in one round."""
+"""Layouts that get columns in one round: few at first, doubling every time."""
+PLACEMENT_BATCH = 4
+"""Layouts that get placements in one round."""
 
 Pipeline = tuple[str, int, int, int]
-"""Schedule, pp, vpp and microbatches: what has the same paths."""
+"""Schedule, pp, vpp and microbatches, which decide the paths."""
 
 
 class ProgramSearch:
-    """The state of one solve: bounds, incumbents and what is proven, layout by layout; twins count as one."""
+    """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
 
     def __init__(
         self,
@@ -55,26 +55,26 @@ class ProgramSearch:
         """Layout → the best placement known and its step time."""
         self._leaves: list[Leaf] = []
         self._rows: list[list[int]] = []
-        """The candidates that each layout stands for: they cost the same in every coefficient."""
+        """Candidates that each layout represents: their costs are equal."""
         self._paths: dict[Pipeline, list[CriticalPath]] = {}
         self._bound: Array = np.empty(0)
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
         self._sharpened = np.empty(0, dtype=np.bool_)
-        """Layouts whose bound knows their columns."""
+        """Layouts whose bound takes their columns into account, (N,)."""
         self._columns: dict[int, Timed] = {}
-        self._proven: set[int] = set()
+        self._proofs: set[int] = set()
         """Layouts whose best placement is proven to be the next best of all."""
-        self._least = 0.0
+        self._lower_bound = 0.0
         """Lower bound in seconds on all layouts that are not proven yet."""
-        self._together = FIRST_SHARPENED
+        self._batch = FIRST_SHARPENED
         self._ended = False
 
-    given_up = 0
-    """Number of layouts that are left though there was time."""
+    abandoned = 0
+    """Number of layouts left undecided with time to spare."""
 
     @property
     def kth_seconds(self) -> float:
-        """The time to beat: the k-th best step time known, infinite while fewer are known."""
+        """Step seconds to beat: the k-th best known, infinite while fewer are known."""
         times = sorted(seconds for _, seconds in self.best.values())
         return times[self.top - 1] if len(times) >= self.top else math.inf
 
@@ -84,7 +84,7 @@ class ProgramSearch:
         return not self._ended
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Candidates and placements of the k best, with all that tie with the last; of twins the shortest name."""
+        """Candidates and placements of the k best and of all that tie; equal layouts under their shortest name."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [
             (self._shortest_name(number), placement)
@@ -112,29 +112,29 @@ class ProgramSearch:
             self._round(program, available_solver())
             self._report()
 
-    def settle(self, solver: SolverName | None = None) -> None:
-        """Nothing is left to settle: the program has decided."""
+    def close_proof(self, solver: SolverName | None = None) -> None:
+        """Do nothing: the program has decided already."""
 
     def _gather(self) -> None:
-        """Price every layout; those that cost the same are one."""
+        """Price every layout; layouts with equal costs become one."""
         self.candidates.open_all()
-        known: dict[bytes, int] = {}
+        numbers: dict[bytes, int] = {}
         for row in range(len(self.candidates)):
             leaf = self.candidates.leaf(row)
-            number = known.setdefault(leaf.key, len(self._leaves))
+            number = numbers.setdefault(leaf.key, len(self._leaves))
             if number == len(self._leaves):
                 self._leaves.append(leaf)
                 self._rows.append([])
             self._rows[number].append(row)
 
     def _relax(self) -> None:
-        """The relaxed bound of every layout, those of one pipeline together."""
+        """Compute the relaxed bound of every layout, one pipeline at a time."""
         self._bound = np.zeros(len(self._leaves))
         self._sharpened = np.zeros(len(self._leaves), dtype=np.bool_)
-        alike: dict[tuple[Pipeline, int, bytes], list[int]] = {}
+        groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
-            alike.setdefault((_pipeline(leaf), leaf.fewest, leaf.allowed.tobytes()), []).append(number)
-        for (pipeline, _, _), numbers in alike.items():
+            groups.setdefault((_pipeline(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(number)
+        for (pipeline, _, _), numbers in groups.items():
             if self._seconds_left() <= 0:
                 return
             leaves = [self._leaves[number] for number in numbers]
@@ -143,41 +143,42 @@ class ProgramSearch:
             self._bound[numbers] = Relaxation(leaves).seconds(self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
-        """Solve the program once, and add what its solution lacks."""
+        """Solve the program once, and add the columns, placements or paths that its solution lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
             program.leave_out(number)
-        if len(self._proven) >= self.top or not may.any():
+        if len(self._proofs) >= self.top or not may.any():
             self._ended = True
             return
         solved = program.solve(solver, self._seconds_left())
-        self._least = max(self._least, solved.bound)
-        self._ended = self._least >= self.kth_seconds * (1 - TOLERANCE) or solved.verdict == "infeasible"
+        self._lower_bound = max(self._lower_bound, solved.bound)
+        is_beaten = self._lower_bound >= self.kth_seconds * (1 - TOLERANCE)
+        self._ended = is_beaten or solved.verdict == "infeasible"
         if solved.verdict == "stopped" or self._ended:
             return
-        number = program.chosen
+        number = program.chosen_layout
         choice = program.choices.get(number)
         if choice is None:
             (self._place if self._sharpened[number] else self._sharpen)(program)
             return
-        placement = choice.chosen()
-        self._met(number, placement)
-        self._least = max(self._least, program.modelled_seconds(choice, placement))
-        if self.best[number][1] <= self._least * (1 + TOLERANCE):
-            self._proven.add(number)
+        placement = choice.placement()
+        self._record_placement(number, placement)
+        self._lower_bound = max(self._lower_bound, program.modelled_seconds(choice, placement))
+        if self.best[number][1] <= self._lower_bound * (1 + TOLERANCE):
+            self._proofs.add(number)
         else:
             self._cut(program, choice, placement)
 
     def _open_layouts(self) -> Bools:
-        """(N,): layouts that are not proven and may be among the k best."""
+        """Layouts that are not proven and may be among the k best, (N,)."""
         may: Bools = self._bound < self.kth_seconds * (1 - TOLERANCE)
-        may[list(self._proven)] = False
+        may[list(self._proofs)] = False
         return may
 
     def _sharpen(self, program: Program) -> None:
-        """Write the columns of the layouts with the least bounds, of those that have none, and raise their bounds."""
-        some = np.flatnonzero(self._open_layouts() & ~self._sharpened)
-        for number in some[np.argsort(self._bound[some], kind="stable")][: self._together].tolist():
+        """Write the columns of the layouts with the least bounds that have none yet, and raise their bounds."""
+        coarse = np.flatnonzero(self._open_layouts() & ~self._sharpened)
+        for number in coarse[np.argsort(self._bound[coarse], kind="stable")][: self._batch].tolist():
             if self._seconds_left() <= 0:
                 return
             leaf, target = self._leaves[number], self.kth_seconds
@@ -190,20 +191,20 @@ class ProgramSearch:
             self._columns[number] = timed
             if (first := balanced(leaf, timed.columns)) is None:
                 continue
-            self._met(number, first)
+            self._record_placement(number, first)
             high = min(self.kth_seconds, self.best[number][1])
-            self._bound[number] = timed.least(self._bound[number], high)
+            self._bound[number] = timed.lower_bound(self._bound[number], high)
             program.bound(number, self._bound[number])
-        self._together = min(2 * self._together, MOST_SHARPENED)
+        self._batch = min(2 * self._batch, MOST_SHARPENED)
 
     def _place(self, program: Program) -> None:
-        """Give the layouts with the least bounds, of those that have columns, their placements."""
+        """Add the placements of the layouts with columns and the least bounds."""
         may = self._open_layouts()
         closed = [number for number in self._columns if may[number] and number not in program.choices]
-        for number in sorted(closed, key=lambda one: float(self._bound[one]))[:PLACED_TOGETHER]:
+        for number in sorted(closed, key=lambda layout: float(self._bound[layout]))[:PLACEMENT_BATCH]:
             leaf = self._leaves[number]
             paths = self._paths[_pipeline(leaf)]
-            timed = self._columns[number].within(self.kth_seconds)
+            timed = self._columns[number].limited_to(self.kth_seconds)
             if timed is None:
                 self._bound[number] = max(self._bound[number], self.kth_seconds)
                 continue
@@ -211,8 +212,8 @@ class ProgramSearch:
             for path in paths:
                 program.step_is_no_shorter_than_path(choice, path)
 
-    def _met(self, number: int, placement: Placement) -> None:
-        """Price a placement on the timeline, and keep it where it is the layout's best."""
+    def _record_placement(self, number: int, placement: Placement) -> None:
+        """Price a placement on the timeline; it becomes the incumbent if it is the layout's best."""
         seconds = self._leaves[number].price(placement)
         if number not in self.best or seconds < self.best[number][1]:
             self.best[number] = (placement, seconds)
@@ -222,9 +223,9 @@ class ProgramSearch:
         pipeline = _pipeline(choice.leaf)
         path = choice.leaf.critical_path(placement.table)
         self._paths[pipeline].append(path)
-        for other in program.choices.values():
-            if _pipeline(other.leaf) == pipeline:
-                program.step_is_no_shorter_than_path(other, path)
+        for peer in program.choices.values():
+            if _pipeline(peer.leaf) == pipeline:
+                program.step_is_no_shorter_than_path(peer, path)
 
     def _seconds_left(self) -> float:
         return math.inf if self._time_limit is None else self._time_limit - (time.monotonic() - self._start)
@@ -234,23 +235,23 @@ class ProgramSearch:
 
     def _proven_bound(self) -> float:
         """Lower bound in seconds on every layout."""
-        if self._ended or self._proven:
+        if self._ended or self._proofs:
             return self._best_seconds()
-        return min(max(self._least, float(self._bound.min(initial=math.inf))), self._best_seconds())
+        return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
 
     def _count(self, layouts: Bools) -> int:
         return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            total, left = len(self.candidates), 0 if self._ended else self._count(self._open_layouts())
-            self._on_progress(total - left, total, self._best_seconds(), self._proven_bound())
+            total, undecided = len(self.candidates), 0 if self._ended else self._count(self._open_layouts())
+            self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
-        """How many layouts were covered and how each was decided, with the proven bound and gap."""
+        """Certificate: numbers of layouts by decision, proven bound and gap."""
         infeasible = np.isinf(self._bound)
         solved = np.zeros(len(self._bound), dtype=np.bool_)
-        solved[[*self._proven, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
+        solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
         solved &= self._ended
         undecided = self._open_layouts() & ~infeasible & (not self._ended)
         best, bound = self._best_seconds(), self._proven_bound()
@@ -274,10 +275,10 @@ def _pipeline(leaf: Leaf) -> Pipeline:
 
 
 def require_searched(proof: Effort) -> None:
-    """Nothing where the search proves the answer.
+    """Require that the search proves the answer of whole replicas in pools.
 
     Raises:
-        InputError: the integer program should, of whole replicas in pools.
+        InputError: the integer program should prove it.
     """
     if proof == "ilp":
         raise InputError(
@@ -286,7 +287,7 @@ def require_searched(proof: Effort) -> None:
 
 
 def _require_solvable(candidates: Candidates) -> None:
-    """Nothing where the program takes a question. Raises InputError: it has too many layouts, or weighs scenarios."""
+    """Require that the program takes the question. Raises InputError: too many layouts, or scenarios."""
     if (layouts := len(candidates)) > MOST_LAYOUTS:
         raise InputError(
             f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",

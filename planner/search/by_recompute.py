@@ -13,13 +13,13 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.certificate import Certificate
 from planner.placement.leaf import gap_of
-from planner.search.branching import BEYOND
+from planner.search.branching import TIE_TOLERANCE
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult, by_speed
 from planner.space.restrictions import Restrictions
 
 Search = Callable[[Restrictions, float | None, float], SearchResult]
-"""Searches within restrictions, in the seconds given (None: no limit), for layouts that take less than some seconds."""
+"""Called with restrictions, a time limit in seconds (None: no limit) and the step seconds to beat."""
 
 
 def search_each_policy(
@@ -28,12 +28,12 @@ def search_each_policy(
     parts: Sequence[Restrictions],
     top: int,
     time_limit: float | None,
-    below: float = math.inf,
+    cut_off: float = math.inf,
 ) -> SearchResult:
-    """The best layouts over all `parts`, each of which restricts the question to one recompute policy; a layout that
-    several policies have is one, under the fastest.
+    """Best layouts over all `parts`, each of which restricts the question to one recompute policy. A layout counts
+    once, under its fastest policy.
 
-    Each is searched for what may still be among the best of those before it.
+    Each part is searched only for layouts that may be among the best of the parts before it.
 
     Raises:
         InfeasibleError: nothing fits under any of them.
@@ -50,14 +50,14 @@ def search_each_policy(
         if answers and answers[-1].interrupted:
             left_open += layouts[at]
             continue
-        left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
-        share = None if left is None else left / (len(parts) - at)
+        seconds_left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
+        share = None if seconds_left is None else seconds_left / (len(parts) - at)
         try:
-            answers.append(search(limits, share, below))
+            answers.append(search(limits, share, cut_off))
             spaces.append(answers[-1].certificate.space)
             ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
             if len(ranked) == top:
-                below = min(below, ranked[-1].compared_seconds * (1 + BEYOND))
+                cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
         except InfeasibleError as error:
             nothing = nothing if left_open else error
             spaces += [error.space] * bool(error.space)
@@ -71,7 +71,7 @@ def search_each_policy(
     answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
     return SearchResult(
         estimates=tuple(ranked),
-        certificate=_together(
+        certificate=_combined_certificate(
             answers,
             ranked,
             layouts=max(layouts),
@@ -84,15 +84,15 @@ def search_each_policy(
     )
 
 
-def _each_layout_once(found: Sequence[Estimate]) -> list[Estimate]:
-    """The fastest estimate of each layout, however it recomputes and places its blocks, best first."""
-    best: dict[str, Estimate] = {}
-    for one in sorted(found, key=by_speed):
-        best.setdefault(str(one.layout.model_copy(update={"layers": (), "recompute": ("none",)})), one)
-    return list(best.values())
+def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Fastest estimate of each layout over recompute policies and placements, best first."""
+    fastest: dict[str, Estimate] = {}
+    for plan in sorted(estimates, key=by_speed):
+        fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
+    return list(fastest.values())
 
 
-def _together(
+def _combined_certificate(
     answers: Sequence[SearchResult],
     ranked: Sequence[Estimate],
     *,
@@ -101,21 +101,21 @@ def _together(
     left_open: int,
     seconds: float,
 ) -> Certificate:
-    """One certificate of all policies, which counts a layout once: as undecided where it is so under some policy, as
-    solved where it is under one, as not fitting only where it surely fits under none.
+    """Certificate over all policies, which counts a layout once: undecided if any policy leaves it undecided, solved if
+    some policy solves it, infeasible only if it is infeasible under all.
 
-    `layouts` are those of the policy with most, which has those of all others; `left_open` were not decided on under
-    theirs.
+    `layouts` is the number under the policy with most, which includes those of all others; `left_open` were not
+    searched under their policy.
     """
-    found = [result.certificate for result in answers]
-    bound = 0.0 if left_open else min(one.bound for one in found)
-    undecided = min(layouts, sum(one.undecided for one in found) + left_open)
-    infeasible = max(0, layouts - left_open - sum(one.layouts - one.infeasible for one in found))
+    proofs = [result.certificate for result in answers]
+    bound = 0.0 if left_open else min(proof.bound for proof in proofs)
+    undecided = min(layouts, sum(proof.undecided for proof in proofs) + left_open)
+    infeasible = max(0, layouts - left_open - sum(proof.layouts - proof.infeasible for proof in proofs))
     searches = [search for result in answers for search in result.searches]
     names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
-    solved = len(set().union(*names)) or max(one.solved for one in found)
+    solved = len(set().union(*names)) or max(proof.solved for proof in proofs)
     decided = layouts - undecided - infeasible
-    return found[0].model_copy(
+    return proofs[0].model_copy(
         update={
             "space": space,
             "layouts": layouts,

@@ -1,5 +1,5 @@
-"""What a search walks through: rows (layouts, each with a bound), what is known of each that is open, and closed
-entries (bounds of many layouts).
+"""Candidates of a search: open rows (layouts, each with a bound and a state) and closed entries (bounds of many
+layouts).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from planner.placement.leaf import Leaf
 
 
 class Tally(NamedTuple):
-    """How many layouts of closed entries are infeasible, pruned or undecided."""
+    """Numbers of layouts of closed entries that are infeasible, pruned or undecided."""
 
     infeasible: int
-    """Layouts of which no placement fits."""
+    """Layouts without a placement that fits."""
     pruned: int
     """Layouts whose bound is not below the time to beat."""
     undecided: int
 
 
 class Candidates(Protocol):
-    """The search space of one question."""
+    """Search space of one question."""
 
     @property
     def question(self) -> Question:
@@ -40,23 +40,22 @@ class Candidates(Protocol):
         """Number of layouts in all."""
 
     def least_closed(self) -> float:
-        """Least bound of the closed entries, seconds; infinite where none is left."""
+        """Lowest bound of the closed entries, seconds; infinite where none is left."""
 
-    def open(self, below: float) -> Array:
-        """Open closed entries or sharpen their bounds; returns the quick bounds (N,) of the new rows, which may be
-        none.
+    def open(self, threshold: float) -> Array:
+        """Open closed entries, or sharpen their bounds; returns the quick bounds of the new rows, (N,), maybe empty.
 
-        Nothing whose bound is `below` seconds or more is opened.
+        Only entries whose bound is below `threshold` seconds are opened.
         """
 
     def open_all(self) -> None:
         """Open every layout at once, in place of `open`: rows are then all layouts."""
 
-    def tally(self, below: float) -> Tally:
-        """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
+    def tally(self, threshold: float) -> Tally:
+        """Count the layouts of closed entries; bounds of `threshold` seconds or more mean pruned."""
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
+        """Finer lower bounds of rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
 
     def leaf(self, row: int) -> Leaf:
         """One row with its costs, ready to be placed."""
@@ -68,7 +67,7 @@ class Candidates(Protocol):
         """The error to raise when no placement of any layout fits."""
 
     def in_words(self) -> str:
-        """What the search covers, in words."""
+        """Description of what the search covers."""
 
 
 class Rows:
@@ -76,20 +75,20 @@ class Rows:
 
     def __init__(self) -> None:
         self.bound: Array = np.empty(0)
-        """Proven lower bound, seconds; infinite where the row fits nowhere; the best time where it is decided."""
+        """Proven lower bound, seconds; infinite where nothing fits, the best step where the row is decided."""
         self.first_bound: Array = np.empty(0)
-        """The bounds as they were before anything was placed."""
+        """Bounds before any placement, seconds."""
         none = np.empty(0, dtype=np.bool_)
         self.refined: Bools = none
-        """It has a capacity bound."""
-        self.placed: Bools = none
-        """It has a good placement, or none was found."""
+        """Whether the row has a capacity bound."""
+        self.has_placement: Bools = none
+        """Whether a good placement was sought."""
         self.decided: Bools = none
-        """Its best placement is known."""
+        """Whether the best placement is known."""
         self.solved: Bools = none
-        """Its best placement was searched for and proven."""
-        self.given_up: Bools = none
-        """Neither placed best nor ruled out, though there was time; the row's bound is all that is proven."""
+        """Whether the best placement was searched for and proven."""
+        self.abandoned: Bools = none
+        """Whether exact placement stopped with time to spare; only the row's bound is proven."""
 
     def __len__(self) -> int:
         return len(self.bound)
@@ -98,7 +97,7 @@ class Rows:
         """Append newly opened rows with their quick bounds."""
         self.bound = np.concatenate([self.bound, bound])
         self.first_bound = np.concatenate([self.first_bound, bound])
-        for name in ("refined", "placed", "decided", "solved", "given_up"):
+        for name in ("refined", "has_placement", "decided", "solved", "abandoned"):
             closed = np.zeros(len(bound), dtype=np.bool_)
             setattr(self, name, np.concatenate([getattr(self, name), closed]))
 
@@ -107,16 +106,16 @@ class Rows:
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
         self.refined[rows] = True
 
-    def below(self, seconds: float) -> Bools:
-        """Rows that are undecided and may take less than so many seconds."""
+    def open_below(self, seconds: float) -> Bools:
+        """Undecided rows that may take less than `seconds`, (N,)."""
         rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
         return rows
 
     def decide(self, row: int, seconds: float) -> None:
-        """Nothing in this row is faster than so many seconds, or is searched for any more."""
+        """Close a row: none of its placements is faster than `seconds`, or is of interest any more."""
         self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
 
-    def swap(self, one: int, other: int) -> None:
-        """Let each of two rows that cost the same stand where the other did."""
+    def swap(self, first: int, second: int) -> None:
+        """Swap two rows with equal costs."""
         for column in (self.bound, self.decided, self.solved):
-            column[[one, other]] = column[[other, one]]
+            column[[first, second]] = column[[second, first]]

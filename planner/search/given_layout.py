@@ -1,4 +1,4 @@
-"""Placing one given layout: where the blocks of a layout that the user wrote go."""
+"""Placement of the blocks of a layout that the user wrote."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """The layout with its blocks placed as well as possible under the recompute policies it names.
+    """The layout with its best placement under the recompute policies that it names.
 
-    A layout that is already placed is returned as it is. One that fits nowhere is placed as if memory had no limit, so
-    that it still has a price; likewise what hosts are too small for.
+    A layout that is already placed is returned as it is. A layout that does not fit devices or hosts is placed as if
+    memory had no limit, so that it still has a price.
 
     Raises:
         InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages
@@ -42,9 +42,9 @@ def place_layout(question: Question, layout: Layout) -> Layout:
         return _in_replicas(question, layout)
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
-    found = [(_placed(question, candidate), candidate) for candidate in orders_of(question, layout)]
-    (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
-    return chosen.model_copy(update={"layers": placement.layers})
+    placements = [(_place_plain(question, candidate), candidate) for candidate in orders_of(question, layout)]
+    (_, _, placement), best_layout = min(placements, key=lambda result: result[0][:2])
+    return best_layout.model_copy(update={"layers": placement.layers})
 
 
 def _in_replicas(question: MixedQuestion, layout: Layout) -> Layout:
@@ -67,8 +67,8 @@ def _in_replicas(question: MixedQuestion, layout: Layout) -> Layout:
     return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout
 
 
-def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
-    """(overflows, step seconds, placement): the best placement, which overflows memory only where every one does."""
+def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
+    """Best placement: (overflows, step seconds, placement); it overflows memory only where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
@@ -79,8 +79,8 @@ def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]
 
 
 def _in_chunks(question: Question, layout: Layout) -> Layout:
-    """Placement for several chunks a rank: stages as equal as the blocks allow, smaller ones at the ends. Of those the
-    fastest that fits; of equals the first.
+    """Place several chunks a rank: stages as equal as the blocks allow, smaller stages at the ends; the fastest that
+    fits, of equals the first.
 
     Raises:
         InputError: the recompute of some stage names more blocks than such a stage has.
@@ -90,7 +90,7 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
     leaf = _leaf(question, layout, costs_of_ranks(question, layout))
     blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
-    sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.fewest).all(axis=1)]
+    sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.least_blocks).all(axis=1)]
     if not len(sizes_ZS):
         raise names_too_many(layout)
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
@@ -100,7 +100,7 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
 
 
 def names_too_many(layout: Layout) -> InputError:
-    """The error where the recompute of some stage names more blocks than it has."""
+    """Error for a stage whose recompute names more blocks than the stage has."""
     return InputError(
         f"recompute of `{layout}` names more blocks than its stages have",
         hint="name fewer, or say the blocks of each stage: `layers=`",
@@ -108,8 +108,8 @@ def names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """The layout with its costs, restricted to the recompute policies that it names."""
-    named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
+    """Leaf of the layout, restricted to the recompute policies that it names."""
+    named_policies = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
     return Leaf(
         **priced(costs, question.kinds),
         pp=layout.pp,
@@ -117,7 +117,7 @@ def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
         schedule=layout.schedule,
         microbatches=layout.microbatches(question.training.global_batch),
         num_layers=question.model.num_layers,
-        allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
+        allowed=np.array([policy in named_policies for policy in RECOMPUTE_POLICIES]),
         recompute=layout.stage_recompute,
-        fewest=int(offloaded_by_number(LayoutColumns.of([layout]))[0]),
+        least_blocks=int(offloaded_by_number(LayoutColumns.of([layout]))[0]),
     )

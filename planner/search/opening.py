@@ -6,8 +6,8 @@
 A core whose bound cannot beat the k-th best layout is never opened, which decides all its layouts at once. Where counts
 of blocks are open (`planner.space.counts`), a row stands for a box of them and is halved before it is placed.
 
-`count_below` and `nearest_below` go on from where a search ended: how many layouts may take less than some seconds, and
-which these are.
+`count_below` and `nearest_below` resume a finished search: the number of layouts that may take less than some seconds,
+and the layouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.bounds.boxes import most_held, nothing_held
 from planner.bounds.pricing import Pricing, groups_of
-from planner.bounds.relaxed import known_seconds, relaxed_bounds
+from planner.bounds.relaxed import best_known_bounds, relaxed_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
@@ -43,19 +43,19 @@ from planner.space.restrictions import Restrictions
 SEED_CORES = 64
 """Cores opened first, for an early incumbent."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
-"""Entries opened in one batch: few at first, twice as many each time."""
+"""Entries opened in one batch: few at first, doubling every time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
-"""Cores relaxed in one batch: few at first, twice as many each time."""
+"""Cores relaxed in one batch: few at first, doubling every time."""
 FEWEST_PARTS = 256
-"""Boxes of counts priced together, where halving some leaves fewer: pricing one takes as long as pricing many."""
+"""Minimum number of boxes of counts that are priced together: pricing one takes as long as pricing many."""
 TIES = 4 * TOLERANCE
 """Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 PRICED_TOGETHER = 50_000
 """Rows priced in one batch, which bounds memory."""
 MOST_NEAR = 100_000
-"""Layouts from which on no more are looked at for the nearest."""
-PLACED_FOR_EACH = 3
-"""Layouts that are placed for each that is wanted, at most: some fit nowhere."""
+"""Maximum number of layouts examined for the nearest."""
+PLACEMENTS_PER_LAYOUT = 3
+"""Maximum placements tried for each requested layout: some layouts fit nowhere."""
 
 Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
@@ -65,18 +65,18 @@ class Cores:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self.bound = known_seconds(pricing.space, pricing.allowed_at_all)
+        self.bound = best_known_bounds(pricing.space, pricing.allowed_at_all)
         self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
         self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
         self._batch = FIRST_RELAXED
 
     def least_closed(self) -> float:
-        """Least bound of the closed cores, seconds; infinite where none is left."""
+        """Minimum bound of the closed cores, seconds; infinite where none is left."""
         return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
 
     def seeds(self) -> Ints:
-        """Cores that are likely to hold a good layout: of the best of every (tp, pp, cp) and of all under their ideal
-        bounds those with the least relaxed bounds."""
+        """Cores likely to hold a good layout: the lowest relaxed bounds among those with the best ideal bound, overall
+        or of their (tp, pp, cp)."""
         cores = self._pricing.space.cores
         order = np.argsort(self.bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
@@ -87,25 +87,26 @@ class Cores:
         return best[np.isfinite(self.bound[best])]
 
     def _relax(self, cores: Ints) -> None:
-        """Replace ideal bounds of some cores by relaxed ones."""
+        """Replace ideal bounds of cores by relaxed bounds."""
         cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), PRICED_TOGETHER):
-            some = cores[start : start + PRICED_TOGETHER]
+            batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(
-                self._pricing.space, some, self._pricing.allowed_at_all, self._pricing.max_memory
+                self._pricing.space, batch, self._pricing.allowed_at_all, self._pricing.max_memory
             )
-            self.bound[some] = np.maximum(self.bound[some], sharper)
+            self.bound[batch] = np.maximum(self.bound[batch], sharper)
         self.is_relaxed[cores] = True
 
-    def lowest(self, below: float, most: int) -> Ints:
-        """At most `most` closed cores with the least bounds below a limit, relaxed first where they are not."""
+    def lowest(self, threshold: float, max_count: int) -> Ints:
+        """At most `max_count` closed cores with the lowest bounds below `threshold` seconds, relaxed first if
+        necessary."""
         while True:
-            closed = np.flatnonzero(~self.is_open & (self.bound < below))
-            rows = _lowest(self.bound, closed, most)
+            closed = np.flatnonzero(~self.is_open & (self.bound < threshold))
+            rows = _lowest(self.bound, closed, max_count)
             if self.is_relaxed[rows].all():
                 return rows
-            some = _lowest(self.bound, closed[~self.is_relaxed[closed]], self._batch)
-            self._relax(np.sort(some))  # neighbours have more in common
+            batch = _lowest(self.bound, closed[~self.is_relaxed[closed]], self._batch)
+            self._relax(np.sort(batch))  # neighbours have more in common
             self._batch = min(2 * self._batch, MOST_RELAXED)
 
 
@@ -122,23 +123,23 @@ class Closed:
     """(N,) seconds"""
 
     def rows(self, index: Ints) -> Closed:
-        """Some of them."""
+        """Selected entries."""
         return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
     @classmethod
-    def joined(cls, some: Sequence[Closed]) -> Closed:
-        """All of them, one after the other."""
+    def joined(cls, parts: Sequence[Closed]) -> Closed:
+        """Concatenation of several tables."""
         core, choice, bound = (
-            np.concatenate([getattr(part, name) for part in some]) for name in ("core", "choice", "bound")
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("core", "choice", "bound")
         )
-        return cls(core, choice, Boxes.joined([part.counts for part in some]), bound)
+        return cls(core, choice, Boxes.joined([part.counts for part in parts]), bound)
 
 
 class UniformCandidates:
     """The candidates of a question on one kind of GPU."""
 
     def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
-        """Of a `space` that is known, or else of what is legal."""
+        """Candidates of `space`; by default of all legal layouts."""
         space = space or legal_space(question, limits)
         if not len(space):
             raise nothing_legal(question, limits)
@@ -146,7 +147,7 @@ class UniformCandidates:
             space=space,
             policies=limits.recompute(question),
             max_memory=limits.max_memory,
-            counted=limits.counts_blocks(question),
+            uses_full_counts=limits.counts_blocks(question),
         )
         self._limits = limits
         self._cores = Cores(self._pricing)
@@ -170,69 +171,69 @@ class UniformCandidates:
         return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """Least bound of the closed cores and layouts, seconds."""
+        """Minimum bound of the closed cores and layouts, seconds."""
         return min(self._cores.least_closed(), float(self.closed.bound.min(initial=np.inf)))
 
-    def open(self, below: float) -> Array:
-        """Open the entries with the least bounds; the first time some of every kind, for an early incumbent."""
+    def open(self, threshold: float) -> Array:
+        """Open the entries with the lowest bounds; the first call opens seeds, for an early incumbent."""
         if not self._seeded:
             self._seeded = True
-            return self.open_cores(self._cores.seeds(), below)
+            return self.open_cores(self._cores.seeds(), threshold)
         if self._cores.least_closed() <= self.closed.bound.min(initial=np.inf):
-            cores = self._cores.lowest(below, self._batch)
+            cores = self._cores.lowest(threshold, self._batch)
             self._batch = min(2 * self._batch, MOST_OPENED)
-            return self.open_cores(cores, below)
+            return self.open_cores(cores, threshold)
         bound = self.closed.bound
-        return self.halve(_lowest(bound, np.flatnonzero(bound < below), self._batch), below)
+        return self.halve(_lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
-    def open_cores(self, cores: Ints, below: float) -> Array:
-        """Price every layout of some cores; returns the quick bounds of those that may take less than `below`."""
+    def open_cores(self, cores: Ints, threshold: float) -> Array:
+        """Price every layout of some cores; returns the quick bounds of layouts that may take less than `threshold`."""
         self._cores.is_open[cores] = True
         core, choice = self._pricing.space.choices_of(cores)
-        return self._price(core, choice, self._pricing.space.counts.rows(core), below)
+        return self._price(core, choice, self._pricing.space.counts.rows(core), threshold)
 
-    def halve(self, rows: Ints, below: float) -> Array:
+    def halve(self, rows: Ints, threshold: float) -> Array:
         """Replace closed boxes of counts by their halves, or smaller parts where there are few; single layouts that may
-        take less than `below` seconds are opened, and their quick bounds returned."""
-        chosen = self.closed.rows(rows)
+        take less than `threshold` seconds are opened, and their quick bounds returned."""
+        parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
-        core, choice, counts = chosen.core, chosen.choice, chosen.counts
+        core, choice, counts = parents.core, parents.choice, parents.counts
         while True:
             part, counts = counts.halves()
             core, choice = core[part], choice[part]
             if len(core) >= FEWEST_PARTS or counts.is_single.all():
-                return self._price(core, choice, counts, below)
+                return self._price(core, choice, counts, threshold)
 
-    def _price(self, core: Ints, choice: Ints, counts: Boxes, below: float) -> Array:
-        """Price (N,) layouts, or boxes of them: single ones that may take less than `below` seconds, or tie, become
-        rows, whose quick bounds are returned; the others stay closed."""
+    def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
+        """Price (N,) layouts or boxes. Single layouts that may take less than `threshold` seconds, or tie, become rows,
+        whose quick bounds are returned; the others stay closed."""
         opened = [np.empty(0)]
         for start in range(0, len(core), PRICED_TOGETHER):
-            some = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
-            boxes = counts.rows(some)
-            columns = with_counts(self._pricing.space.rows(core[some], choice[some]), boxes.least)
+            batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
+            boxes = counts.rows(batch)
+            columns = with_counts(self._pricing.space.rows(core[batch], choice[batch]), boxes.least)
             costs = self._pricing.costs(columns, boxes)
             bound = self._pricing.bounds(columns, costs)
-            is_row = boxes.is_single & (bound < below * (1 + TIES))
+            is_row = boxes.is_single & (bound < threshold * (1 + TIES))
             rows, closed = np.flatnonzero(is_row), np.flatnonzero(~is_row)
             self._columns = joined(self._columns, columns.rows(rows))
             self._costs = joined(self._costs, costs.rows(rows))
-            priced = Closed(core[some], choice[some], boxes, bound)
+            priced = Closed(core[batch], choice[batch], boxes, bound)
             self.closed = Closed.joined([self.closed, priced.rows(closed)])
             opened.append(bound[rows])
         return np.concatenate(opened)
 
     def open_all(self) -> None:
-        """Write out every layout, with what hosts cannot hold."""
+        """Write out every layout, even those that hosts cannot hold."""
         self._columns = self._pricing.space.all_rows()
         self._costs = self._pricing.costs(self._columns, Boxes.of(self._columns))
 
-    def tally(self, below: float) -> Tally:
-        """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
+    def tally(self, threshold: float) -> Tally:
+        """Count the layouts of closed entries; bounds of `threshold` seconds or more mean pruned."""
         closed = ~self._cores.is_open
         layouts = np.concatenate([self._pricing.space.sizes[closed], self.closed.counts.layouts])
         bound = np.concatenate([self._cores.bound[closed], self.closed.bound])
-        infeasible, late = np.isinf(bound), bound >= below
+        infeasible, late = np.isinf(bound), bound >= threshold
 
         def total(entries: Bools) -> int:
             return int(layouts[entries].sum())
@@ -240,11 +241,11 @@ class UniformCandidates:
         return Tally(total(infeasible), total(late & ~infeasible), total(~late & ~infeasible))
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
+        """Finer lower bounds of rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
         bound = np.empty(len(rows))
-        for some in groups_of(self._columns.rows(rows)):
-            group = self._pricing.group(self._columns, self._costs, rows[some])
-            bound[some] = capacity_bounds(group, cut_off)
+        for members in groups_of(self._columns.rows(rows)):
+            group = self._pricing.group(self._columns, self._costs, rows[members])
+            bound[members] = capacity_bounds(group, cut_off)
         return bound
 
     def leaf(self, row: int) -> Leaf:
@@ -258,57 +259,60 @@ class UniformCandidates:
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
         core, columns = self._pricing.space.smallest_rows()
-        columns, held = most_held(self.question, columns, self._pricing.space.counts.rows(core))
-        if not held.any():
+        columns, has_room = most_held(self.question, columns, self._pricing.space.counts.rows(core))
+        if not has_room.any():
             return nothing_held(self.question, columns)
-        core, columns = core[held], columns.rows(np.flatnonzero(held))
+        core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))
         costs = self._pricing.costs(columns, Boxes.of(columns))
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 
     def in_words(self) -> str:
-        """What the search covers, in words."""
+        """Description of what the search covers."""
         shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
         used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
         policies = " / ".join(self._pricing.policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
-        alike = ", or where stages are of such sizes all ranks as many of their first blocks"
-        if self._pricing.counted:
-            mixes, alike = "any number of first blocks recomputed in full, of every stage the same", ""
+        chunked = ", or where stages are of such sizes all ranks as many of their first blocks"
+        if self._pricing.uses_full_counts:
+            mixes, chunked = "any number of first blocks recomputed in full, of every stage the same", ""
         return (
             "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
             f" {self.question.cluster.num_gpus} GPUs, within limits:"
-            f" {limits_in_words(self.question, self._limits)}; {mixes}{alike}"
+            f" {limits_in_words(self.question, self._limits)}; {mixes}{chunked}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self._pricing.space.in_scenarios)
         )
 
 
 def count_below(
-    search: BranchAndBound, seconds: float, most: int, has_time: Callable[[], bool]
+    search: BranchAndBound, seconds: float, max_count: int, has_time: Callable[[], bool]
 ) -> int | None:
-    """Number of layouts whose bound is below some seconds; None where there are more than `most` or time is over.
+    """Number of layouts whose bound is below `seconds`; None if there are more than `max_count`, or time is over.
 
-    What the search left closed for a smaller time to beat is opened; bounds that it stopped at that time are computed
-    further.
+    Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are refined.
     """
     candidates, rows = search.candidates, search.rows
     while candidates.least_closed() < seconds:
         rows.add(candidates.open(seconds))
-        if int((rows.first_bound < seconds).sum()) > most or not has_time():
+        if int((rows.first_bound < seconds).sum()) > max_count or not has_time():
             return None
     near = rows.first_bound < seconds
     stopped = rows.first_bound >= search.kth_seconds
-    some = np.flatnonzero(near & (~rows.refined | stopped))
-    rows.refine(some, candidates.capacity_bounds(some, seconds))
+    unrefined = np.flatnonzero(near & (~rows.refined | stopped))
+    rows.refine(unrefined, candidates.capacity_bounds(unrefined, seconds))
     return int((rows.first_bound < seconds).sum())
 
 
 def nearest_below(
-    searches: Sequence[BranchAndBound], seconds: float, most: int, first: Layout, has_time: Callable[[], bool]
+    searches: Sequence[BranchAndBound],
+    seconds: float,
+    max_layouts: int,
+    first: Layout,
+    has_time: Callable[[], bool],
 ) -> list[Layout]:
-    """At most `most` layouts that take less than some seconds, those with the least bounds, each with a good placement
-    and other degrees or another microbatch than `first` and one another. The result does not depend on search order."""
+    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement; they differ
+    from `first` and one another in degrees or microbatch. The result does not depend on search order."""
     for search in searches:
         count_below(search, seconds, MOST_NEAR, has_time)
     near = sorted(
@@ -316,15 +320,15 @@ def nearest_below(
         for number, search in enumerate(searches)
         for row in np.flatnonzero(search.rows.first_bound < seconds).tolist()
     )
-    layouts, degrees, placed = list[Layout](), {_degrees(first)}, 0
+    layouts, degrees, num_placed = list[Layout](), {_degrees(first)}, 0
     for _, number, _, row in near:
         candidates = searches[number].candidates
         layout = candidates.layout(row)
         if _degrees(layout) in degrees:
             continue
-        if len(layouts) == most or placed == PLACED_FOR_EACH * most or not has_time():
+        if len(layouts) == max_layouts or num_placed == PLACEMENTS_PER_LAYOUT * max_layouts or not has_time():
             break
-        leaf, placed = candidates.leaf(row), placed + 1
+        leaf, num_placed = candidates.leaf(row), num_placed + 1
         solution = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, seconds)
         if solution and solution[1] < seconds:
             degrees.add(_degrees(layout))
@@ -336,21 +340,21 @@ def _degrees(layout: Layout) -> tuple[int, ...]:
     return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs
 
 
-def _lowest(bound: Array, rows: Ints, most: int) -> Ints:
-    """At most `most` of `rows`, those with the least bounds, in no order."""
-    return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
+def _lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
+    """At most `max_count` of `rows` with the lowest bounds, in no order."""
+    return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
 def joined(first: Columns, second: Columns) -> Columns:
-    """The rows of both tables, one after the other."""
-    both: dict[str, Any] = {}
+    """Rows of both tables, concatenated."""
+    columns: dict[str, Any] = {}
     for field in fields(first):
         top, bottom = getattr(first, field.name), getattr(second, field.name)
         if isinstance(top, tuple):  # a table for each kind of block
-            both[field.name] = tuple(
+            columns[field.name] = tuple(
                 {name: np.concatenate([upper[name], lower[name]]) for name in upper}
                 for upper, lower in zip(top, bottom, strict=True)
             )
         else:
-            both[field.name] = np.concatenate([top, bottom])
-    return type(first)(**both)
+            columns[field.name] = np.concatenate([top, bottom])
+    return type(first)(**columns)

@@ -1,4 +1,4 @@
-"""The candidates of a question on several pools: all legal layouts in every order of the pools, with their costs.
+"""Candidates of a question on several pools: all legal layouts in every order of the pools, with their costs.
 
 The search treats them as it does those of one kind of GPU (`planner.search.candidates`).
 """
@@ -55,7 +55,7 @@ class PoolCandidates:
     ranks: Ints
     """(K, N) number of pipeline ranks in each pool."""
     policies: tuple[Recompute, ...]
-    counted: bool
+    uses_full_counts: bool
     max_memory: float | None
     key: Ints
     """(N,) group of each row; rows of one group share schedule, pp and order."""
@@ -70,11 +70,11 @@ class PoolCandidates:
 
     @property
     def allowed(self) -> Bools:
-        """(P,): recompute policies that the search may use."""
+        """Recompute policies that the search may use, (P,)."""
         return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
 
     def pool_of_rank(self, row: int) -> Ints:
-        """(R,): the pool of each pipeline rank of a row."""
+        """Pool of each pipeline rank of a row, (R,)."""
         order = self.orders[self.order[row]]
         return np.repeat(order, [self.ranks[k, row] for k in order])
 
@@ -101,38 +101,38 @@ class PoolCandidates:
         return len(self.columns)
 
     def least_closed(self) -> float:
-        """Least first bound of the closed rows, seconds; infinite where none is left."""
+        """Minimum first bound of the closed rows, seconds; infinite where none is left."""
         return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
 
-    def open(self, below: float) -> Array:
-        """Open up to `OPENED_TOGETHER` rows, least bound first; returns their quick bounds."""
-        some = self._closed[:OPENED_TOGETHER]
-        some = some[self.ideal[some] < below]
-        self._closed = self._closed[len(some) :]
-        self._rows = np.concatenate([self._rows, some])
-        return np.maximum(self._by_group(some, bounds.quick_bounds), self.ideal[some])
+    def open(self, threshold: float) -> Array:
+        """Open up to `OPENED_TOGETHER` rows, lowest bound first; returns the quick bounds, seconds (N,)."""
+        batch = self._closed[:OPENED_TOGETHER]
+        batch = batch[self.ideal[batch] < threshold]
+        self._closed = self._closed[len(batch) :]
+        self._rows = np.concatenate([self._rows, batch])
+        return np.maximum(self._by_group(batch, bounds.quick_bounds), self.ideal[batch])
 
     def open_all(self) -> None:
         """Open every row, in their own order."""
         self._closed, self._rows = self._closed[:0], np.arange(len(self))
 
-    def tally(self, below: float) -> Tally:
-        """Count the closed rows; those whose bound is `below` seconds or more are pruned."""
-        left = self.ideal[self._closed]
-        undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
-        return Tally(infeasible, len(left) - undecided - infeasible, undecided)
+    def tally(self, threshold: float) -> Tally:
+        """Count the closed rows; bounds of `threshold` seconds or more mean pruned."""
+        closed_bounds = self.ideal[self._closed]
+        undecided, infeasible = int((closed_bounds < threshold).sum()), int(np.isinf(closed_bounds).sum())
+        return Tally(infeasible, len(closed_bounds) - undecided - infeasible, undecided)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """(N,) finer lower bounds of open rows; a bound need not be computed beyond `cut_off` seconds."""
+        """Finer lower bounds of open rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
         return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
 
     def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Array]) -> Array:
-        found = np.empty(len(rows))
+        values = np.empty(len(rows))
         order = np.argsort(self.key[rows], kind="stable")
         starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))
-        for some in np.split(order, starts[1:]) if len(rows) else ():
-            found[some] = bound(self.group(rows[some]))
-        return found
+        for members in np.split(order, starts[1:]) if len(rows) else ():
+            values[members] = bound(self.group(rows[members]))
+        return values
 
     def leaf(self, row: int) -> Leaf:
         """One open row with its costs, ready to be placed."""
@@ -151,7 +151,7 @@ class PoolCandidates:
             microbatches=int(self.columns.microbatches(self.question.training.global_batch)[row]),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed,
-            counted=self.counted,
+            uses_full_counts=self.uses_full_counts,
         )
 
     def _layout(self, row: int) -> Layout:
@@ -160,7 +160,7 @@ class PoolCandidates:
         return self.columns.layout(row).model_copy(update={"pools": pools})
 
     def in_words(self) -> str:
-        """What the search covers, in words."""
+        """Description of what the search covers."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
@@ -180,16 +180,16 @@ class PoolCandidates:
 def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
     """Enumerate and bound every layout; raises InfeasibleError where none is legal."""
     policies = limits.recompute(question)
-    columns, held = _layouts(question, limits)
+    columns, has_room = _layouts(question, limits)
     if not len(columns):
         raise nothing_legal(question, limits)
-    if not held.any():
+    if not has_room.any():
         raise nothing_held(question, columns)
-    columns = columns.rows(np.flatnonzero(held))
+    columns = columns.rows(np.flatnonzero(has_room))
     orders = tuple(permutations(range(len(question.pools))))
     base = np.tile(np.arange(len(columns)), len(orders))
     order = np.repeat(np.arange(len(orders)), len(columns))
-    every = columns.rows(base)
+    all_columns = columns.rows(base)
     terms, ranks = pool_terms(question, columns), ranks_in(question, columns)
     allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
     ideal = ideal_bounds(
@@ -203,33 +203,33 @@ def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandid
     )
     return PoolCandidates(
         question=question,
-        columns=every,
+        columns=all_columns,
         terms=terms,
         base=base,
         order=order,
         orders=orders,
         ranks=ranks[:, base],
         policies=policies,
-        counted=limits.counts_blocks(question),
+        uses_full_counts=limits.counts_blocks(question),
         max_memory=limits.max_memory,
-        key=np.unique(np.stack([every.schedule, every.pp, order], axis=1), axis=0, return_inverse=True)[
-            1
-        ].reshape(-1),
+        key=np.unique(
+            np.stack([all_columns.schedule, all_columns.pp, order], axis=1), axis=0, return_inverse=True
+        )[1].reshape(-1),
         ideal=ideal[base],
     )
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
-    """How many layouts the search covers; several pools count each order of them separately."""
+    """Number of layouts that the search covers; every order of several pools counts separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
-    _, held = _layouts(question, limits)
-    return int(held.sum()) * factorial(len(question.pools)) + count_replicas(question, limits)
+    _, has_room = _layouts(question, limits)
+    return int(has_room.sum()) * factorial(len(question.pools)) + count_replicas(question, limits)
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
-    """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and (N,) which of them late rules
-    allow."""
+    """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and whether late rules allow them,
+    (N,)."""
     plain = {SCHEDULES.index(name) for name in PLAIN}
     only = limits.only | {
         "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
@@ -241,7 +241,7 @@ def _layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColum
 
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
-    """The layout in every order of the pools; as it is where there is one, or it names the pools of its ranks."""
+    """The layout in every order of the pools; unchanged for a single pool, or if it names the pools of its ranks."""
     if layout.says_pools or not isinstance(question, MixedQuestion):
         yield layout
         return

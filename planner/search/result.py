@@ -1,4 +1,4 @@
-"""The result of a search: the k best layouts with their proof, their order, or why nothing was placed."""
+"""Result of a search: the k best layouts with their proof, or an error that says why nothing was placed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SearchResult:
     estimates: tuple[Estimate, ...]
     certificate: Certificate
     interrupted: bool = False
-    """True where Ctrl-C ended the search; the result is what was found by then."""
+    """Whether Ctrl-C ended the search early."""
     searches: tuple[BranchAndBound, ...] = field(default=(), repr=False, compare=False)
-    """The searches as they ended, for who asks more of them; they hold as much memory as searching does."""
+    """Final state of each search; follow-up queries resume from it. It holds as much memory as searching does."""
 
     @property
     def best(self) -> Estimate:
@@ -32,22 +32,22 @@ class SearchResult:
 
 
 def out_of_time(space: str = "") -> NothingPlacedError:
-    """The time that the user gave is over."""
+    """Error: the user's time limit is over."""
     return NothingPlacedError(
         "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
     )
 
 
 def out_of_own_time(seconds: float) -> NothingPlacedError:
-    """The time that one search of several gets is over, however much the user gave."""
+    """Error: the time of one search of several is over."""
     return NothingPlacedError(
         f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
         hint="--fix and --forbid leave it fewer layouts",
     )
 
 
-def given_up(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
-    """There was time, but the exact placement of every layout that is left gave up."""
+def placement_abandoned(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
+    """Error: exact placement was abandoned for every layout left, with time to spare."""
     return NothingPlacedError(
         f"{counted(layouts, 'layout')} could neither be placed nor be shown not to fit, though there was time",
         hint="--risk none places them on paper" if weighed else "please report the question",
@@ -56,6 +56,6 @@ def given_up(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sort key: the fastest first; of equally fast ones the smallest, then the one with the shortest name."""
+    """Sort key: fastest first, then least peak memory, then the shortest name."""
     name = str(estimate.layout)
     return estimate.compared_seconds, estimate.peak_bytes, len(name), name

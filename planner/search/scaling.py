@@ -23,13 +23,13 @@ def scaling_rows(
     budget: Budget,
     row_at: Callable[[int, int], Row | None],
 ) -> list[Row]:
-    """The row of each point (kind, GPUs, global batch), from `row_at(gpus, global batch)`, called once for each pair.
+    """Rows of the points (kind, GPUs, global batch) from `row_at(gpus, global batch)`, called once for each pair.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
-    own, batch = question.cluster.num_gpus, question.training.global_batch
+    cluster_gpus, batch = question.cluster.num_gpus, question.training.global_batch
     points = [
-        (kind, gpus, batch if kind == "strong" else batch * gpus // own)
+        (kind, gpus, batch if kind == "strong" else batch * gpus // cluster_gpus)
         for kind in kinds
         for gpus in gpu_counts
     ]
@@ -51,7 +51,7 @@ def scaling_rows(
 
 
 def doublings(question: Question | RecommenderQuestion) -> list[int]:
-    """Numbers of GPUs for a curve: from an eighth of the cluster to four times it, in whole nodes."""
+    """Numbers of GPUs for a curve: from an eighth of the cluster to four times the cluster, in whole nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
     return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})

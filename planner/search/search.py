@@ -26,33 +26,33 @@ from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.replicas import asks_for_replicas, search_beside_stages
-from planner.search.result import SearchResult, by_speed, given_up, out_of_time
+from planner.search.result import SearchResult, by_speed, out_of_time, placement_abandoned
 from planner.space.layouts import Restrictions, Space
 from planner.space.nothing_fits import nothing_legal
 from planner.space.shared import shared_spaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How a search is made."""
+class SearchSettings:
+    """Settings of one search."""
 
     top: int = 1
-    """How many of the fastest are wanted."""
-    below: float = math.inf
-    """Only layouts that take less than so many seconds are; there may be none."""
+    """Number of layouts to return, fastest first."""
+    must_beat_seconds: float = math.inf
+    """Search only for layouts faster than this many seconds. The result may be empty."""
     time_limit: float | None = None
     """Seconds; None: no limit."""
     on_progress: Progress | None = None
     keep_on_interrupt: bool = False
-    """Whether Ctrl-C leaves the best so far."""
-    settles: bool = True
+    """Whether Ctrl-C returns the best so far."""
+    closes_with_ilp: bool = True
     """Whether an integer program closes the proof."""
     solver: SolverName | None = None
-    """Which solver does; None: HiGHS where it is there."""
+    """Solver of that program; None: HiGHS if installed."""
     proof: Effort = "search"
-    """With "bounds" none does, and with "any" the first plan that fits is the answer."""
+    """Effort: "bounds" skips the integer program, "any" stops at the first plan that fits."""
     space: Space | None = None
-    """The question's layouts where they are known, or those of them that may take less."""
+    """Layouts to search, if known: the question's, or only those that may be fast enough."""
 
 
 def search(
@@ -69,7 +69,7 @@ def search(
     """The `top` fastest layouts of a question.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
-    its proven gap. `solver` settles the answer (`planner.exact.ilp.record`); HiGHS where it is there. With
+    its proven gap. `solver` closes the proof (`planner.exact.ilp.record`); HiGHS if installed. With
     `proof="ilp"` one integer program over all layouts answers instead (`planner.search.by_program`).
 
     Raises:
@@ -77,7 +77,7 @@ def search(
         InputError: the restrictions leave no recompute policy, or the integer program does not take the question.
         NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
-    terms = Terms(
+    settings = SearchSettings(
         top=top,
         time_limit=time_limit,
         on_progress=on_progress,
@@ -85,42 +85,50 @@ def search(
         solver=solver,
         proof=proof,
     )
-    return search_on(terms, question, restrictions or Restrictions())
+    return search_on(settings, question, restrictions or Restrictions())
 
 
-def search_on(terms: Terms, question: Question, limits: Restrictions) -> SearchResult:
-    """The fastest layouts of a question within some restrictions; none where it is proved that none is fast enough.
+def search_on(settings: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
+    """Fastest layouts of a question within restrictions; empty once no layout is proved to be fast enough.
 
-    Raises as `search` does; where only layouts below some seconds are wanted, nothing needs to fit.
+    Raises as `search` does; with `must_beat_seconds` nothing needs to fit.
     """
-    question = limits.held(question)
+    question = limits.apply_confidence(question)
 
-    def part(within: Restrictions, seconds: float | None, below: float = math.inf) -> SearchResult:
-        return search_on(replace(terms, time_limit=seconds, below=below), question, within)
+    def part(part_limits: Restrictions, seconds: float | None, cut_off: float = math.inf) -> SearchResult:
+        return search_on(
+            replace(settings, time_limit=seconds, must_beat_seconds=cut_off), question, part_limits
+        )
 
     if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
-        require_searched(terms.proof)
+        require_searched(settings.proof)
         return search_beside_stages(
             part,
             question,
             limits,
-            top=terms.top,
-            time_limit=terms.time_limit,
-            on_progress=terms.on_progress,
-            keep_on_interrupt=terms.keep_on_interrupt,
+            top=settings.top,
+            time_limit=settings.time_limit,
+            on_progress=settings.on_progress,
+            keep_on_interrupt=settings.keep_on_interrupt,
         )
     if parts := limits.by_recompute(question):
         try:
             with shared_spaces().shared():
-                return search_each_policy(part, question, parts, terms.top, terms.time_limit, terms.below)
+                return search_each_policy(
+                    part, question, parts, settings.top, settings.time_limit, settings.must_beat_seconds
+                )
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
             raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
-    candidates, start = _candidates(question, limits, terms.space), time.monotonic()
-    common = candidates, terms.top, start, terms.time_limit, terms.on_progress
-    found = ProgramSearch(*common) if terms.proof == "ilp" else BranchAndBound(*common, terms.below)
-    return _proven(found, terms)
+    candidates, start = _candidates(question, limits, settings.space), time.monotonic()
+    common = candidates, settings.top, start, settings.time_limit, settings.on_progress
+    prover = (
+        ProgramSearch(*common)
+        if settings.proof == "ilp"
+        else BranchAndBound(*common, settings.must_beat_seconds)
+    )
+    return _run_prover(prover, settings)
 
 
 def faster_than(
@@ -131,59 +139,58 @@ def faster_than(
     time_limit: float | None = None,
     space: Space | None = None,
 ) -> Estimate | None:
-    """The fastest layout of a question, of those that take less than so many seconds; None where there is none, or none
-    was found in time.
+    """Fastest layout of a question below `seconds`; None if there is none, or none was found in time.
 
-    What is known to take that long spares most of the search. `space` are the question's layouts where they are known,
-    or those of them that may take less. Raises InfeasibleError where any time will do, and nothing fits.
+    The limit spares most of the search. `space` holds the question's layouts if known, or only those that may be fast
+    enough. Raises InfeasibleError if `seconds` is infinite and nothing fits.
     """
     if space is not None and not len(space.cores):
         return None
-    terms = Terms(below=seconds, time_limit=time_limit, proof="bounds", space=space)
+    settings = SearchSettings(must_beat_seconds=seconds, time_limit=time_limit, proof="bounds", space=space)
     with suppress(NothingPlacedError):
-        found = search_on(terms, question, restrictions).estimates
-        return next((one for one in found if one.compared_seconds < seconds), None)
+        estimates = search_on(settings, question, restrictions).estimates
+        return next((estimate for estimate in estimates if estimate.compared_seconds < seconds), None)
     return None
 
 
-def settled(found: SearchResult, solver: SolverName | None) -> SearchResult:
-    """The same, where no integer program has closed the proof yet."""
-    if not found.searches:
-        return found
-    first = found.searches[0]
-    first.settle(solver)
-    return replace(found, certificate=found.certificate.model_copy(update={"settled": first.settled}))
+def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
+    """The result after an integer program has closed its proof; for results without one."""
+    if not result.searches:
+        return result
+    first = result.searches[0]
+    first.close_proof(solver)
+    return replace(result, certificate=result.certificate.model_copy(update={"settled": first.settled}))
 
 
-def _proven(found: BranchAndBound | ProgramSearch, terms: Terms) -> SearchResult:
-    """The best layouts that a prover finds, with its certificate."""
-    candidates, interrupted = found.candidates, False
+def _run_prover(prover: BranchAndBound | ProgramSearch, settings: SearchSettings) -> SearchResult:
+    """Best layouts that a prover finds, with its certificate."""
+    candidates, interrupted = prover.candidates, False
     try:
-        found.run(terms.proof)
-        if terms.settles and terms.proof in PROOFS:
-            found.settle(terms.solver)
+        prover.run(settings.proof)
+        if settings.closes_with_ilp and settings.proof in PROOFS:
+            prover.close_proof(settings.solver)
     except KeyboardInterrupt:
-        if not (terms.keep_on_interrupt and found.best):
+        if not (settings.keep_on_interrupt and prover.best):
             raise
         interrupted = True
-    leaders = found.leaders()
+    leaders = prover.leaders()
     if not leaders:
-        if layouts := found.given_up:
+        if layouts := prover.abandoned:
             weighed = bool(scenarios_of(candidates.question))
-            raise given_up(layouts, weighed=weighed, space=candidates.in_words())
-        if found.is_unfinished:
+            raise placement_abandoned(layouts, weighed=weighed, space=candidates.in_words())
+        if prover.is_unfinished:
             raise out_of_time(candidates.in_words())
-        if math.isinf(terms.below):
+        if math.isinf(settings.must_beat_seconds):
             nothing = candidates.nothing_fits()
             nothing.space = candidates.in_words()
             raise nothing
     estimates = [_estimate(candidates, row, placement) for row, placement in leaders]
-    ranked = sorted(estimates, key=by_speed)[: found.top]
+    ranked = sorted(estimates, key=by_speed)[: prover.top]
     return SearchResult(
         estimates=tuple(ranked),
-        certificate=found.certificate(),
+        certificate=prover.certificate(),
         interrupted=interrupted,
-        searches=(found,) if isinstance(found, BranchAndBound) else (),
+        searches=(prover,) if isinstance(prover, BranchAndBound) else (),
     )
 
 

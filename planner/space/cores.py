@@ -1,5 +1,5 @@
-"""Cores of layouts: every mesh of the GPUs with what else the search tries in it, before any rule is asked; and which
-ZeRO stages, shard groups and shapes go with a core, worked out once for each family of cores that have the same.
+"""Cores of layouts: every mesh of the GPUs with the other axes that the search tries, before rules apply; and the ZeRO
+stages, shard groups and shapes of a core, computed once for each family of cores that share them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for nam
 
 
 class _Options:
-    """What the restrictions leave of the values that the search tries; what was met once is known."""
+    """Values of axes that the restrictions leave to the search, cached."""
 
     def __init__(self, question: Question, restrictions: Restrictions) -> None:
         self._question, self._restrictions = question, restrictions
-        self._known: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        self._permitted: dict[tuple[str, tuple[int, ...]], list[int]] = {}
 
     def permitted(self, axis: str, values: Sequence[int]) -> list[int]:
-        """Those of some values of a column that are."""
+        """Values of a column that the restrictions permit."""
         key = (axis, tuple(values))
-        if key not in self._known:
+        if key not in self._permitted:
             numbers = np.array(values, dtype=np.int64)
-            self._known[key] = numbers[self._restrictions.permits(axis, numbers)].tolist()
-        return self._known[key]
+            self._permitted[key] = numbers[self._restrictions.permits(axis, numbers)].tolist()
+        return self._permitted[key]
 
     def inside(self, name: str, mesh: Mesh) -> list[tuple[int, ...]]:
-        """The numbers that the columns of an axis may hold in a mesh.
+        """Values of an axis's columns in a mesh.
 
         An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
         restrictions on whole layouts.
@@ -55,8 +55,8 @@ class _Options:
         if name not in COLUMNS or name in ("order", "context"):
             return [value if isinstance(value, tuple) else (value,) for value in values]
         numbers = {value for value in values if not isinstance(value, tuple)}
-        asked = self._restrictions.only.get(name, frozenset())
-        return [(value,) for value in self.permitted(name, sorted(numbers | asked))]
+        requested = self._restrictions.only.get(name, frozenset())
+        return [(value,) for value in self.permitted(name, sorted(numbers | requested))]
 
 
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
@@ -68,18 +68,18 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
     table = np.ascontiguousarray(np.concatenate(blocks).T)
-    known = dict(zip(_COLUMNS, table, strict=True))
+    tried = dict(zip(_COLUMNS, table, strict=True))
 
     def everywhere(value: int) -> Ints:
         return np.broadcast_to(np.int64(value), table.shape[1:])
 
     simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
-    cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | known)
+    cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | tried)
     return replace(cores, shard=cores.replicas)
 
 
 def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
-    """Degrees that are permitted, and that the batch, the sequence and the blocks have room for."""
+    """Permitted meshes that batch, sequence and number of blocks allow."""
     cluster = question.cluster
     for tp in tried_tensor_degrees(question, restrictions):
         for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):
@@ -95,22 +95,22 @@ def _meshes(question: Question, restrictions: Restrictions, options: _Options) -
 def microbatch_sizes(
     question: Question, restrictions: Restrictions, cores: LayoutColumns
 ) -> tuple[Ints, LayoutColumns]:
-    """Every core with every microbatch size that its share of the batch divides into and that rules allow, and (N,)
-    which core each is."""
+    """Index of the core, (N,), and the core itself with every legal microbatch size that divides its share of the
+    batch."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
         sizes = sizes[restrictions.permits("mbs", sizes)]
         of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if restrictions.extreme_mbs else sizes
-    own = [of_degree[dp] for dp in cores.dp.tolist()]
-    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
-    sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *own]))
+    sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
+    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
+    sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *sizes_of_core]))
     legal = np.flatnonzero(~np.any([rule.broken(question, sized) for rule in SIZED_RULES], axis=0))
     return core[legal], sized.rows(legal)
 
 
 ROWS_TOGETHER = 200_000
-"""Rows that the rules are asked of at once: bounds memory."""
+"""Rows that rules check at once: bounds memory."""
 
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
@@ -119,16 +119,16 @@ def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple
     if not (cores.offload_activations > 0).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
         return cores.rows(first), family[core]
-    own = [getattr(sized, name) for name in columns_that_affect("states")]
-    first, family = first_of_each([*own, np.where(sized.offload_activations > 0, sized.mbs, 0)])
+    columns = [getattr(sized, name) for name in columns_that_affect("states")]
+    first, family = first_of_each([*columns, np.where(sized.offload_activations > 0, sized.mbs, 0)])
     return sized.rows(first), family
 
 
 def variants_of(
-    question: Question, restrictions: Restrictions, families: LayoutColumns, most: LayoutColumns
+    question: Question, restrictions: Restrictions, families: LayoutColumns, fullest: LayoutColumns
 ) -> tuple[Ints, ...]:
-    """(V, 2) the legal variants of each family; `most` are the families with the most blocks that they count: what is
-    needless is left out where it is so even then."""
+    """Legal variants of each family, (V, 2) each; redundant variants are left out if they are redundant even in
+    `fullest`, the families with their highest counts of blocks."""
     family: list[int] = []
     zero: list[int] = []
     shard: list[int] = []
@@ -140,48 +140,49 @@ def variants_of(
             zero += [stage] * len(groups_of)
             shard += groups_of
     rows = families.rows(np.array(family, dtype=np.int64))
-    own = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
-    rows, full = replace(rows, **own), replace(most.rows(np.array(family, dtype=np.int64)), **own)
+    variants = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
+    full = replace(fullest.rows(np.array(family, dtype=np.int64)), **variants)
+    rows = replace(rows, **variants)
     allowed = legal_unscheduled(question, restrictions, rows)
     allowed &= ~needless_rows(question, restrictions, full)
     legal = np.flatnonzero(allowed)
-    both = np.stack([rows.zero, rows.shard], axis=1)[legal]
+    table = np.stack([rows.zero, rows.shard], axis=1)[legal]
     borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
-    return tuple(np.split(both, borders)) if len(families) else ()
+    return tuple(np.split(table, borders)) if len(families) else ()
 
 
 def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
-    """(N,): which rows keep to restrictions and rules, those of the schedule and of the microbatch size aside."""
+    """Rows that satisfy restrictions and rules, (N,), except rules on the schedule and on the microbatch size."""
     legal = allowed_rows(question, restrictions, rows)
-    left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), shaped=False, hosts=False)
+    remaining = np.flatnonzero(legal)
+    legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=False, hosts=False)
     return legal
 
 
 def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
-    """(N,): which cores are legal with some ZeRO stage over all ranks."""
+    """Cores that are legal with some ZeRO stage over all ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
     for start in range(0, len(cores), ROWS_TOGETHER):
-        some = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
+        batch = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
         for zero in question.stack.zero_stages:
-            left = some[~legal[some]]
-            rows = replace(cores.rows(left), zero=np.full(len(left), zero))
-            legal[left] = legal_unscheduled(question, restrictions, rows)
+            remaining = batch[~legal[batch]]
+            rows = replace(cores.rows(remaining), zero=np.full(len(remaining), zero))
+            legal[remaining] = legal_unscheduled(question, restrictions, rows)
     return legal
 
 
 def shapes_of(
     question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
 ) -> tuple[tuple[Ints, ...], ...]:
-    """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
+    """Legal shapes of each pipeline, (K, 2) for each ZeRO stage of its first core."""
     model, policies = question.model, set(restrictions.recompute(question))
     runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
     pipeline, stage, shape, shard = [], [], [], []
     for index, pp in enumerate(pipelines.pp.tolist()):
-        own = [(1, ONE_CHUNK)]
+        pairs = [(1, ONE_CHUNK)]
         if pp > 1:
             chunks = range(1, (model.num_layers + ENDS) // pp + 1)
-            own = [
+            pairs = [
                 (vpp, SCHEDULES.index(schedule))
                 for schedule in runs
                 for vpp in chunks
@@ -189,11 +190,11 @@ def shapes_of(
             ]
         for zero in range(ZERO_STAGES):
             groups = variants[index][variants[index][:, 0] == zero, 1]
-            known = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
-            pipeline += [index] * len(own)
-            stage += [zero] * len(own)
-            shard += [known] * len(own)
-            shape += own
+            group = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
+            pipeline += [index] * len(pairs)
+            stage += [zero] * len(pairs)
+            shard += [group] * len(pairs)
+            shape += pairs
     rows = replace(
         pipelines.rows(np.array(pipeline, dtype=np.int64)),
         zero=np.array(stage, dtype=np.int64),
@@ -202,14 +203,14 @@ def shapes_of(
         schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
     )
     legal = allowed_rows(question, restrictions, rows)
-    left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), hosts=False)
+    remaining = np.flatnonzero(legal)
+    legal[remaining] = legal_rows(question, rows.rows(remaining), hosts=False)
     table = np.array(shape, dtype=np.int64).reshape(-1, 2)
     of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
     borders = np.searchsorted(
         of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
     )
-    kept = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
+    legal_K = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
     return tuple(
-        tuple(kept[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
+        tuple(legal_K[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
     )

@@ -1,8 +1,8 @@
-"""Boxes of layouts that differ in nothing but counts of blocks: one entry stands for all counts between.
+"""Boxes of layouts that differ only in counts of blocks: one entry stands for all counts between two corners.
 
-Counts are of blocks that offload keeps in host memory; the search tries hundreds in every mesh. It walks through boxes
-of them in place of single ones, prices the corners of a box for a bound of all it holds (`planner.bounds.boxes`), and
-halves those that may hold the best.
+Counts are of blocks that offload keeps in host memory; the search tries hundreds in every mesh. It searches boxes of
+counts, prices the corners of a box for a bound of the whole box (`planner.bounds.boxes`), and halves the boxes that may
+hold the best.
 
 Shape legend: N boxes, R columns that count.
 """
@@ -27,7 +27,7 @@ _COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Counts of each column from `least` to `most`, of which no more than `room` together."""
+    """Counts of each column from `least` to `most`, with a sum of at most `room`."""
 
     least: Ints
     """(N, R)"""
@@ -40,112 +40,113 @@ class Boxes:
         return len(self.room)
 
     @classmethod
-    def beside(cls, question: Question, columns: LayoutColumns) -> Boxes:
-        """Of layouts whose counts stand for all from theirs on."""
-        least = np.stack(counted_columns(columns), axis=1)
-        counted, room = (least > 0) & (least < EVERY), countable(question, columns.pp)
-        if not counted.any():
-            return cls(least, least, room)
-        others = np.where(counted, least, 0).sum(axis=1)[:, None] - least
-        return cls(least, np.where(counted, room[:, None] - others, least), room)
+    def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
+        """Boxes of all counts from those of the layouts upwards."""
+        minimum = np.stack(counted_columns(columns), axis=1)
+        is_counted, room = (minimum > 0) & (minimum < EVERY), countable(question, columns.pp)
+        if not is_counted.any():
+            return cls(minimum, minimum, room)
+        other_counts = np.where(is_counted, minimum, 0).sum(axis=1)[:, None] - minimum
+        return cls(minimum, np.where(is_counted, room[:, None] - other_counts, minimum), room)
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
-        """Of layouts with the counts that they have."""
-        own = np.stack(counted_columns(columns), axis=1)
-        return cls(own, own, np.where(own < EVERY, own, 0).sum(axis=1))
+        """Boxes of single layouts."""
+        counts = np.stack(counted_columns(columns), axis=1)
+        return cls(counts, counts, np.where(counts < EVERY, counts, 0).sum(axis=1))
 
     @classmethod
-    def joined(cls, some: Sequence[Boxes]) -> Boxes:
-        """All of them, one after the other."""
-        least = np.concatenate([one.least for one in some])
-        alike = all(one._alike for one in some)
-        most = least if alike else np.concatenate([one.most for one in some])
-        return cls(least, most, np.concatenate([one.room for one in some]))
+    def joined(cls, parts: Sequence[Boxes]) -> Boxes:
+        """Concatenation of several tables of boxes."""
+        minimum = np.concatenate([part.least for part in parts])
+        all_single = all(part._all_single for part in parts)
+        maximum = minimum if all_single else np.concatenate([part.most for part in parts])
+        return cls(minimum, maximum, np.concatenate([part.room for part in parts]))
 
     def rows(self, index: Ints) -> Boxes:
-        """Some of them."""
-        least = self.least.take(index, axis=0)
-        most = least if self._alike else self.most.take(index, axis=0)
-        return Boxes(least, most, self.room[index])
+        """Selected boxes."""
+        minimum = self.least.take(index, axis=0)
+        maximum = minimum if self._all_single else self.most.take(index, axis=0)
+        return Boxes(minimum, maximum, self.room[index])
 
     @property
-    def _alike(self) -> bool:
-        """Whether each holds one combination, as is known without looking."""
+    def _all_single(self) -> bool:
+        """Whether every box is a single combination by construction."""
         return self.most is self.least
 
     @property
     def layouts(self) -> Ints:
-        """(N,): combinations of counts in each: those of two columns lie below a line."""
-        if self._alike:
+        """Number of combinations of counts in each box, (N,): with two columns a rectangle cut by a line."""
+        if self._all_single:
             return np.ones(len(self), dtype=np.int64)
         sides = self.most - self.least + 1
-        beyond = np.where(self.most < EVERY, self.most, 0).sum(axis=1) - self.room
+        over = np.where(self.most < EVERY, self.most, 0).sum(axis=1) - self.room
         sides = -np.sort(-sides, axis=1)
-        wide, high = sides[:, 0], sides[:, 1]
+        long, high = sides[:, 0], sides[:, 1]
 
         def corner(side: Ints) -> Ints:
             reach: Ints = np.maximum(side, 0)
             return reach * (reach + 1) // 2
 
-        cut = corner(beyond) - corner(beyond - wide) - corner(beyond - high) + corner(beyond - wide - high)
-        return np.where(self.is_single, 1, wide * high - np.where(beyond > 0, cut, 0))
+        cut = corner(over) - corner(over - long) - corner(over - high) + corner(over - long - high)
+        return np.where(self.is_single, 1, long * high - np.where(over > 0, cut, 0))
 
     @property
     def is_single(self) -> Bools:
-        """(N,): whether a box holds one combination."""
+        """Whether a box holds one combination, (N,)."""
         single: Bools = (self.least == self.most).all(axis=1)
         return single
 
     def corners(self) -> list[Ints]:
-        """(N, R) each: every combination of least and most; the same one several times where few counts are open."""
+        """Corners of the boxes, (N, R) each: every combination of `least` and `most`; single counts repeat corners."""
         open_R: Bools = np.any(self.least < self.most, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
         return [np.where(np.array(at_most), self.most, self.least) for at_most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """The box that each comes from, and both halves of each along its longest side; what is single stays so."""
-        every = np.arange(len(self))
+        """Index of the parent box, and both halves of each box along its longest side; single boxes stay."""
+        boxes = np.arange(len(self))
         side = (self.most - self.least).argmax(axis=1)
-        middle = (self.least[every, side] + self.most[every, side]) // 2
+        middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
         lower, upper = self.most.copy(), self.least.copy()
-        lower[every, side], upper[every, side] = middle, middle + 1
-        both = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
-        tight = both._within_room()
-        kept = np.flatnonzero((tight.least <= tight.most).all(axis=1))
-        return np.tile(every, 2)[kept], tight.rows(kept)
+        lower[boxes, side], upper[boxes, side] = middle, middle + 1
+        halves = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
+        tight = halves._within_room()
+        nonempty = np.flatnonzero((tight.least <= tight.most).all(axis=1))
+        return np.tile(boxes, 2)[nonempty], tight.rows(nonempty)
 
     def _within_room(self) -> Boxes:
-        """The same without counts for which the least of the others leaves no room."""
-        counted = self.least < EVERY
-        others = np.where(counted, self.least, 0).sum(axis=1)[:, None] - self.least
+        """Boxes without counts that exceed the room even at the least counts of other columns."""
+        counts = self.least < EVERY
+        rest_counts = np.where(counts, self.least, 0).sum(axis=1)[:, None] - self.least
         return replace(
-            self, most=np.where(counted, np.minimum(self.most, self.room[:, None] - others), self.most)
+            self,
+            most=np.where(counts, np.minimum(self.most, self.room[:, None] - rest_counts), self.most),
         )
 
     def singles(self) -> tuple[Ints, Ints]:
-        """The box that each combination comes from, and (K, R) all combinations of all boxes."""
+        """Index of the box, (K,), and counts, (K, R), of every combination in the boxes."""
         box, combination = [], []
-        for at, (least, most, room) in enumerate(
+        for at, (lows, highs, room) in enumerate(
             zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
         ):
-            for counts in product(*(range(low, high + 1) for low, high in zip(least, most, strict=True))):
-                if sum(one for one in counts if one < EVERY) <= room:
+            for counts in product(*(range(low, high + 1) for low, high in zip(lows, highs, strict=True))):
+                if sum(count for count in counts if count < EVERY) <= room:
                     box.append(at)
                     combination.append(counts)
         return np.array(box, dtype=np.int64), np.array(combination, dtype=np.int64).reshape(-1, len(_COLUMNS))
 
 
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
-    """The same layouts with (N, R) other counts."""
+    """Layouts with other counts, (N, R)."""
     return replace(columns, **{name: counts[:, at] for at, name in enumerate(_COLUMNS)})
 
 
 def counted_columns(columns: LayoutColumns) -> list[Ints]:
-    """(N,) counts of blocks, one array for each column that counts."""
+    """Counts of blocks, (N,), for each column that counts."""
     return [getattr(columns, name) for name in _COLUMNS]
 
 
 def speaks_of_counts(axes: set[str]) -> bool:
-    """Whether restrictions on some axes speak of counts."""
+    """Whether any of the axes is a count of blocks."""
     return bool(axes & set(_COLUMNS))

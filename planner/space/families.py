@@ -25,16 +25,16 @@ from planner.placement.chunks import MOST_SMALLER
 from planner.space.axes import divisors
 
 By = Literal["depth", "width", "sequence"]
-"""What grows from size to size."""
+"""Dimension that grows from size to size."""
 WAYS: tuple[By, ...] = get_args(By)
 MLP_MULTIPLE = 256
-"""The width of a gated MLP is rounded up to a multiple of so much (Touvron et al. 2023, the released code)."""
+"""Multiple to which the width of a gated MLP is rounded up (Touvron et al. 2023, the released code)."""
 MAX_HEADS = 1024
-"""The widest size, in heads."""
+"""Largest size by width, in heads."""
 _PIECES = 2
-"""Most pieces that a context rank's tokens come in, which give causal attention equal work."""
+"""Maximum number of pieces of a context rank's tokens, which give causal attention equal work."""
 _FP8_SIDE = 16
-"""What a rank's tokens, and its columns of an MLP, are whole multiples of where products are in fp8."""
+"""Divisor of a rank's tokens, and of its columns of an MLP, with products in fp8."""
 SEQUENCE_STEP = 256
 """Tokens by which sequences grow."""
 MAX_SEQUENCE = 2**24
@@ -43,10 +43,10 @@ MAX_SEQUENCE = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """What of the catalogue a family is made of."""
+    """Catalogue models that define a family."""
 
     base: str
-    """The model whose shape it has."""
+    """Model whose shape the family has."""
     published: tuple[str, ...]
     """Models whose widths and depths its sizes by width follow, narrowest first."""
 
@@ -91,35 +91,35 @@ class Family:
     published: tuple[str, ...] = ()
 
     @property
-    def most(self) -> int:
-        """The largest size there is."""
+    def largest_size(self) -> int:
+        """Largest size of the family."""
         if self.by == "sequence":
             learned = self.base.positions == "learned"
             return (self.base.max_positions if learned else MAX_SEQUENCE) // SEQUENCE_STEP
         return MAX_LAYERS if self.by == "depth" else MAX_HEADS
 
     @property
-    def usual(self) -> int:
-        """The size of the base."""
+    def base_size(self) -> int:
+        """Size of the base model."""
         if self.by == "sequence":
-            return max(1, min(self.most, self.base.max_positions // SEQUENCE_STEP))
+            return max(1, min(self.largest_size, self.base.max_positions // SEQUENCE_STEP))
         return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
 
     def sequence(self, size: int) -> int | None:
-        """Tokens of a sequence of a size; None where the model grows in their place."""
+        """Tokens of a sequence at a size; None where the model grows instead."""
         return size * SEQUENCE_STEP if self.by == "sequence" else None
 
-    def asked(self, question: Question, size: int) -> Question:
-        """The question about a size."""
+    def question_of_size(self, question: Question, size: int) -> Question:
+        """The question at one size of the family."""
         if (length := self.sequence(size)) is None:
             return replace(question, model=self.model(size))
         return replace(question, training=question.training.model_copy(update={"sequence_length": length}))
 
     @cached_property
     def _measures(self) -> tuple[Ints, Ints, Ints]:
-        """(N,) of every size what degrees must divide: tokens of a sequence or heads, the width of the MLP, and blocks;
-        zeros for what stays as it is."""
-        size = np.arange(1, self.most + 1)
+        """Quantities of every size that degrees must divide, (N,) each: tokens of a sequence or heads, MLP width, and
+        blocks; zeros where a quantity does not grow."""
+        size = np.arange(1, self.largest_size + 1)
         if self.by == "sequence":
             return size * SEQUENCE_STEP, 0 * size, 0 * size
         if self.by == "depth":
@@ -128,9 +128,9 @@ class Family:
         inner = np.array([self._inner(width) for width in widths.tolist()])
         return size, inner, np.array([self._layers(width) for width in widths.tolist()])
 
-    def alike(self, question: Question) -> Iterator[Bools]:
-        """(N,) which of all sizes some degrees divide, for all degrees that the GPUs have: a layout that is legal at
-        a size of them is legal at every smaller one of them, where it needs no more memory."""
+    def divisible_sizes(self, question: Question) -> Iterator[Bools]:
+        """Sizes that a set of degrees divides, (N,), for every set that the GPUs allow: a layout that is legal at one
+        of these sizes is legal at every smaller one, with no more memory."""
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
@@ -142,9 +142,9 @@ class Family:
 
     @cached_property
     def _shapes(self) -> tuple[list[int], list[int]]:
-        """Widths and depths that were published."""
-        known = [catalog.load_model(name) for name in self.published]
-        return [one.hidden_size for one in known], [one.num_layers for one in known]
+        """Published widths and depths."""
+        models = [catalog.load_model(name) for name in self.published]
+        return [model.hidden_size for model in models], [model.num_layers for model in models]
 
     def model(self, size: int) -> TransformerSpec:
         """The model of a size."""
@@ -185,8 +185,8 @@ class Family:
 
 
 def family_named(name: str, by: By) -> Family | None:
-    """A family of the registry; None where there is no such."""
-    known = LADDERS.get(name)
-    if known is None:
+    """Family of the registry; None if unknown."""
+    ladder = LADDERS.get(name)
+    if ladder is None:
         return None
-    return Family(name=name, base=catalog.load_model(known.base), by=by, published=known.published)
+    return Family(name=name, base=catalog.load_model(ladder.base), by=by, published=ladder.published)

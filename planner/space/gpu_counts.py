@@ -1,4 +1,4 @@
-"""Numbers of GPUs as a choice: what `--gpus` says, which of them a cluster can have, and the question on each."""
+"""Numbers of GPUs to choose from: parsing of `--gpus`, numbers that a cluster can have, and the question at each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.space.limits import tensor_degrees
 Q = TypeVar("Q", Question, RecommenderQuestion)
 
 MOST_SIZES = 1000
-"""Sizes of one question; more is a mistake."""
+"""Maximum number of sizes in one question."""
 SIZES_HINT = (
     "write it like 64,128 or 64..1024 (doublings), 64..1024:64 (every 64th) or 64..1024x20 (20 of them)"
 )
@@ -33,13 +33,13 @@ _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$",
 
 
 def parse_sizes(
-    text: str, question: Question | RecommenderQuestion, *, some: bool = False
+    text: str, question: Question | RecommenderQuestion, *, skip_impossible: bool = False
 ) -> tuple[int, ...]:
     """Numbers of GPUs in rising order, from words between commas.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
-    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. Where
-    `some` will do, sizes that the cluster cannot have are left out.
+    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. With
+    `skip_impossible`, sizes that the cluster cannot have are left out.
 
     Raises:
         InputError: every word that cannot be read, and every size the cluster cannot have.
@@ -48,9 +48,9 @@ def parse_sizes(
     sizes: set[int] = set()
     for word in text.split(","):
         match = _WORD.match(word.strip())
-        what = "is not a number of GPUs" if match is None else _out_of_range(match)
-        if match is None or what:
-            problems.append(Problem("--gpus", f"`{word}` {what}"))
+        complaint = "is not a number of GPUs" if match is None else _out_of_range(match)
+        if match is None or complaint:
+            problems.append(Problem("--gpus", f"`{word}` {complaint}"))
             continue
         first, last, step, points = (None if group is None else int(group) for group in match.groups())
         assert first is not None
@@ -64,14 +64,14 @@ def parse_sizes(
             sizes.update(_doublings(first, last))
     if problems:
         raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SIZES_HINT)
-    if some:
+    if skip_impossible:
         return tuple(sorted(size for size in sizes if possible(size, question.cluster)))
     require_possible(question.cluster, sorted(sizes))
     return tuple(sorted(sizes))
 
 
 def _out_of_range(match: re.Match[str]) -> str:
-    """What is wrong with the numbers of one word, or nothing."""
+    """Complaint about the numbers of one word; empty if there is none."""
     first, last, step, points = (None if group is None else int(group) for group in match.groups())
     assert first is not None
     if first == 0:
@@ -105,57 +105,55 @@ def _in_even_ratios(
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
     spread = (last / first) ** (0.5 / max(points - 1, 1))
-    chosen: list[int] = []
+    picks: list[int] = []
     for target in targets.tolist():
         low, high = math.ceil(target / spread / unit), math.floor(target * spread / unit)
         around = range(max(low, 1), max(high, round(target / unit)) + 1)
-        sizes = [
-            count * unit for count in around if first <= count * unit <= last and count * unit not in chosen
-        ]
+        sizes = [count * unit for count in around if first <= count * unit <= last]
+        sizes = [size for size in sizes if size not in picks]
         offers = {size: plain_layouts(question, size) for size in sizes}
         best = max(sizes, key=lambda size: (*offers[size], -abs(math.log(size / target))), default=0)
         if best and offers[best][1]:
-            chosen.append(best)
-    return chosen
+            picks.append(best)
+    return picks
 
 
 def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[int, int]:
-    """How many plain pipelines (no ZeRO; `mbs1`, or one microbatch) are legal on so many GPUs: those of equal stages,
-    and all of them.
+    """Numbers of legal plain pipelines (no ZeRO; `mbs1`, or one microbatch) on `gpus` GPUs: with equal stages, and all.
 
-    Of a recommender it is one where its batch divides.
+    For a recommender 1 if the GPUs divide its batch, else 0.
     """
     if isinstance(question, RecommenderQuestion):
         even = int(question.training.global_batch % gpus == 0)
         return even, even
-    there = resized(question, gpus)
+    sized = resized(question, gpus)
     plain = [
         Layout(tp=tp, pp=pp, dp=dp, mbs=mbs)
-        for tp in tensor_degrees(there.cluster)
-        for pp in range(1, there.model.num_layers + 1)
-        if gpus % (tp * pp) == 0 and there.training.global_batch % (dp := gpus // (tp * pp)) == 0
-        for mbs in {1, there.training.global_batch // dp}
+        for tp in tensor_degrees(sized.cluster)
+        for pp in range(1, sized.model.num_layers + 1)
+        if gpus % (tp * pp) == 0 and sized.training.global_batch % (dp := gpus // (tp * pp)) == 0
+        for mbs in {1, sized.training.global_batch // dp}
     ]
     if not plain:
         return 0, 0
     columns = LayoutColumns.of(plain)
-    legal = columns.rows(np.flatnonzero(legal_rows(there, columns)))
+    legal = columns.rows(np.flatnonzero(legal_rows(sized, columns)))
     pipelines = {*zip(legal.tp.tolist(), legal.pp.tolist(), strict=True)}
-    return sum(there.model.num_layers % pp == 0 for _, pp in pipelines), len(pipelines)
+    return sum(sized.model.num_layers % pp == 0 for _, pp in pipelines), len(pipelines)
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:
-    """Part of a node, or whole nodes that are connected."""
+    """Whether a number of GPUs is part of a node, or whole connected nodes."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
-    whole = connected and count % per_node == 0 and not cluster.odd_buildings(count // per_node)
-    return count <= per_node or whole
+    whole_nodes = connected and count % per_node == 0 and not cluster.odd_buildings(count // per_node)
+    return count <= per_node or whole_nodes
 
 
 def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
-    """Nothing where the cluster can have each of these numbers of GPUs.
+    """Require that the cluster can have each of these numbers of GPUs.
 
     Raises:
-        InputError: with those that it cannot have.
+        InputError: names the numbers that it cannot have.
     """
     reason = (
         "no whole number of nodes or buildings"
@@ -174,18 +172,18 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
 
 
 def on_whole_nodes(question: Q) -> Q:
-    """The same question where it has only part of a node of the catalogue's cluster: on one whole node."""
+    """The question on one whole node, if it has only part of a node of a catalogue cluster."""
     cluster = question.cluster
     if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
         return question
-    known = catalog.load_cluster(cluster.name)
-    same = known.gpu.name == cluster.gpu.name and known.gpus_per_node >= cluster.gpus_per_node
-    whole = {"gpus_per_node": known.gpus_per_node if same else cluster.gpus_per_node}
-    return replace(question, cluster=cluster.model_copy(update=whole))
+    original = catalog.load_cluster(cluster.name)
+    fits = original.gpu.name == cluster.gpu.name and original.gpus_per_node >= cluster.gpus_per_node
+    node = {"gpus_per_node": original.gpus_per_node if fits else cluster.gpus_per_node}
+    return replace(question, cluster=cluster.model_copy(update=node))
 
 
 def resized(question: Q, gpus: int, global_batch: int | None = None) -> Q:
-    """The same question on another number of GPUs, and with another batch if one is given."""
+    """The question on another number of GPUs, and with another batch if given."""
     cluster = question.cluster
     per_node = min(gpus, cluster.gpus_per_node)
     training = question.training

@@ -44,96 +44,95 @@ from planner.space.shared import shared
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Cores, and what goes with each."""
+    """Cores with their variants and shapes."""
 
     question: Question
     cores: LayoutColumns
-    """With shape 1f1b, zero0 and one shard group."""
+    """Cores as layouts with shape 1f1b, zero0 and one shard group."""
     family: Ints
-    """(N,): index into `variants`."""
+    """Index into `variants`, (N,)."""
     variants: tuple[Ints, ...]
-    """(V, 2) zero and shard of each family."""
+    """ZeRO stage and shard of each family, (V, 2) each."""
     pipeline: Ints
-    """(N,): index into `shapes`."""
+    """Index into `shapes`, (N,)."""
     shapes: tuple[tuple[Ints, ...], ...]
-    """(K, 2) vpp and schedule of each pipeline, for each ZeRO stage."""
+    """vpp and schedule of each pipeline, (K, 2) for each ZeRO stage."""
     counts: Boxes
-    """(N,): the counts of blocks that each core stands for; its own are the least."""
+    """Counts of blocks that each core stands for, (N,); the core itself has the least."""
 
     def __len__(self) -> int:
-        """Layouts in all."""
+        """Number of layouts."""
         return int(self.sizes.sum())
 
     @cached_property
     def _stages(self) -> Ints:
-        """(F, Z): variants of each family with each ZeRO stage."""
+        """Number of variants of each family with each ZeRO stage, (F, Z)."""
         counts = [np.bincount(own[:, 0], minlength=ZERO_STAGES) for own in self.variants]
         return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
 
     @cached_property
     def _shapes(self) -> Ints:
-        """(K, Z): shapes of each pipeline with each ZeRO stage."""
+        """Number of shapes of each pipeline with each ZeRO stage, (K, Z)."""
         counts = [[len(own) for own in of_stage] for of_stage in self.shapes]
         return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
 
     @cached_property
     def sizes(self) -> Ints:
-        """(N,): layouts of each core."""
+        """Number of layouts of each core, (N,)."""
         counts = np.zeros(len(self.cores), dtype=np.int64)
         for zero in np.flatnonzero(self._stages.any(axis=0) & self._shapes.any(axis=0)).tolist():
             counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
         return counts * self.counts.layouts
 
-    def asked_of(self, question: Question) -> Space:
-        """The same layouts for a question that differs in rates and in sizes of memory alone: no rule of legality reads
-        these."""
-        same = replace(self, question=question)
-        vars(same).update(
+    def with_rates(self, question: Question) -> Space:
+        """Space of a question that differs only in rates and memory sizes, which no rule of legality reads."""
+        space = replace(self, question=question)
+        vars(space).update(
             {name: getattr(self, name) for name in ("sizes", "microbatches", "may_start_empty")}
         )
-        return same
+        return space
 
-    def held_to(self, question: Question) -> Space:
-        """The same layouts for a question that differs in how surely a layout must fit alone: seconds stay known."""
-        same = self.asked_of(question)
-        vars(same).update({name: getattr(self, name) for name in ("remembered", "kept")})
+    def with_confidence(self, question: Question) -> Space:
+        """Space of a question that differs only in confidence of fitting; bounds in seconds are shared."""
+        space = self.with_rates(question)
+        vars(space).update({name: getattr(self, name) for name in ("bound_cache", "priced_cache")})
         if question.confidence >= self.question.confidence:
-            vars(same)["too_large"] = self.too_large
-        return same
+            vars(space)["infeasible_cores"] = self.infeasible_cores
+        return space
 
     @cached_property
-    def remembered(self) -> dict[tuple[str, bytes], Array]:
-        """(name, what it was computed for) → (N,) bounds of the cores that are known by now (`planner.bounds`)."""
+    def bound_cache(self) -> dict[tuple[str, bytes], Array]:
+        """Cache (name, policies) → bounds of the cores, (N,) (`planner.bounds`)."""
         return {}
 
     @cached_property
-    def kept(self) -> dict[Any, Any]:
-        """What pricing cores found, whatever recompute policies a search may use (`planner.bounds.relaxed`)."""
+    def priced_cache(self) -> dict[Any, Any]:
+        """Cache of priced cores for any recompute policies (`planner.bounds.relaxed`)."""
         return {}
 
     @cached_property
-    def too_large(self) -> dict[tuple[bytes, float], Bools]:
-        """(recompute policies, memory limit) → (N,) cores that are known by now not to fit (`planner.bounds`)."""
+    def infeasible_cores(self) -> dict[tuple[bytes, float], Bools]:
+        """Cache (recompute policies, memory limit) → cores known not to fit, (N,) (`planner.bounds`)."""
         return {}
 
-    def of_cores(self, some: Bools) -> Space:
-        """The layouts of some cores."""
-        kept = np.flatnonzero(some)
-        return self._with_cores(self.cores.rows(kept), kept, self.counts.rows(kept))
+    def of_cores(self, mask: Bools) -> Space:
+        """Space of selected cores."""
+        index = np.flatnonzero(mask)
+        return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
     def _without_empty_cores(self) -> Space:
         filled = self.sizes > 0
         return self if filled.all() else self.of_cores(filled)
 
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
-        """The same with cores that have the families and pipelines of others."""
+        """Space of new cores, which have the families and pipelines of the cores at `index`."""
         return replace(
             self, cores=cores, family=self.family[index], pipeline=self.pipeline[index], counts=counts
         )
 
     @cached_property
-    def written_out(self) -> Space:
-        """The same layouts with a core for every combination of counts."""
+    def expanded_counts(self) -> Space:
+        """Space with a core for every combination of counts."""
         if self.counts.is_single.all():
             return self
         core, counts = self.counts.singles()
@@ -142,42 +141,42 @@ class Space:
 
     @cached_property
     def microbatches(self) -> Ints:
-        """(N,): of each core."""
+        """Number of microbatches of each core, (N,)."""
         return self.cores.microbatches(self.question.training.global_batch)
 
     @cached_property
     def may_start_empty(self) -> Bools:
-        """(N,): whether some shape of a core has more stages than there are blocks."""
+        """Whether some shape of a core has more stages than blocks, (N,)."""
         most_K = [
             max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
         ]
-        most = np.array(most_K, dtype=np.int64)[self.pipeline]
-        return self.cores.pp * most > self.question.model.num_layers
+        most_chunks = np.array(most_K, dtype=np.int64)[self.pipeline]
+        return self.cores.pp * most_chunks > self.question.model.num_layers
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """The same layouts of the question in each scenario that it weighs; none where it weighs none."""
+        """Space of the question in each weighed scenario; empty without scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
     def splits_backward(self) -> bool:
-        """Whether a schedule of some layout does."""
-        met = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
-        return any(SCHEDULES[index] in schedules.SPLIT_BACKWARD for index in met)
+        """Whether some schedule of the space splits backward passes."""
+        schedules_used = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
+        return any(SCHEDULES[index] in schedules.SPLIT_BACKWARD for index in schedules_used)
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
-        """ZeRO stage → (N,) which of these cores have a variant of it; stages that none has are left out."""
+        """Pairs of ZeRO stage and cores that have a variant of the stage, (N,); stages without cores are left out."""
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
-        """Layouts of (N,) cores, with the least of their counts, and (N, 4) zero, shard, vpp and schedule."""
+        """Layouts of cores (N,) at their least counts, with (N, 4) zero, shard, vpp and schedule."""
         zero, shard, vpp, schedule = choice.T
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """The core and one layout of every core and ZeRO stage, over as many ranks as can share: the least memory of
-        its kind, with the least of its counts.
+        """Index of the core, (N,), and a layout of every core and ZeRO stage with the least memory: sharded over all
+        ranks, at the least counts.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -188,10 +187,10 @@ class Space:
                     simplest[index, zero] = min(
                         own.tolist(), key=lambda shape: (shape[1] != ONE_CHUNK, shape)
                     )
-        every = np.arange(len(self.cores))
-        found = [(stage, np.flatnonzero(has)) for stage, has in self.zero_stages_of(every)]
-        core = np.concatenate([own for _, own in found])
-        zero_N = np.repeat([stage for stage, _ in found], [len(own) for _, own in found])
+        all_cores = np.arange(len(self.cores))
+        stages = [(stage, np.flatnonzero(has)) for stage, has in self.zero_stages_of(all_cores)]
+        core = np.concatenate([own for _, own in stages])
+        zero_N = np.repeat([stage for stage, _ in stages], [len(own) for _, own in stages])
         shape = simplest[self.pipeline[core], zero_N]
         choice = np.column_stack([zero_N, self.cores.replicas[core], shape])
         possible = shape[:, 0] > 0
@@ -199,28 +198,28 @@ class Space:
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
-        space = self.written_out
+        space = self.expanded_counts
         return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Every layout of some cores, with the least of their counts."""
+        """Every layout of the cores, at their least counts."""
         return self.rows(*self.choices_of(cores))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """(N,) core and (N, 4) zero, shard, vpp and schedule of every layout of some cores, core by core; cores of one
+        """Core (N,) and zero, shard, vpp and schedule (N, 4) of every layout of the cores, core by core; cores of one
         kind have the same variants and shapes."""
         kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
         _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
         tables = [self._table(int(core)) for core in cores[first].tolist()]
         sizes = np.array([len(table) for table in tables], dtype=np.int64)
-        each = sizes[kind.reshape(-1)]
+        size_N = sizes[kind.reshape(-1)]
         start = np.cumsum(sizes) - sizes
         written = np.concatenate([np.empty((0, 4), dtype=np.int64), *tables])
-        within = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-        return np.repeat(cores, each), written[np.repeat(start[kind.reshape(-1)], each) + within]
+        offset_N = np.arange(size_N.sum()) - np.repeat(np.cumsum(size_N) - size_N, size_N)
+        return np.repeat(cores, size_N), written[np.repeat(start[kind.reshape(-1)], size_N) + offset_N]
 
     def _table(self, core: int) -> Ints:
-        """(K, 4) zero, shard, vpp and schedule of each layout of a core."""
+        """zero, shard, vpp and schedule of each layout of a core, (K, 4)."""
         shapes = self.shapes[int(self.pipeline[core])]
         rows = [
             np.concatenate([np.broadcast_to(own, shapes[own[0]].shape), shapes[own[0]]], axis=1)
@@ -230,33 +229,33 @@ class Space:
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
-    """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions; rules that price
-    what they ask are left to its price."""
+    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions; rules that need
+    prices are applied when layouts are priced."""
     return shared(question, restrictions, _legal_space)
 
 
 def _legal_space(question: Question, restrictions: Restrictions) -> Space:
-    wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
+    core_limits = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, restrictions)
-    counts = Boxes.beside(question, cores)
-    if speaks_of_counts(restrictions.named):
+    counts = Boxes.from_minimum(question, cores)
+    if speaks_of_counts(restrictions.named_axes):
         of_box, single = counts.singles()
         cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
-    legal = np.flatnonzero(legal_at_any_stage(question, wide, cores))
+    legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
     core, sized = microbatch_sizes(question, restrictions, cores)
     families, family = families_of(cores, core, sized)
-    spoken = speaks_of_counts(restrictions.named)
-    most = Boxes.of(families).most if spoken else Boxes.beside(question, families).most
-    variants = variants_of(question, narrow, families, with_counts(families, most))
+    spoken = speaks_of_counts(restrictions.named_axes)
+    most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
+    variants = variants_of(question, narrow, families, with_counts(families, most_counts))
     cores, counts = sized, counts.rows(core)
-    stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
+    stages = np.array([np.bincount(keys[:, 0], minlength=ZERO_STAGES) > 0 for keys in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    own = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
-    own += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
-    first, pipeline = first_of_each([*own, microbatches, stages[family]])
+    keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
+    keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
+    first, pipeline = first_of_each([*keys, microbatches, stages[family]])
     of_first = [variants[index] for index in family[first].tolist()]
     return Space(
         question=question,
@@ -270,9 +269,9 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """The same, every layout written out that late rules allow: for small questions."""
+    """All legal layouts that late rules allow, written out: for small questions."""
     rows = legal_space(question, restrictions).all_rows()
-    kept = ~needless_rows(question, restrictions, rows)
+    is_covered = ~needless_rows(question, restrictions, rows)
     for rule in LATE_RULES:
-        kept &= ~rule.broken(question, rows)
-    return rows.rows(np.flatnonzero(kept))
+        is_covered &= ~rule.broken(question, rows)
+    return rows.rows(np.flatnonzero(is_covered))

@@ -1,5 +1,5 @@
-"""What a search leaves out though rules allow it: named limits, each with its sentences. Covered is what is legal and
-within all of them.
+"""Limits of a search: legal layouts that it leaves out, as named limits with sentences. Covered layouts are legal and
+within all limits.
 
 The search's space keeps to them as it is made; obstacles, `--why-not` and an enumerator ask them of given layouts.
 """
@@ -53,20 +53,20 @@ it their messages take over twice as long, which no published run thought worth 
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Degrees that a search tries: those that divide a node, and over fast enough links those that divide all GPUs."""
-    inside, between = (
+    """Tensor-parallel degrees that a search tries: divisors of a node or, over fast enough links, of all GPUs."""
+    inside, across = (
         [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
     )
-    near = not between or min(between) < NEARLY_AS_FAST * min(inside)
-    return divisors(cluster.gpus_per_node if near else cluster.num_gpus)
+    is_slow = not across or min(across) < NEARLY_AS_FAST * min(inside)
+    return divisors(cluster.gpus_per_node if is_slow else cluster.num_gpus)
 
 
 def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
-    """Those degrees within some restrictions, and what these ask for: all that divide the GPUs."""
-    gpus, asked = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
-    degrees = [one for one in sorted({*tensor_degrees(question.cluster), *asked}) if gpus % one == 0]
+    """Tried and requested tensor-parallel degrees that the restrictions permit and that divide the GPUs."""
+    gpus, requested = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
+    degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
     permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
-    return [one for one, may in zip(degrees, permitted.tolist(), strict=True) if may]
+    return [tp for tp, is_allowed in zip(degrees, permitted.tolist(), strict=True) if is_allowed]
 
 
 def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
@@ -82,18 +82,18 @@ def _uneven(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
 
 
 def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    beyond = np.zeros(len(x), dtype=np.bool_)
+    is_closed = np.zeros(len(x), dtype=np.bool_)
     for name in CLOSED:
         if not limits.opens(name):
             for column, (_, word) in AXES[name].columns(name).items():
-                beyond |= getattr(x, column) != word.simplest
-    return beyond
+                is_closed |= getattr(x, column) != word.simplest
+    return is_closed
 
 
 def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    beyond: Bools = (x.zero > 0) & (x.shard == 1)
-    beyond |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
-    return beyond | needless_rows(question, limits, x)
+    is_redundant: Bools = (x.zero > 0) & (x.shard == 1)
+    is_redundant |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
+    return is_redundant | needless_rows(question, limits, x)
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
@@ -102,7 +102,7 @@ def needless_rows(question: Question, limits: Restrictions, columns: LayoutColum
     They take as much of the device as without and no less time, whatever is recomputed, so none is the only best one.
     """
     drive = columns.offload_drive > 0
-    if "offload_drive" in limits.named or not drive.any():
+    if "offload_drive" in limits.named_axes or not drive.any():
         return np.zeros(len(columns), dtype=np.bool_)
     without = replace(columns, offload_drive=np.zeros(len(columns), dtype=np.int64))
     return drive & ~overflows_hosts(question, without, question.training.recompute)

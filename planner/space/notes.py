@@ -23,7 +23,7 @@ _FP8_ROWS = 16
 
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
-    """A sentence for each, without a full stop."""
+    """Notes on the question, a sentence each, without a full stop."""
     limit = None if restrictions is None else restrictions.max_memory
     found = [
         _learned_positions(question),
@@ -40,33 +40,33 @@ def _learned_positions(question: Question) -> str:
     model, length = question.model, question.training.sequence_length
     if model.positions != "learned" or length <= model.longest_sequence or question.stack.name in OWN_STACKS:
         return ""  # our own executor refuses it
-    more = format_count(float((length - model.longest_sequence) * model.hidden_size))
+    extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
     return (
         f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)} tokens"
-        f" need a longer table, whose {more} more parameters are not priced"
+        f" need a longer table, whose {extra} more parameters are not priced"
     )
 
 
 def _sequence(question: Question) -> str:
-    """Tensor ranks share one under `sp`, context ranks always; in fp8 its tokens are summed in whole sixteens."""
+    """Note on the sequence length: tensor ranks share it under `sp`, context ranks always; fp8 sums whole sixteens."""
     model, length = question.model, question.training.sequence_length
     degrees = [
         degree
         for degree in divisors(question.cluster.gpus_per_node)[1:]
         if model.num_heads % degree == 0 and model.num_kv_heads % degree == 0
     ]
-    apart = [str(degree) for degree in degrees if length % degree]
+    unshared = [str(degree) for degree in degrees if length % degree]
     fp8 = question.training.precision == "fp8" and length % _FP8_ROWS != 0
-    if not apart and not fp8:
+    if not unshared and not fp8:
         return ""
     unit = math.lcm(*degrees, 2) * 2 if not fp8 else math.lcm(*degrees, _FP8_ROWS)
     better = max(unit, round(length / unit) * unit)
-    what = f"sequences of {grouped(length)} tokens"
-    if apart:
-        what += f" cannot be shared by {either(apart)} ranks, so layouts in which they are (`sp`, `cp`) are left out"
+    note = f"sequences of {grouped(length)} tokens"
+    if unshared:
+        note += f" cannot be shared by {either(unshared)} ranks, so layouts in which they are (`sp`, `cp`) are left out"
     if fp8:
-        what += " and" * bool(apart) + " make gradients in fp8 slow, which sum whole sixteens"
-    return f"{what}; {grouped(better)} tokens do better"
+        note += " and" * bool(unshared) + " make gradients in fp8 slow, which sum whole sixteens"
+    return f"{note}; {grouped(better)} tokens do better"
 
 
 def _windows(question: Question) -> str:
@@ -77,15 +77,15 @@ def _windows(question: Question) -> str:
 
 
 def _risk(question: Question) -> str:
-    """Without scenarios there is nothing to weigh."""
+    """Note on risk without scenarios."""
     if question.risk == "none" or scenarios_of(question):
         return ""
-    what = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
-    return f"{what} no scenarios, so `--risk {question.risk}` minimises the step on paper"
+    owner = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
+    return f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
 def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator[str]:
-    """Axes that `--allow` names and that have nothing to try, each with its reason."""
+    """Notes on axes that `--allow` names without anything to try, each with its reason."""
     if restrictions is None:
         return
     for name in CLOSED:
@@ -94,17 +94,17 @@ def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator
 
 
 def _memory(question: Question, limit: float | None) -> str:
-    """The layout of one GPU leaves most of a device to a plan: it has no communicators."""
+    """Note on a memory limit above what a plan may fill: a single GPU, without communicators, has most."""
     if limit is None:
         return ""
     pools = question.by_pool
-    one = LayoutColumns.of([Layout()])
+    single_gpu = LayoutColumns.of([Layout()])
     share = confident_share(
         question.confidence, question.memory_error
     )  # of what was asked for, as of what there is
-    most = {pool.cluster.gpu.name: float(memory_limit(pool, one)[0]) / share for pool in pools}
+    limits = {pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in pools}
     limit /= share
-    if limit <= max(most.values()):
+    if limit <= max(limits.values()):
         return ""
-    fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in most.items())
+    fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in limits.items())
     return f"--max-memory {format_bytes(limit)} limits nothing: a plan may fill {fill} at most"

@@ -1,4 +1,4 @@
-"""When nothing fits: the layout that comes closest, what fills its memory, and where it overflows in pools."""
+"""Errors when nothing fits: the closest layout, what fills its memory, and where it overflows in pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.space.layouts import Restrictions
 from planner.space.obstacles import obstacles
 
 COMPARED = 4
-"""Layouts, roughly the closest ones, that are priced in full."""
+"""Number of roughly closest layouts that are priced in full."""
 
 
 def explain_infeasible(
@@ -57,8 +57,8 @@ def explain_infeasible(
 
 
 def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
-    """A line with the layout, and one with what fills its fullest rank, as `explain` says it; also what communicators
-    leave a layout that has less than the most."""
+    """Two lines: the layout, and the contents of its fullest rank as in `explain`, with the limit that communicators
+    leave."""
     rank = closest.fullest_rank
     layout = closest.layout.model_copy(update={"layers": ()})
     of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
@@ -72,10 +72,10 @@ def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
 def _closest(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> Estimate:
-    """The layout whose fullest rank is least full, evenly placed under the policy that keeps least."""
+    """Estimate of the layout whose fullest rank overflows least, evenly placed under the leanest policy."""
     rough_NP = _rough_peak(columns, costs, question.model.num_layers)
-    own = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
-    allowed = np.array([[policy in may for policy in RECOMPUTE_POLICIES] for may in own])
+    schedule_policies = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
+    allowed = np.array([[policy in names for policy in RECOMPUTE_POLICIES] for names in schedule_policies])
     rough_NP = np.where(allowed[columns.schedule], rough_NP, np.inf)
     rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
     lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
@@ -83,16 +83,16 @@ def _closest(
         estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
         for row, policy in zip(rows, lightest, strict=True)
     ]
-    return min(priced, key=lambda found: (found.peak_bytes - found.memory_limit, str(found.layout)))
+    return min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
 
 
 def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:
-    """(N, P): bytes of a rank with an even share of blocks and one live microbatch for each, without the ends."""
+    """Bytes of a rank with an even share of blocks and one live microbatch per rank, without the ends, (N, P)."""
     blocks: Ints = -(-num_layers // columns.pp)
-    held = costs.static + blocks * costs.layer_static
+    static = costs.static + blocks * costs.layer_static
     live = columns.pp
-    kept: Array = blocks[:, None] * live[:, None] * costs.layer_activation
-    return held[:, None] + np.maximum(kept + costs.working, (blocks * costs.layer_update)[:, None])
+    activations: Array = blocks[:, None] * live[:, None] * costs.layer_activation
+    return static[:, None] + np.maximum(activations + costs.working, (blocks * costs.layer_update)[:, None])
 
 
 def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
@@ -101,7 +101,7 @@ def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
 
 
 def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
-    """Least bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
+    """Minimum bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
     ends = costs.embedding_static + costs.head_static
     one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
     total: Array = columns.tp * columns.replicas * one_pipeline
@@ -109,34 +109,34 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
-    """Which of stack, question and restrictions leaves nothing to choose from."""
+    """Error that says whether stack, question or restrictions leave no legal layout."""
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
-    where = f"on {counted(question.cluster.num_gpus, 'GPU')}"
+    place = f"on {counted(question.cluster.num_gpus, 'GPU')}"
     if isinstance(question, MixedQuestion):
-        where = f"on the pools of `{question.mixed.name}`"
-    what = f"no layout of {question.model.name} {where} is legal with global batch"
-    what += f" {question.training.global_batch:,}"
+        place = f"on the pools of `{question.mixed.name}`"
+    message = f"no layout of {question.model.name} {place} is legal with global batch"
+    message += f" {question.training.global_batch:,}"
     hint = "try a global batch that more GPUs divide"
     in_the_way = obstacles(question, Restrictions())
     if limits.flags and not in_the_way:
         in_the_way = obstacles(question, limits)
-        what += f" under {' '.join(limits.flags)}"
+        message += f" under {' '.join(limits.flags)}"
         hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
     return InfeasibleError(
-        what,
+        message,
         problems=[Problem("", words.what) for words in in_the_way],
         hint=next((words.hint for words in in_the_way if words.hint), hint),
     )
 
 
 COMPARED_IN_POOLS = 48
-"""Layouts, roughly the closest ones, whose ranks are filled one by one."""
+"""Number of roughly closest layouts whose ranks are filled one by one."""
 
 
 def least_share(group: RankGroup) -> Array:
-    """(N,): memory that a pipeline needs at least, as a share of what its ranks have."""
+    """Minimum memory of a pipeline, as a share of its ranks' memory, (N,)."""
     each_NR = group.of_ranks("layer_static")
     kept_NRP = group.of_ranks("layer_activation")[..., group.allowed]
     blocks_N = group.num_layers * (each_NR.min(axis=1) + kept_NRP.min(axis=(1, 2)))
@@ -146,7 +146,7 @@ def least_share(group: RankGroup) -> Array:
 
 
 def closest_first(fullness_N: Array) -> Sequence[int]:
-    """The rows that come closest to fitting, `COMPARED_IN_POOLS` at most: least needed share of all memory first."""
+    """At most `COMPARED_IN_POOLS` rows that come closest to fitting: smallest share of memory first."""
     rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
     return rows
 
@@ -160,7 +160,7 @@ def nothing_fits(
 ) -> DoesNotFitError:
     """The error to raise when no placement of any layout fits."""
     filled = {row: evenly_full(leaf_of(row)) for row in rows}
-    row = min(filled, key=lambda one: filled[one][1])
+    row = min(filled, key=lambda index: filled[index][1])
     leaf = leaf_of(row)
     weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(leaf.allowed)[-1])]
     layout = layout_of(row).model_copy(update={"layers": filled[row][0], "recompute": (weakest,)})
@@ -176,7 +176,8 @@ def nothing_fits(
 
 
 def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Blocks that all recompute most, each next one where it leaves most room, and the share of the fullest rank."""
+    """Blocks of each rank, all under the strongest recompute, each added where most room is left; and the fullest
+    share."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1

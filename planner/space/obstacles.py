@@ -1,4 +1,4 @@
-"""Why restrictions leave no legal layout: the rules that stand in the way of the layouts that come closest."""
+"""Obstacles: rules that the closest layouts break where restrictions leave no legal layout."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
 from planner.space.axes import divisors
 from planner.space.limits import beyond_limits, tensor_degrees
-from planner.space.restrictions import Restrictions, settled
+from planner.space.restrictions import Restrictions, with_context_ways
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
-MOST_NAMED = 3
-"""Layouts whose obstacles are told, where each has others."""
+MAX_EXAMPLES = 3
+"""Maximum number of example layouts, where their obstacles differ."""
 
 
 def obstacles(question: Question, limits: Restrictions) -> list[Words]:
-    """What keeps every layout within some restrictions from being legal and searched; nothing where one is.
+    """Rules that keep every layout within the restrictions from being legal and covered; empty if some layout is.
 
-    Rules that all of them break; where there is none, those of the layouts that break fewest.
+    The rules that all layouts break; if there is none, the rules broken by the layouts that break fewest.
     """
-    rows = _within(question, limits)
+    rows = _rows_within(question, limits)
     if not len(rows):
         return _exclude_one_another(limits)
     rules, broken_KN = _broken(question, limits, rows)
@@ -50,15 +50,15 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
         degrees = _degrees(question, limits) if 0 in always else None
         words = [rules[rule].sentence(question, closest) for rule in always]
         return [degrees, *words[1:]] if degrees else words
-    told: dict[tuple[int, ...], Layout] = {}
+    examples: dict[tuple[int, ...], Layout] = {}
     for row in closest_first[: int((count_N == count_N.min()).sum())]:
-        told.setdefault(tuple(np.flatnonzero(broken_KN[:, row]).tolist()), rows.layout(row))
-    some = list(told.items())[:MOST_NAMED]
-    return [rules[rule].sentence(question, layout) for broken, layout in some for rule in broken]
+        examples.setdefault(tuple(np.flatnonzero(broken_KN[:, row]).tolist()), rows.layout(row))
+    cases = list(examples.items())[:MAX_EXAMPLES]
+    return [rules[rule].sentence(question, layout) for broken, layout in cases for rule in broken]
 
 
 def _exclude_one_another(limits: Restrictions) -> list[Words]:
-    """Chunks and schedules that no layout has together."""
+    """Sentence on fixed chunks and schedules that exclude one another."""
     words = [
         word for word in (*limits.fix_words, *limits.forbid_words) if word.startswith(("vpp", "schedule"))
     ]
@@ -69,42 +69,45 @@ def _exclude_one_another(limits: Restrictions) -> list[Words]:
 
 
 def _broken(question: Question, limits: Restrictions, rows: LayoutColumns) -> tuple[tuple[Rule, ...], Bools]:
-    """K rules, and (K, N) which layouts break them; the last, of schedules, is asked where no other is broken."""
+    """Rules, K, and the layouts that break them, (K, N); the last, on schedules, is checked where no other is
+    broken."""
     rules = (*RULES, *_rules_besides(question, limits), SCHEDULE_RULE)
     broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
     for index, rule in enumerate(rules[:-1]):
         broken_KN[index] = rule.broken(question, rows)
-    left = np.flatnonzero(~broken_KN.any(axis=0))
-    broken_KN[-1, left] = SCHEDULE_RULE.broken(question, rows.rows(left))
+    unbroken = np.flatnonzero(~broken_KN.any(axis=0))
+    broken_KN[-1, unbroken] = SCHEDULE_RULE.broken(question, rows.rows(unbroken))
     return rules, broken_KN
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
-    """That degrees which were fixed do not divide the GPUs; None where they do."""
+    """Sentence on fixed degrees that do not divide the GPUs; None if they do."""
     fixed = {
         axis: min(limits.only[axis])
         for axis in ("tp", "cp", "pp", "dp")
         if len(limits.only.get(axis, ())) == 1
     }
-    gpus, together = question.cluster.num_gpus, math.prod(fixed.values())
-    if gpus % together == 0:
+    gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
+    if gpus % divisor == 0:
         return None
     written = " ".join(f"{axis}{degree}" for axis, degree in fixed.items())
-    what = f"`{written}` {'does' if len(fixed) == 1 else 'do'} not divide {counted(gpus, 'GPU')}"
+    message = f"`{written}` {'does' if len(fixed) == 1 else 'do'} not divide {counted(gpus, 'GPU')}"
     axis, degree = fixed.popitem()
-    others = together // degree
-    most = math.gcd(gpus, question.cluster.gpus_per_node) if axis == "tp" else gpus
-    whole = divisors(most // others) if most % others == 0 else []
-    near = [one for one in whole if one < degree][-1:] + [one for one in whole if one > degree][:1]
-    fitting = [f"{axis}{one}" for one in near]
-    return Words(what, f"{either(fitting)} would" if fitting else "")
+    other_factor = divisor // degree
+    limit = math.gcd(gpus, question.cluster.gpus_per_node) if axis == "tp" else gpus
+    degrees = divisors(limit // other_factor) if limit % other_factor == 0 else []
+    near = [value for value in degrees if value < degree][-1:] + [
+        value for value in degrees if value > degree
+    ][:1]
+    fitting = [f"{axis}{value}" for value in near]
+    return Words(message, f"{either(fitting)} would" if fitting else "")
 
 
 def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """Those of the trainer and of pools, and what the search does not cover."""
+    """Rules of the trainer, of pools and of the search's limits."""
     policies = limits.recompute(question)
-    own = [allowed_recompute(schedule) for schedule in SCHEDULES]
-    recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in own])
+    policies_of_schedules = [allowed_recompute(schedule) for schedule in SCHEDULES]
+    recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in policies_of_schedules])
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
         _pool_words,
@@ -128,23 +131,24 @@ def _pool_words(question: Question, layout: Layout) -> Words:
     return pool_objections(question, layout)[0]
 
 
-def _within(question: Question, limits: Restrictions) -> LayoutColumns:
-    """(N,): layouts within the restrictions, legal or not; what these do not name is as simple as can be."""
-    stack, model, named = question.stack, question.model, limits.named
+def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
+    """Layouts within the restrictions, legal or not, (N,); axes without restriction have simple values."""
+    stack, model, restricted = question.stack, question.model, limits.named_axes
 
-    def values(axis: str, usual: Iterable[int]) -> list[int]:
-        """Those that are permitted, and what was asked for; where that is nothing, the least that is."""
+    def values(axis: str, defaults: Iterable[int]) -> list[int]:
+        """Permitted defaults and requested values of an axis; if there are none, the least permitted value."""
         bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
-        least = max(1, limits.at_least.get(axis, 1))
-        others = np.arange(least, least + len(limits.never.get(axis, ())) + 1)
-        found = np.array(sorted({*usual, *limits.only.get(axis, ()), *bounds}), dtype=np.int64)
-        some = found[limits.permits(axis, found)]
-        return [int(value) for value in (some if len(some) else others[limits.permits(axis, others)][:1])]
+        minimum = max(1, limits.at_least.get(axis, 1))
+        spare = np.arange(minimum, minimum + len(limits.never.get(axis, ())) + 1)
+        numbers = np.array(sorted({*defaults, *limits.only.get(axis, ()), *bounds}), dtype=np.int64)
+        permitted = numbers[limits.permits(axis, numbers)]
+        usable = permitted if len(permitted) else spare[limits.permits(axis, spare)][:1]
+        return [int(value) for value in usable]
 
-    def choices(axis: str, every: Iterable[int], usual: int) -> list[int]:
-        return values(axis, every if axis in named else [usual])
+    def choices(axis: str, options: Iterable[int], defaults: int) -> list[int]:
+        return values(axis, options if axis in restricted else [defaults])
 
-    runs = range(len(SCHEDULES)) if "schedule" in named else map(SCHEDULES.index, stack.schedules)
+    runs = range(len(SCHEDULES)) if "schedule" in restricted else map(SCHEDULES.index, stack.schedules)
     shapes = [
         (vpp, schedule)
         for schedule in values("schedule", runs)
@@ -154,31 +158,31 @@ def _within(question: Question, limits: Restrictions) -> LayoutColumns:
     inside = [name for name in COLUMNS if name not in (*_MESH, *_SHAPE)]
     rows = []
     for tp, cp, pp in _meshes(question, values):
-        left, rest = divmod(question.cluster.num_gpus, tp * cp * pp)
-        for dp in values("dp", [1 if rest else left]):
-            known = {
+        dp_left, remainder = divmod(question.cluster.num_gpus, tp * cp * pp)
+        for dp in values("dp", [1 if remainder else dp_left]):
+            tried = {
                 "ep": choices("ep", divisors(max(1, model.num_experts)), 1),
                 "etp": choices("etp", {1, *divisors(tp)}, tp),
                 "mbs": choices("mbs", divisors(question.training.global_batch), 1),
-                "zero": values("zero", range(ZERO_STAGES) if "zero" in named else stack.zero_stages),
+                "zero": values("zero", range(ZERO_STAGES) if "zero" in restricted else stack.zero_stages),
                 "shard": choices("shard", divisors(dp * cp), dp * cp),
                 "sp": values("sp", (0, 1) if tp > 1 else (0,)),
                 "order": choices("order", range(len(ORDERS)), ORDERS.index(stack.axis_orders[0])),
                 "context": [USUAL_CONTEXT],
             }
             if cp > 1:
-                known["context"] = choices("context", range(len(CONTEXTS)), USUAL_CONTEXT)
-            every = [known[name] if name in known else choices(name, *_any_of(name)) for name in inside]
-            some = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
-            rows += [(tp, cp, pp, dp, *other, *shape) for other, shape in product(product(*every), some)]
+                tried["context"] = choices("context", range(len(CONTEXTS)), USUAL_CONTEXT)
+            options = [tried[name] if name in tried else choices(name, *_any_of(name)) for name in inside]
+            fitting = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
+            rows += [(tp, cp, pp, dp, *inner, *shape) for inner, shape in product(product(*options), fitting)]
     names = (*_MESH, *inside, *_SHAPE)
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
-    return columns.rows(np.flatnonzero(limits.allows(settled(question, columns))))
+    return columns.rows(np.flatnonzero(limits.allows(with_context_ways(question, columns))))
 
 
 def _any_of(name: str) -> tuple[Iterable[int], int]:
-    """Numbers of a column of which nothing more is known, and the one that stands for going without."""
+    """Values of a column without defaults, and its simplest value."""
     word = COLUMNS[name]
     return word.every or (word.simplest, word.simplest + 1), word.simplest
 
@@ -186,9 +190,9 @@ def _any_of(name: str) -> tuple[Iterable[int], int]:
 def _meshes(
     question: Question, values: Callable[[str, Iterable[int]], list[int]]
 ) -> list[tuple[int, int, int]]:
-    """Degrees tp, cp and pp whose product divides the GPUs, or where none does, what was asked for and otherwise 1."""
+    """Degrees tp, cp and pp whose product divides the GPUs; if none does, requested degrees and otherwise 1."""
     gpus = question.cluster.num_gpus
     tp = values("tp", tensor_degrees(question.cluster))
-    every = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
-    dividing = [mesh for mesh in every if gpus % math.prod(mesh) == 0]
+    meshes = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
+    dividing = [mesh for mesh in meshes if gpus % math.prod(mesh) == 0]
     return dividing or list(product(tp, values("cp", [1]), values("pp", [1])))

@@ -19,43 +19,43 @@ from planner.space.axes import CLOSED
 from planner.space.restrictions import AXES, Restrictions, names_of
 
 MOST_WORDS = 1000
-"""Of `--fix` and `--forbid` together."""
+"""Maximum number of words of `--fix` and `--forbid` together."""
 
 _OPENS = (*CLOSED, *WORDS)
-"""What `--allow` takes, the axes of layouts and what changes the mathematics."""
+"""Names that `--allow` takes: axes of layouts, and options that change the mathematics."""
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""What is kept where a comparison is forbidden."""
+"""Comparison → its negation, for `--forbid`."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What the words of one flag say; what cannot be read is in `problems`."""
+    """Parsed words of one flag; unreadable words are in `problems`."""
 
     flag: str
     problems: list[Problem]
     words: dict[str, list[str]] = field(default_factory=dict)
-    """Axis → the words that speak of it."""
+    """Axis → words about the axis."""
     values: dict[str, set[int]] = field(default_factory=dict)
     at_least: dict[str, int] = field(default_factory=dict)
     at_most: dict[str, int] = field(default_factory=dict)
     bare: set[str] = field(default_factory=set)
 
     def choose(self, axis: str, values: set[int]) -> None:
-        """What is fixed twice must be both; what is forbidden twice is neither."""
-        known = self.values.get(axis, values)
-        self.values[axis] = known & values if self.flag == "--fix" else known | values
+        """Combine values: repeated `--fix` intersects, repeated `--forbid` adds."""
+        earlier = self.values.get(axis, values)
+        self.values[axis] = earlier & values if self.flag == "--fix" else earlier | values
 
     def bound(self, axis: str, comparison: str, value: int) -> None:
-        """Of several bounds the tightest counts."""
+        """Tighten the bound of an axis."""
         if comparison.startswith(">"):
-            least = value + (comparison == ">")
-            self.at_least[axis] = max(least, self.at_least.get(axis, least))
+            lower = value + (comparison == ">")
+            self.at_least[axis] = max(lower, self.at_least.get(axis, lower))
         else:
-            most = value - (comparison == "<")
-            self.at_most[axis] = min(most, self.at_most.get(axis, most))
+            upper = value - (comparison == "<")
+            self.at_most[axis] = min(upper, self.at_most.get(axis, upper))
 
 
 def parse_restrictions(
@@ -66,8 +66,9 @@ def parse_restrictions(
     trainer: str | None = None,
     allow: Sequence[str] = (),
 ) -> Restrictions:
-    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word, and
-    `--allow offload` opens what is left alone unless asked for, where `--forbid offload` leaves it.
+    """Parse `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout satisfies every word.
+
+    `--allow offload` opens an axis that the search otherwise leaves alone, `--forbid offload` keeps it closed.
 
     Raises:
         InputError: every word that is wrong, at once, or words that contradict one another.
@@ -78,63 +79,63 @@ def parse_restrictions(
         )
     problems: list[Problem] = []
     shut = [name for name in CLOSED if name in forbid]
-    kept = _read("--fix", fix, problems)
+    fixed = _read("--fix", fix, problems)
     left_out = _read("--forbid", [word for word in forbid if word not in shut], problems)
     problems.extend(
         Problem(f"--forbid {name}", f"is opened by {words}")
         for name in shut
-        if (words := _opening(name, kept, allow))
+        if (words := _opening(name, fixed, allow))
     )
-    problems += _unusable(kept, left_out, allow, trainer)
-    unwanted = _turned_round(kept, left_out)
-    for axis in kept.bare:
-        kept.choose(axis, {1})
-    found = Restrictions(
-        only={axis: frozenset(values) for axis, values in kept.values.items()},
+    problems += _unusable(fixed, left_out, allow, trainer)
+    unwanted = _turned_round(fixed, left_out)
+    for axis in fixed.bare:
+        fixed.choose(axis, {1})
+    restrictions = Restrictions(
+        only={axis: frozenset(values) for axis, values in fixed.values.items()},
         never={axis: frozenset(values) for axis, values in left_out.values.items()},
-        at_least=kept.at_least,
-        at_most=kept.at_most,
+        at_least=fixed.at_least,
+        at_most=fixed.at_most,
         unused=frozenset(left_out.bare - {"recompute"}),
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
         trainer=trainer,
         allowed=frozenset(allow),
     )
-    emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(found, axis)]
+    emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(restrictions, axis)]
     if problems:
         raise InputError(
             "a restriction cannot be read"
             if len(problems) == 1
             else f"{len(problems)} restrictions cannot be read",
-            problems=[*problems, *_contradictions(emptied, kept, left_out)],
+            problems=[*problems, *_contradictions(emptied, fixed, left_out)],
             hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
         )
     if emptied:
         raise InputError(
             "--fix and --forbid contradict one another",
-            problems=_contradictions(emptied, kept, left_out),
-            hint=_either(emptied[0], kept, left_out) or "every one of them must hold: drop one",
+            problems=_contradictions(emptied, fixed, left_out),
+            hint=_either(emptied[0], fixed, left_out) or "every one of them must hold: drop one",
         )
-    return found
+    return restrictions
 
 
-def _turned_round(kept: _Read, left_out: _Read) -> set[int]:
-    """Bounds of what is left out become bounds of what is kept; the recompute policies that nothing may use."""
-    for axis, most in left_out.at_most.items():
-        kept.bound(axis, "<=", most)
-    for axis, least in left_out.at_least.items():
-        kept.bound(axis, ">=", least)
+def _turned_round(fixed: _Read, left_out: _Read) -> set[int]:
+    """Turn forbidden bounds into fixed bounds; returns the recompute policies that no stage may use."""
+    for axis, upper in left_out.at_most.items():
+        fixed.bound(axis, "<=", upper)
+    for axis, lower in left_out.at_least.items():
+        fixed.bound(axis, ">=", lower)
     policies = set(range(len(RECOMPUTE_POLICIES)))
     unwanted = left_out.values.pop("recompute", set())
-    unwanted |= policies - kept.values.pop("recompute", policies)
+    unwanted |= policies - fixed.values.pop("recompute", policies)
     if "recompute" in left_out.bare:
         unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
     return unwanted
 
 
-def _unusable(kept: _Read, left_out: _Read, allow: Sequence[str], trainer: str | None) -> Iterator[Problem]:
-    """Words that can be read and say too little, and names that are not known."""
-    for axis in sorted(axis for axis in kept.bare if not _is_switch(axis)):
+def _unusable(fixed: _Read, left_out: _Read, allow: Sequence[str], trainer: str | None) -> Iterator[Problem]:
+    """Problems of words that say too little, and of unknown names."""
+    for axis in sorted(axis for axis in fixed.bare if not _is_switch(axis)):
         names = names_of(axis)
         example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
         yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
@@ -155,40 +156,40 @@ def _unusable(kept: _Read, left_out: _Read, allow: Sequence[str], trainer: str |
             yield Problem(f"--for {trainer}", f"{error.headline} ({error.hint})")
 
 
-def _opening(name: str, kept: _Read, allow: Sequence[str]) -> str:
-    """What opens an axis that is closed unless asked for: words of `--allow` and `--fix`."""
-    asked = [word for axis in LAYOUT_AXES[name].columns(name) for word in kept.words.get(axis, [])]
-    return " and ".join([f"`--allow {name}`"] * (name in allow) + [f"`--fix {word}`" for word in asked])
+def _opening(name: str, fixed: _Read, allow: Sequence[str]) -> str:
+    """Words of `--allow` and `--fix` that open a closed axis; empty if none does."""
+    requested = [word for axis in LAYOUT_AXES[name].columns(name) for word in fixed.words.get(axis, [])]
+    return " and ".join([f"`--allow {name}`"] * (name in allow) + [f"`--fix {word}`" for word in requested])
 
 
-def _contradictions(emptied: Sequence[str], kept: _Read, left_out: _Read) -> list[Problem]:
-    """For each axis that has no value left the words that leave none."""
+def _contradictions(emptied: Sequence[str], fixed: _Read, left_out: _Read) -> list[Problem]:
+    """Problem of each axis without a permitted value: the words that contradict one another."""
     problems = []
     for axis in emptied:
-        words = [f"{read.flag} {word}" for read in (kept, left_out) for word in read.words.get(axis, ())]
+        words = [f"{read.flag} {word}" for read in (fixed, left_out) for word in read.words.get(axis, ())]
         problems.append(Problem(" ".join(words), f"no value of `{axis}` is left"))
     return problems
 
 
-def _either(axis: str, kept: _Read, left_out: _Read) -> str:
-    """How to allow what was fixed to several values; nothing where it was not."""
-    lists = [word.removeprefix(axis).removeprefix("=") for word in kept.words.get(axis, ())]
+def _either(axis: str, fixed: _Read, left_out: _Read) -> str:
+    """Hint to allow several fixed values; empty if there are not several."""
+    lists = [word.removeprefix(axis).removeprefix("=") for word in fixed.words.get(axis, ())]
     if axis in left_out.words or len(lists) < 2 or not all(text[:1].isalnum() for text in lists):
         return ""
     return f"`--fix {axis}={','.join(lists)}` allows either"
 
 
-def _leaves_something(found: Restrictions, axis: str) -> bool:
-    """Whether some value of an axis is permitted, whatever the others are."""
+def _leaves_something(limits: Restrictions, axis: str) -> bool:
+    """Whether some value of an axis is permitted, apart from other axes."""
     if axis == "recompute":
-        return len(found.forbidden_recompute) < len(RECOMPUTE_POLICIES)
+        return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
     word, values = COLUMNS[axis], COLUMNS[axis].every
-    if axis == "context" and axis not in found.only and found.permits("cp", np.array([1])).all():
+    if axis == "context" and axis not in limits.only and limits.permits("cp", np.array([1])).all():
         return True  # no choice is needed where the degree is one
     if values is None:  # a number: beyond those left out and those below the bound there is one more
-        least = max(word.simplest, found.at_least.get(axis, word.simplest))
-        values = range(least, least + len(found.never.get(axis, ())) + 1)
-    return bool(found.permits(axis, np.array([*values, *found.only.get(axis, ())], dtype=np.int64)).any())
+        minimum = max(word.simplest, limits.at_least.get(axis, word.simplest))
+        values = range(minimum, minimum + len(limits.never.get(axis, ())) + 1)
+    return bool(limits.permits(axis, np.array([*values, *limits.only.get(axis, ())], dtype=np.int64)).any())
 
 
 def _is_switch(axis: str) -> bool:
@@ -200,10 +201,10 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
     for word in words:
         match = _WORD.match(word)
         axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
-        known = (*AXES, "recompute")
-        if axis not in known:
-            what = f"`{axis}` is not part of a layout{did_you_mean(axis, known)}"
-            problems.append(Problem(f"{flag} {word}", what))
+        axes = (*AXES, "recompute")
+        if axis not in axes:
+            complaint = f"`{axis}` is not part of a layout{did_you_mean(axis, axes)}"
+            problems.append(Problem(f"{flag} {word}", complaint))
             continue
         read.words.setdefault(axis, []).append(word)
         if not comparison and not text:
@@ -217,18 +218,18 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
 
 def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
     """`schedule=1f1b,gpipe`."""
-    known = names_of(axis)
+    names = names_of(axis)
     if comparison != "=":
-        what = f"`{axis}` is a choice: write `{axis}={known[0]}`"
-        read.problems.append(Problem(f"{read.flag} {word}", what))
+        complaint = f"`{axis}` is a choice: write `{axis}={names[0]}`"
+        read.problems.append(Problem(f"{read.flag} {word}", complaint))
         return
     values = set()
     for name in text.split(","):
-        if name in known:
-            values.add(known.index(name))
+        if name in names:
+            values.add(names.index(name))
         else:
-            what = f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}"
-            read.problems.append(Problem(f"{read.flag} {word}", what))
+            complaint = f"`{name}` is not one of {', '.join(names)}{did_you_mean(name, names)}"
+            read.problems.append(Problem(f"{read.flag} {word}", complaint))
     if values:
         read.choose(axis, values)
 
@@ -251,7 +252,7 @@ def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str)
 
 
 def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
-    """What is wrong with a value no layout can have, or nothing."""
+    """Complaint about a value that no layout can have; empty if there is none."""
     if _is_switch(axis):
         return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
     word = COLUMNS[axis]

@@ -1,4 +1,4 @@
-"""What the user keeps the search to: values, bounds, choices left out, and a trainer whose rules a layout must obey."""
+"""Restrictions by the user: values, bounds, forbidden choices, and a trainer whose rules a layout must obey."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from planner.formats.trainers import rows_for, trainer_named
 
 _COMMON = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 AXES = (*_COMMON, *(name for name in COLUMNS if name not in _COMMON))
-"""What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
-_COUNTED: tuple[Recompute, ...] = ("none", "full")
-"""What the blocks of a stage do where a trainer counts those it recomputes in full."""
+"""Columns that may be fixed or forbidden, common axes first; recompute is restricted separately."""
+_FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
+"""Policies of the blocks of a stage if a trainer counts the blocks that it recomputes in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """What the user fixed or forbade, in the integers of `LayoutColumns`."""
+    """Restrictions on layouts, in the integers of `LayoutColumns`."""
 
     only: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Axis → the values it may take."""
+    """Axis → allowed values."""
     never: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Axis → values it must not take."""
+    """Axis → forbidden values."""
     at_least: dict[str, int] = field(default_factory=dict)
-    """Axis → the least it may be."""
+    """Axis → minimum value."""
     at_most: dict[str, int] = field(default_factory=dict)
-    """Axis → the most it may be."""
+    """Axis → maximum value."""
     unused: frozenset[str] = frozenset()
-    """Axes that stay as if the layout did not name them: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
+    """Axes that keep their defaults: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
     forbidden_recompute: frozenset[Recompute] = frozenset()
     allowed: frozenset[str] = frozenset()
-    """Axes that the search leaves alone unless they are named here: `offload`."""
+    """Closed axes that the search may use: `offload`."""
     max_memory: float | None = None
     """Bytes of one device a plan may fill, where that is less than the device allows."""
     confidence: float | None = None
-    """Least probability of fitting, where that is more than the question's: what is recommended keeps to it."""
+    """Minimum probability of fitting, if higher than the question's: for recommended plans."""
     extreme_mbs: bool = False
-    """Whether of its microbatch sizes a layout has only the smallest and the largest: one of them needs least memory,
-    as what a microbatch keeps grows with it, and some bytes are there only beside several."""
+    """Whether only the smallest and the largest microbatch size are tried: one of these needs least memory, as
+    activations grow with the microbatch and some bytes exist only with several microbatches."""
     trainer: str | None = None
-    """Whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
+    """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
-        """(N,): which layouts keep to them, the trainer aside (`allowed_rows`); the way of context parallelism must be
-        given. An order is allowed under any name that seats the ranks of the layout alike."""
+        """Layouts that satisfy the restrictions, (N,), apart from the trainer (`allowed_rows`); the way of context
+        parallelism must be given. An order is allowed under any name that seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         for axis in self._axes():
             allowed &= self._allows(axis, columns)
@@ -66,51 +66,51 @@ class Restrictions:
             allowed &= getattr(columns, axis) == _unused(axis, columns)
         return allowed
 
-    def held(self, question: Question) -> Question:
-        """The question that is searched within them: with the confidence of the stricter."""
+    def apply_confidence(self, question: Question) -> Question:
+        """The question with the stricter confidence of both."""
         if self.confidence is None or self.confidence <= question.confidence:
             return question
         return replace(question, confidence=self.confidence)
 
-    def surely(self, question: Question, confidence: float) -> Restrictions:
-        """The same, held to a higher confidence; a memory limit leaves as much more room."""
+    def with_confidence(self, question: Question, confidence: float) -> Restrictions:
+        """Restrictions with a higher confidence; a memory limit grows with the margin."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
         limit = None if self.max_memory is None else self.max_memory * shares[0] / shares[1]
         return replace(self, confidence=confidence, max_memory=limit)
 
-    def alone(self, question: Question, layout: Layout) -> Restrictions:
-        """One layout, however its blocks are placed and recomputed, within as much memory and as surely as these."""
-        columns = settled(question, LayoutColumns.of([layout]))
+    def fix_layout(self, question: Question, layout: Layout) -> Restrictions:
+        """Restrictions to one layout, any placement and recompute, with this memory limit and confidence."""
+        columns = with_context_ways(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
-        kept = {
+        fields = {
             name: getattr(self, name)
             for name in ("forbidden_recompute", "max_memory", "confidence", "trainer")
         }
-        return Restrictions(only=only, **kept)
+        return Restrictions(only=only, **fields)
 
     def opens(self, name: str) -> bool:
         """Whether an axis that is closed unless asked for may be searched."""
         return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
-        """The same, but for what they say of some axes."""
+        """Restrictions without those on `axes`."""
 
-        def left(values: dict[str, Any]) -> dict[str, Any]:
+        def remaining(values: dict[str, Any]) -> dict[str, Any]:
             return {axis: value for axis, value in values.items() if axis not in axes}
 
         return replace(
             self,
-            only=left(self.only),
-            never=left(self.never),
-            at_least=left(self.at_least),
-            at_most=left(self.at_most),
+            only=remaining(self.only),
+            never=remaining(self.never),
+            at_least=remaining(self.at_least),
+            at_most=remaining(self.at_most),
             unused=self.unused.difference(axes),
         )
 
     def permits(self, axis: str, values: Ints) -> Bools:
-        """(N,): which values of an axis they allow by themselves, without those of other axes."""
+        """Values of an axis that its own restrictions allow, (N,)."""
         permitted = np.ones(len(values), dtype=np.bool_)
         if axis in self.only:
             permitted &= np.isin(values, list(self.only[axis]))
@@ -124,22 +124,22 @@ class Restrictions:
             permitted &= values == COLUMNS[axis].simplest
         return permitted
 
-    def include(self, other: Restrictions) -> bool:
-        """Whether every layout that keeps to others surely keeps to these."""
+    def contains(self, narrower: Restrictions) -> bool:
+        """Whether every layout within `narrower` is surely within these restrictions."""
         return (
-            self.trainer in (None, other.trainer)
-            and self.extreme_mbs <= other.extreme_mbs
-            and self.unused <= other.unused
-            and other.allowed <= self.allowed
-            and all(own >= other.only.get(axis, own | {-1}) for axis, own in self.only.items())
-            and all(own <= other.never.get(axis, frozenset()) for axis, own in self.never.items())
-            and all(own <= other.at_least.get(axis, own - 1) for axis, own in self.at_least.items())
-            and all(own >= other.at_most.get(axis, own + 1) for axis, own in self.at_most.items())
+            self.trainer in (None, narrower.trainer)
+            and self.extreme_mbs <= narrower.extreme_mbs
+            and self.unused <= narrower.unused
+            and narrower.allowed <= self.allowed
+            and all(own >= narrower.only.get(axis, own | {-1}) for axis, own in self.only.items())
+            and all(own <= narrower.never.get(axis, frozenset()) for axis, own in self.never.items())
+            and all(own <= narrower.at_least.get(axis, own - 1) for axis, own in self.at_least.items())
+            and all(own >= narrower.at_most.get(axis, own + 1) for axis, own in self.at_most.items())
         )
 
     @property
-    def named(self) -> set[str]:
-        """The axes they speak of."""
+    def named_axes(self) -> set[str]:
+        """Axes with a restriction."""
         return {*self._axes(), *self.unused}
 
     def _axes(self) -> set[str]:
@@ -149,33 +149,33 @@ class Restrictions:
         column = getattr(columns, axis)
         if axis == "order":
             seats = same_seats_of(columns.cp, columns.dp, columns.pp)
-            named = self.permits(axis, np.arange(len(ORDERS), dtype=np.int64))
-            same = seats == np.take_along_axis(seats, column[:, None], axis=1)
-            allowed: Bools = (same & named).any(axis=1)
+            is_named = self.permits(axis, np.arange(len(ORDERS), dtype=np.int64))
+            is_equal = seats == np.take_along_axis(seats, column[:, None], axis=1)
+            allowed: Bools = (is_equal & is_named).any(axis=1)
             return allowed
         permitted = self.permits(axis, column)
         return permitted | (columns.cp == 1) if axis == "context" else permitted
 
     def recompute(self, question: Question | MixedQuestion) -> tuple[Recompute, ...]:
-        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`; beside `none` selective only where it
+        """Policies that a stage may use, in the order of `RECOMPUTE_POLICIES`; next to `none`, selective only if it
         drops something. Raises InputError: none is left."""
-        kept = tuple(
+        policies = tuple(
             policy
             for policy in RECOMPUTE_POLICIES
             if policy in question.training.recompute and policy not in self.forbidden_recompute
         )
-        if "none" in kept and not drops_something(question.model, question.stack):
-            kept = tuple(policy for policy in kept if policy != "selective")
-        if not kept:
+        if "none" in policies and not drops_something(question.model, question.stack):
+            policies = tuple(policy for policy in policies if policy != "selective")
+        if not policies:
             raise InputError(
                 "every recompute policy is forbidden", hint="allow `full`: it needs least memory"
             )
-        return kept
+        return policies
 
     def counts_blocks(self, question: Question | MixedQuestion) -> bool:
-        """Whether the choice that is left is how many first blocks of every stage a trainer recomputes in full."""
+        """Whether the trainer chooses the number of first blocks of every stage that it recomputes in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
-        return counts and self.recompute(question) == _COUNTED
+        return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
     def by_recompute(self, question: Question | MixedQuestion) -> tuple[Restrictions, ...]:
         """Restrictions to one recompute policy each, where the trainer has one setting for all stages, or to how many
@@ -187,20 +187,20 @@ class Restrictions:
         policies = self.recompute(question)
         if self.trainer is None:
             return ()
-        known = trainer_named(self.trainer)
-        own = tuple(policy for policy in policies if policy in known.policies)
-        if not own:
+        trainer = trainer_named(self.trainer)
+        usable = tuple(policy for policy in policies if policy in trainer.policies)
+        if not usable:
             raise InputError(
-                f"{known.name} has no recompute policy of {', '.join(policies)}",
-                hint=f"it has {' and '.join(known.policies)}",
+                f"{trainer.name} has no recompute policy of {', '.join(policies)}",
+                hint=f"it has {' and '.join(trainer.policies)}",
             )
         if len(policies) == 1 or self.counts_blocks(question):
             return ()
-        together = known.counts_full and {*_COUNTED} <= {*own}
-        alone = [{policy} for policy in own if not (together and policy in _COUNTED)]
-        settings = [*alone, {*_COUNTED}] if together else alone
+        joins_counts = trainer.counts_full and {*_FULL_COUNT_POLICIES} <= {*usable}
+        single = [{policy} for policy in usable if not (joins_counts and policy in _FULL_COUNT_POLICIES)]
+        settings = [*single, {*_FULL_COUNT_POLICIES}] if joins_counts else single
         return tuple(
-            replace(self, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - one) for one in settings
+            replace(self, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - setting) for setting in settings
         )
 
     @property
@@ -212,14 +212,14 @@ class Restrictions:
 
     @property
     def forbid_words(self) -> tuple[str, ...]:
-        """What is left out as `--forbid` reads it."""
+        """Forbidden values as `--forbid` reads them."""
         unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
         return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All of them as the command line takes them, but for `--max-memory`."""
+        """Restrictions as flags of the command line, without `--max-memory`."""
         return (
             *(f"--fix {word}" for word in self.fix_words),
             *(f"--forbid {word}" for word in self.forbid_words),
@@ -229,35 +229,35 @@ class Restrictions:
 
 
 def allowed_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts keep to the restrictions and, where one is named, to the rules of the trainer."""
-    allowed = restrictions.allows(settled(question, columns))
+    """Layouts that satisfy the restrictions and the trainer's rules, (N,)."""
+    allowed = restrictions.allows(with_context_ways(question, columns))
     if restrictions.trainer is not None:
         rows = np.flatnonzero(allowed)
         allowed[rows] = rows_for(restrictions.trainer, question, columns.rows(rows))
     return allowed
 
 
-def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
-    """Whether a layout keeps to what was fixed and forbidden, and to the trainer's rules."""
+def satisfies(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+    """Whether a layout satisfies the restrictions and the trainer's rules."""
     allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
     return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
         policy for mix in layout.recompute for policy in policies_in(mix)
     )
 
 
-def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """The same layouts with the way of context parallelism said, also where it is the stack's usual one."""
+def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
+    """Layouts with an explicit way of context parallelism, even if it is the stack's default."""
     return replace(columns, context=context_ways(question, columns))
 
 
 def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
-    """What an axis is where a layout does not name it."""
+    """Default of an axis."""
     followed = {"etp": columns.tp, "shard": columns.replicas}
     return followed[axis] if axis in followed else COLUMNS[axis].simplest
 
 
 def names_of(axis: str) -> tuple[str, ...]:
-    """The names of its values, by number; empty where these are numbers."""
+    """Names of an axis's values, by number; empty for numeric axes."""
     if axis == "recompute":
         return RECOMPUTE_POLICIES
     word = COLUMNS[axis]
@@ -268,7 +268,8 @@ def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
     """`tp=2,4`, `schedule=1f1b`: a word for each axis."""
     words = []
     for axis in AXES:
-        if own := values.get(axis):
+        if accepted := values.get(axis):
             names = names_of(axis)
-            words.append(f"{axis}={','.join(names[value] if names else str(value) for value in sorted(own))}")
+            written = (names[value] if names else str(value) for value in sorted(accepted))
+            words.append(f"{axis}={','.join(written)}")
     return tuple(words)

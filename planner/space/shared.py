@@ -1,5 +1,5 @@
-"""Spaces that the searches of one answer share: many ask for the same layouts under another limit of memory or another
-choice of recompute."""
+"""Cache of spaces that the searches of one answer share: many search the same layouts under another memory limit or
+other recompute policies."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from planner.space.layouts import Space
 
 _DEGREES = ("tp", "pp")
-"""Of a mesh: layouts with some of them are part of those with any."""
+"""Degrees whose restriction only selects cores of the unrestricted space."""
 _MOST_CORES = 1_000_000
-"""Cores of the spaces that are kept, those asked for last: each takes some 200 bytes."""
+"""Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What decides which layouts are legal, of all that a search is asked."""
+class _SpaceKey:
+    """Cache key: the parts of a query that decide which layouts are legal."""
 
     question: Question
     restrictions: Restrictions
     schedules: frozenset[str]
-    """Those that run under some recompute policy left."""
+    """Schedules that run under some permitted recompute policy."""
 
     @classmethod
-    def of(cls, question: Question, restrictions: Restrictions) -> _Asked:
-        """No rule of legality reads the limit of device memory nor how surely a layout must fit."""
-        left = set(restrictions.recompute(question))
-        runs = (name for name in question.stack.schedules if left & set(allowed_recompute(name)))
-        wide = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
-        return cls(replace(question, confidence=EVEN), wide, frozenset(runs))
+    def of(cls, question: Question, restrictions: Restrictions) -> _SpaceKey:
+        """Key of a query, without memory limit and confidence of fitting, which no rule of legality reads."""
+        policies = set(restrictions.recompute(question))
+        runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
+        free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
+        return cls(replace(question, confidence=EVEN), free, frozenset(runs))
 
-    def includes(self, other: _Asked) -> bool:
-        """Whether every layout of another space is in this one."""
-        same = self.question == other.question and self.schedules >= other.schedules
-        return same and self.restrictions.include(other.restrictions)
+    def includes(self, narrower: _SpaceKey) -> bool:
+        """Whether every layout of a narrower space is in this space."""
+        matches = self.question == narrower.question and self.schedules >= narrower.schedules
+        return matches and self.restrictions.contains(narrower.restrictions)
 
 
-class Spaces:
-    """The spaces that were asked for last, with what is known of their cores."""
+class SpaceCache:
+    """Latest spaces, with the cached bounds of their cores."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[_Asked, Space]] = []
+        self._entries: list[tuple[_SpaceKey, Space]] = []
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Let `legal_space` look here first, for as long as this lasts."""
+        """Context in which `legal_space` uses this cache."""
         token = _SHARED.set(self)
         try:
             yield
@@ -67,65 +67,67 @@ class Spaces:
     def of(
         self, question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
     ) -> Space:
-        """The space of a question, made where neither it is kept nor that of any degrees."""
-        asked = _Asked.of(question, restrictions)
-        space = next((one for known, one in self._kept if known == asked), None)
-        whole = replace(asked, restrictions=asked.restrictions.without(_DEGREES))
-        wider = next((one for known, one in self._kept if known == whole), None)
+        """Space of a question: cached, selected from the space of all degrees, or new."""
+        key = _SpaceKey.of(question, restrictions)
+        space = next((cached for known, cached in self._entries if known == key), None)
+        all_degrees = replace(key, restrictions=key.restrictions.without(_DEGREES))
+        wider = next((cached for known, cached in self._entries if known == all_degrees), None)
         if space is None and wider is not None:
             values = {name: getattr(wider.cores, name) for name in _DEGREES}
             if all(
-                restrictions.only.get(name, frozenset()) <= {*own.tolist()} for name, own in values.items()
+                restrictions.only.get(name, frozenset()) <= {*tried.tolist()}
+                for name, tried in values.items()
             ):  # tensor ranks over nodes are there where they are asked for alone
-                each = [restrictions.permits(name, own) for name, own in values.items()]
-                return wider.of_cores(np.logical_and.reduce(each)).held_to(question)
+                masks = [restrictions.permits(name, tried) for name, tried in values.items()]
+                return wider.of_cores(np.logical_and.reduce(masks)).with_confidence(question)
         if space is None:
             space = make(question, restrictions)
-            if (wider := next((one for known, one in self._kept if known.includes(asked)), None)) is not None:
-                _learn(space, wider)
+            wider = next((cached for known, cached in self._entries if known.includes(key)), None)
+            if wider is not None:
+                _copy_known_bounds(space, wider)
         elif space.question != question:
-            space = space.held_to(question)
-        kept, cores = [(asked, space)], len(space.cores)
-        for other in self._kept:
-            if other[0] != asked:
-                cores += len(other[1].cores)
-                kept += [other] * (cores <= _MOST_CORES)
-        self._kept = kept
+            space = space.with_confidence(question)
+        entries, cores = [(key, space)], len(space.cores)
+        for entry in self._entries:
+            if entry[0] != key:
+                cores += len(entry[1].cores)
+                entries += [entry] * (cores <= _MOST_CORES)
+        self._entries = entries
         return space
 
 
-def _learn(space: Space, wider: Space) -> None:
-    """Let what is known of cores in a wider space be known of them here: its bounds hold for fewer variants, too."""
+def _copy_known_bounds(space: Space, wider: Space) -> None:
+    """Copy the cached bounds of a wider space: they hold for fewer variants, too."""
     if not (space.counts.is_single.all() and wider.counts.is_single.all()):
         return
-    both = [
-        np.concatenate([getattr(one.cores, own.name) for one in (wider, space)])
-        for own in fields(space.cores)
+    columns = [
+        np.concatenate([getattr(part.cores, column.name) for part in (wider, space)])
+        for column in fields(space.cores)
     ]
-    (_, kind), known = first_of_each(both), len(wider.cores)
+    (_, kind), num_wider = first_of_each(columns), len(wider.cores)
     place = np.full(int(kind.max(initial=-1)) + 1, -1)
-    place[kind[:known]] = np.arange(known)
-    at = place[kind[known:]]
+    place[kind[:num_wider]] = np.arange(num_wider)
+    at = place[kind[num_wider:]]
     if (at < 0).any():
         return
-    for mine, theirs in ((space.kept, wider.kept), (space.remembered, wider.remembered)):
-        mine |= {key: values[at] for key, values in theirs.items() if isinstance(values, np.ndarray)}
-    if "ideal" in wider.kept:
-        ranks, costs, kinds = wider.kept["ideal"]
-        space.kept["ideal"] = ranks, costs, kinds[at]
+    for target, source in ((space.priced_cache, wider.priced_cache), (space.bound_cache, wider.bound_cache)):
+        target |= {key: values[at] for key, values in source.items() if isinstance(values, np.ndarray)}
+    if "ideal" in wider.priced_cache:
+        ranks, costs, kinds = wider.priced_cache["ideal"]
+        space.priced_cache["ideal"] = ranks, costs, kinds[at]
 
 
-_SHARED: ContextVar[Spaces | None] = ContextVar("_SHARED", default=None)
+_SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
 
 
-def shared_spaces() -> Spaces:
-    """Those that are shared here, or new ones."""
-    return _SHARED.get() or Spaces()
+def shared_spaces() -> SpaceCache:
+    """Cache of the current context, or a new cache."""
+    return _SHARED.get() or SpaceCache()
 
 
 def shared(
     question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
 ) -> Space:
-    """The space of a question: one that is shared here, or a new one."""
+    """Space of a question, cached if the context shares spaces."""
     spaces = _SHARED.get()
     return make(question, restrictions) if spaces is None else spaces.of(question, restrictions, make)

@@ -32,7 +32,7 @@ from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.gpu_counts import resized
 from planner.space.plain_layouts import cloud
-from planner.space.restrictions import keeps_to
+from planner.space.restrictions import satisfies
 from planner.verify.checks import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40
@@ -48,7 +48,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     if problems:
         return
     priced, chosen, limits = priced_again(plan), priced_within_restrictions(plan), plan.restrictions.read
-    obeys, words = keeps_to(plan.question, limits, plan.layout), ", ".join(limits.flags)
+    obeys, words = satisfies(plan.question, limits, plan.layout), ", ".join(limits.flags)
     kept_words = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
     yield Check("restrictions", obeys, kept_words) if words else Check("restrictions", True, "none asked for")
     claimed, right = plan.prediction.model_dump(), Prediction.of(priced).model_dump()
@@ -116,7 +116,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
 def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
     """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
-    question = limits.held(plan.question)
+    question = limits.apply_confidence(plan.question)
     if isinstance(question, MixedQuestion):
         return Check(name, True, "is made on clusters of one kind of GPU")
     if plan.objective_name in ("memory", "mfu"):

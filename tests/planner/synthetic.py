@@ -110,7 +110,7 @@ PLAIN_SHAPES = [shape for shape in SHAPES if shape[0] in PLAIN]
 
 def random_leaf(seed: int, *, plain: bool = False, several: bool = False, counted: bool = False) -> Leaf:
     """One small leaf of any schedule, a few policies, any tightness of memory; `several`: several kinds of blocks;
-    `counted`: one number of blocks in full."""
+    `uses_full_counts`: one number of blocks in full."""
     rng = np.random.default_rng(seed)
     shapes = PLAIN_SHAPES if plain else SHAPES
     schedule, pp, vpp, microbatches, layers = shapes[rng.integers(len(shapes))]
@@ -133,7 +133,7 @@ def random_leaf(seed: int, *, plain: bool = False, several: bool = False, counte
         microbatches=microbatches,
         num_layers=layers,
         allowed=allowed,
-        counted=counted,
+        uses_full_counts=counted,
     )
 
 
@@ -177,8 +177,8 @@ def _first_blocks(sizes: tuple[int, ...], full: int, selective: int, weakest: in
 
 def every_placement(leaf: Leaf) -> np.ndarray:
     """(K, S, P): all placements the search covers, whether or not they fit."""
-    if leaf.counted:
-        usual = every_placement(replace(leaf, counted=False, allowed=np.array([True, False, False])))
+    if leaf.uses_full_counts:
+        usual = every_placement(replace(leaf, uses_full_counts=False, allowed=np.array([True, False, False])))
         layers = np.unique(usual.sum(axis=-1), axis=0).tolist()
         return np.array([_in_full(s, number) for s in layers for number in range(max(s) + 1)])
     if leaf.is_plain:

@@ -29,38 +29,38 @@ class Minimum:
     """
 
     verdict: Verdict
-    found: tuple[Leaf, Placement, float] | None
-    """(layout, placement, exact step seconds) of the fastest solution met."""
+    fastest: tuple[Leaf, Placement, float] | None
+    """Layout, placement and exact step seconds of the fastest solution."""
     bound: float
     rounds: int
     paths: tuple[CriticalPath, ...]
-    """Critical paths met on the way."""
+    """Critical paths found during the solve."""
 
 
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, time_limit: float | None = None
 ) -> Minimum:
-    """The least step time of a program; stops early once nothing can beat `known_seconds`."""
+    """Minimum step time of a program; stops early once nothing can beat `known_seconds`."""
     start = time.monotonic()
     best: tuple[Leaf, Placement, float] | None = None
     bound, rounds = 0.0, 0
     critical: list[CriticalPath] = []
 
     def answer(verdict: Verdict) -> Minimum:
-        return Minimum(verdict=verdict, found=best, bound=bound, rounds=rounds, paths=tuple(critical))
+        return Minimum(verdict=verdict, fastest=best, bound=bound, rounds=rounds, paths=tuple(critical))
 
     while True:
-        left = None if time_limit is None else time_limit - (time.monotonic() - start)
-        if left is not None and left <= 0:
+        seconds_left = None if time_limit is None else time_limit - (time.monotonic() - start)
+        if seconds_left is not None and seconds_left <= 0:
             return answer("stopped")
-        solved = program.solve(solver, seconds=math.inf if left is None else left)
+        solved = program.solve(solver, seconds=math.inf if seconds_left is None else seconds_left)
         rounds += 1
         if solved.verdict == "infeasible":
             return answer("nothing" if best is None else "proven")
         if solved.verdict == "stopped":
             return answer("stopped")
-        choice = program.choices[program.chosen]
-        placement = choice.chosen()
+        choice = program.choices[program.chosen_layout]
+        placement = choice.placement()
         seconds = choice.leaf.price(placement)
         if best is None or seconds < best[2]:
             best = choice.leaf, placement, seconds

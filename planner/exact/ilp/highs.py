@@ -16,7 +16,7 @@ class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
             model.setCallback(*self.callbackTuple)
         for kind in self.callbacksToActivate or ():
             model.startCallback(kind)
-        given = {
+        options = {
             "output_flag": False,
             "mip_rel_gap": self.gapRel,
             "mip_abs_gap": self.gapAbs,
@@ -24,7 +24,7 @@ class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
             "time_limit": None if self.timeLimit is None else float(self.timeLimit),
             **self.optionsDict,
         }
-        for name, value in given.items():
+        for name, value in options.items():
             if value is not None:
                 model.setOptionValue(name, value)
 

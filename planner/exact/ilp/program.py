@@ -36,38 +36,38 @@ from planner.placement.chunks import chunk_patterns
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 CUTS_PER_ROUND = 64
-"""Most paths written down and added as rows in one round: enough to save rounds, few enough to stay small."""
+"""Maximum number of paths added as rows in one round: enough to save rounds, few enough to stay small."""
 OVERLOOKED = 1e-5
 """Relative violation of a limit that a solver may overlook; patterns that exceed memory by less are left out."""
 
 
 class Columns(NamedTuple):
-    """The columns of one layout: block counts of its stages, or patterns of all stages."""
+    """Columns of one layout: block counts of its stages, or patterns of all stages."""
 
     blocks: Ints
-    """(J, S, P): the blocks that each column places."""
+    """Blocks that each column places, (J, S, P)."""
     stage: Ints
-    """(J,): the stage of each column; −1 for a pattern of all stages."""
+    """Stage of each column, (J,); −1 for a pattern of all stages."""
     start: Ints | None = None
-    """(J,): where blocks are of several kinds, the class of positions where each column's stage begins."""
+    """Class of positions where each column's stage begins, (J,); None for a single kind of blocks."""
     number: Ints | None = None
-    """(J,): where every stage recomputes as many first blocks in full, so many."""
+    """Number of first blocks recomputed in full, (J,); None if stages do not share a number."""
 
-    def only(self, chosen: Bools) -> Columns:
-        """Some of the columns."""
-        start, number = (None if one is None else one[chosen] for one in (self.start, self.number))
-        return Columns(self.blocks[chosen], self.stage[chosen], start, number)
+    def only(self, mask: Bools) -> Columns:
+        """Columns selected by a mask."""
+        start, number = (None if column is None else column[mask] for column in (self.start, self.number))
+        return Columns(self.blocks[mask], self.stage[mask], start, number)
 
     @classmethod
-    def joined(cls, each: Sequence[Columns]) -> Columns:
-        """All columns of several."""
+    def joined(cls, tables: Sequence[Columns]) -> Columns:
+        """Concatenation of several tables of columns."""
         blocks, stage = (
-            np.concatenate([own.blocks for own in each]),
-            np.concatenate([own.stage for own in each]),
+            np.concatenate([table.blocks for table in tables]),
+            np.concatenate([table.stage for table in tables]),
         )
-        starts = [own.start for own in each if own.start is not None]
-        numbers = [own.number for own in each if own.number is not None]
-        start, number = (np.concatenate(own) if own else None for own in (starts, numbers))
+        starts = [table.start for table in tables if table.start is not None]
+        numbers = [table.number for table in tables if table.number is not None]
+        start, number = (np.concatenate(table) if table else None for table in (starts, numbers))
         return cls(blocks, stage, start, number)
 
 
@@ -90,14 +90,15 @@ class Choice:
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
 
     def violated_paths(self, placement: Placement) -> list[CriticalPath]:
-        """Paths that can be written down without a timeline and that the placement violates, the longest first."""
+        """Paths that need no timeline and that the placement violates, longest first."""
         windows = longest_windows(self.leaf, placement.table, CUTS_PER_ROUND) if self.leaf.is_plain else []
-        known = path_lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
+        longest_known = path_lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
         length = path_lengths(self.leaf, windows, placement.table)
-        return [path for path, own in zip(windows, length, strict=True) if own > known * (1 + TOLERANCE)]
+        limit = longest_known * (1 + TOLERANCE)
+        return [path for path, seconds in zip(windows, length, strict=True) if seconds > limit]
 
-    def chosen(self) -> Placement:
-        """The placement in the solver's solution, where this layout is the one chosen."""
+    def placement(self) -> Placement:
+        """Placement in the solver's solution, if it chooses this layout."""
         picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
         return Placement.of(self.columns.blocks[picked].sum(axis=0))
 
@@ -109,7 +110,7 @@ class Program:
         self.scale = target
         self.problem = pulp.LpProblem("record", pulp.LpMinimize)
         self.choices: dict[int, Choice] = {}
-        """The layouts that are placed."""
+        """Layouts with placements."""
         self.y = [
             self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary) for number in range(len(bounds))
         ]
@@ -139,8 +140,8 @@ class Program:
         return choice
 
     @property
-    def chosen(self) -> int:
-        """The layout in the solver's solution."""
+    def chosen_layout(self) -> int:
+        """Number of the layout in the solver's solution."""
         return next(number for number, y in enumerate(self.y) if (y.value() or 0.0) > 0.5)
 
     def solve(self, solver: SolverName, seconds: float = math.inf) -> Solved:
@@ -166,8 +167,8 @@ class Program:
         self.stages_begin_where_others_end(choice)
         self.stages_recompute_as_many(choice)
         for stage in np.unique(choice.columns.stage).tolist():
-            own = choice.sum((choice.columns.stage == stage).astype(np.float64))
-            self.problem += own - choice.y == 0, f"one_size_{name}_{stage}"
+            sizes = choice.sum((choice.columns.stage == stage).astype(np.float64))
+            self.problem += sizes - choice.y == 0, f"one_size_{name}_{stage}"
         layers = choice.sum(choice.columns.blocks.sum(axis=(1, 2)).astype(np.float64))
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
@@ -207,15 +208,15 @@ class Program:
         fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
         own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
         for rank in range(leaf.pp):
-            least = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
-            self.problem += choice.U - least >= 0, f"optimizer_{choice.y.name}_{rank}"
+            longest = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
+            self.problem += choice.U - longest >= 0, f"optimizer_{choice.y.name}_{rank}"
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
         """M ≥ length of one path of layout l plus the synchronisation of the rank it ends on, where y[l] = 1."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
-        least = choice.sum(own_J) + fixed / self.scale * choice.y
-        self.problem += choice.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
+        length = choice.sum(own_J) + fixed / self.scale * choice.y
+        self.problem += choice.M - length >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
         choice.paths.append(path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
@@ -231,7 +232,7 @@ def stage_columns(choices: Choices) -> Columns:
     blocks = np.zeros((len(stage_J), *choices.leaf.no_blocks.shape), dtype=np.int64)
     blocks[np.arange(len(stage_J)), stage_J] = choices.blocks[index_J, stage_J]
     leaf = choices.leaf
-    number_J = None if leaf.number is None else np.full(len(stage_J), leaf.number)
+    number_J = None if leaf.full_count is None else np.full(len(stage_J), leaf.full_count)
     if leaf.kinds is None:
         return Columns(blocks, stage_J, None, number_J)
     start_J = choices.classes[index_J]

@@ -1,7 +1,7 @@
-"""The program of record: an integer program that chooses among the layouts left by the bounds, and places them.
+"""Program of record: an integer program that chooses among the layouts left by the bounds, and places them.
 
-Its optimum over these layouts is the optimum over all, since the others have bounds above it; that it is what the
-search found is the certificate.
+The other layouts have bounds above its optimum, so it is the optimum over all; agreement with the search is the
+certificate.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ Verdict = Literal["equal", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The optimum of the program of record."""
+    """Result of the program of record."""
 
     solver: SolverName
     layouts: int
-    """Number of layouts it chose among."""
+    """Number of layouts in the program."""
     columns: int
     objective: float
-    """Its optimum in seconds; a lower bound where it was stopped."""
+    """Optimum in seconds; a lower bound if the solver was stopped."""
     verdict: Verdict
 
 
 class Survivor(NamedTuple):
-    """A layout left by the bounds, with what the search knows of it."""
+    """A layout left by the bounds, with its incumbent and known paths."""
 
     leaf: Leaf
     placement: Placement | None
-    """The best placement known; None where none is."""
+    """Best placement known; None if none is."""
     met_paths: Sequence[CriticalPath]
-    """Critical paths met in pipelines of this shape."""
+    """Known critical paths of pipelines of this shape."""
 
 
-def settle(
+def solve_record(
     survivors: Sequence[Survivor],
     best_seconds: float,
     *,
@@ -59,48 +59,48 @@ def settle(
     """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`.
 
     Raises:
-        RunError: it is another one, so that search and program cannot both be right.
+        RunError: they differ, so search and program cannot both be right.
     """
     name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
-    columns = [(one, _columns(one, target)) for one in survivors]
-    kept = [(one, own) for one, own in columns if own is not None]
-    program = Program([0.0] * len(kept), target)
-    for number, (one, own) in enumerate(kept):
-        _tell(program, program.place(number, one.leaf, own), one)
+    columns = [(survivor, _columns(survivor, target)) for survivor in survivors]
+    fitting = [(survivor, table) for survivor, table in columns if table is not None]
+    program = Program([0.0] * len(fitting), target)
+    for number, (survivor, table) in enumerate(fitting):
+        _add_paths(program, program.place(number, survivor.leaf, table), survivor)
     program.problem += (program.step <= 1.0), "no_worse_than_known"
-    found = minimum(program, name, time_limit=time_limit)
-    if found.verdict == "nothing":
+    result = minimum(program, name, time_limit=time_limit)
+    if result.verdict == "nothing":
         raise _disagreement("nothing as good", best_seconds)
-    agrees = math.isclose(found.bound, best_seconds, rel_tol=10 * TOLERANCE)
-    if found.verdict == "proven" and not agrees:
-        raise _disagreement(f"{found.bound:.9g} s", best_seconds)
+    agrees = math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE)
+    if result.verdict == "proven" and not agrees:
+        raise _disagreement(f"{result.bound:.9g} s", best_seconds)
     return Record(
         solver=name,
         layouts=len(survivors),
-        columns=sum(len(one.x) for one in program.choices.values()),
-        objective=found.bound,
-        verdict="equal" if found.verdict == "proven" else "stopped",
+        columns=sum(len(choice.x) for choice in program.choices.values()),
+        objective=result.bound,
+        verdict="equal" if result.verdict == "proven" else "stopped",
     )
 
 
-def _columns(one: Survivor, target: float) -> Columns | None:
-    """Columns of a layout that may meet `target` seconds; None where no step does."""
-    if not one.leaf.is_plain:
-        return pattern_columns(one.leaf, target)
-    found = [
+def _columns(survivor: Survivor, target: float) -> Columns | None:
+    """Columns of a layout that may meet `target` seconds; None if no step does."""
+    if not survivor.leaf.is_plain:
+        return pattern_columns(survivor.leaf, target)
+    tables = [
         stage_columns(choices)
-        for _, own in numbers_of(one.leaf, target * (1 + TOLERANCE))
-        if (choices := choices_in_time(own, target, one.met_paths)) is not None
+        for _, numbered_leaf in numbers_of(survivor.leaf, target * (1 + TOLERANCE))
+        if (choices := choices_in_time(numbered_leaf, target, survivor.met_paths)) is not None
     ]
-    return Columns.joined(found) if found else None
+    return Columns.joined(tables) if tables else None
 
 
-def _tell(program: Program, choice: Choice, one: Survivor) -> None:
+def _add_paths(program: Program, choice: Choice, survivor: Survivor) -> None:
     """Add the known paths of a layout as rows."""
-    leaf = one.leaf
-    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *one.met_paths]
-    if one.placement is not None:
-        paths.append(leaf.critical_path(one.placement.table))
+    leaf = survivor.leaf
+    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *survivor.met_paths]
+    if survivor.placement is not None:
+        paths.append(leaf.critical_path(survivor.placement.table))
     elif not leaf.is_plain:
         blocks = choice.columns.blocks
         paths.append(leaf.critical_path(blocks[np.argmin(leaf.busy_seconds(blocks))]))
@@ -108,8 +108,8 @@ def _tell(program: Program, choice: Choice, one: Survivor) -> None:
         program.step_is_no_shorter_than_path(choice, path)
 
 
-def _disagreement(found: str, best_seconds: float) -> RunError:
-    what = (
-        f"the integer program finds {found} where the search finds {best_seconds:.9g} s: one of them is wrong"
+def _disagreement(claim: str, best_seconds: float) -> RunError:
+    message = (
+        f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
     )
-    return RunError(what, hint="please report the question")
+    return RunError(message, hint="please report the question")

@@ -1,4 +1,4 @@
-"""One call of the solver behind PuLP, HiGHS or CBC: what it found, what it proved, and how it ends early."""
+"""One call of the solver behind PuLP, HiGHS or CBC: solution, bound, time limit and interrupt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 """Feasibility tolerance: our rows are scaled to one, so this is relative."""
 Verdict = Literal["optimal", "infeasible", "stopped"]
 Watch = Callable[[float, float], bool]
-"""Called now and then with the solver's (best, bound); whether that is enough."""
+"""Called now and then with the solver's best value and bound; returns whether to stop."""
 
 
 @dataclass(slots=True)
@@ -30,11 +30,11 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Result of one solve. `bound` holds whatever the verdict; variables have values where `found`."""
+    """Result of one solve. `bound` holds whatever the verdict; variables have values where `has_solution`."""
 
     verdict: Verdict
     bound: float
-    found: bool
+    has_solution: bool
 
 
 def available_solver() -> SolverName:
@@ -61,26 +61,25 @@ def solve(
         with interruptible(stop):
             problem.solve(_highs(limit, gap, stop, watch))
         info = problem.solverModel.getInfo()
-        integer = any(one.cat == pulp.LpInteger for one in problem.variables())
+        integer = any(variable.cat == pulp.LpInteger for variable in problem.variables())
         bound = float(info.mip_dual_bound) if integer else -math.inf
-        found = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
+        has_solution = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
     else:
         problem.solve(_cbc(limit, gap))
-        bound, found = (
+        bound, has_solution = (
             -math.inf,
             problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible),
         )
     if problem.status == pulp.LpStatusInfeasible:
-        return Solved(verdict="infeasible", bound=math.inf, found=False)
-    if problem.sol_status == pulp.LpSolutionOptimal and found:
+        return Solved(verdict="infeasible", bound=math.inf, has_solution=False)
+    if problem.sol_status == pulp.LpSolutionOptimal and has_solution:
         value = float(pulp.value(problem.objective))
-        return Solved(
-            verdict="optimal", bound=value if not math.isfinite(bound) else min(bound, value), found=True
-        )
-    return Solved(verdict="stopped", bound=bound, found=found)
+        bound = min(bound, value) if math.isfinite(bound) else value
+        return Solved(verdict="optimal", bound=bound, has_solution=True)
+    return Solved(verdict="stopped", bound=bound, has_solution=has_solution)
 
 
-def at_least_one(
+def bounds_with_variable(
     problem: pulp.LpProblem,
     solved: Solved,
     variables: Sequence[pulp.LpVariable],
@@ -88,12 +87,12 @@ def at_least_one(
     stop: Interrupt,
     seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of a relaxed program that was just solved, each with one variable fixed at 1 or more; after
-    `seconds` those of the others are left as they follow from reduced costs.
+    """Lower bounds of a relaxed program that was just solved, each with one variable at 1 or more.
 
-    HiGHS solves it again for each whose reduced cost leaves it below `cutoff`; of CBC reduced costs are all there is.
+    Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
+    below `cutoff`.
     """
-    bounds = [solved.bound + max(one.dj or 0.0, 0.0) for one in variables]
+    bounds = [solved.bound + max(variable.dj or 0.0, 0.0) for variable in variables]
     if not isinstance(problem.solver, pulp.HiGHS):
         return bounds
     from highspy import HighsModelStatus
@@ -102,19 +101,19 @@ def at_least_one(
     model.setOptionValue("presolve", "off")
     model.setOptionValue("objective_bound", cutoff)
     basis, until = model.getBasis(), time.monotonic() + seconds
-    for nth, one in enumerate(variables):
+    for nth, variable in enumerate(variables):
         if stop.pressed or time.monotonic() > until:
             break
-        if bounds[nth] > cutoff or (one.value() or 0.0) >= 1:
+        if bounds[nth] > cutoff or (variable.value() or 0.0) >= 1:
             continue
-        model.changeColBounds(one.index, 1.0, one.upBound)
+        model.changeColBounds(variable.index, 1.0, variable.upBound)
         model.setBasis(basis)
         model.run()
         if model.getModelStatus() == HighsModelStatus.kOptimal:
             bounds[nth] = max(bounds[nth], model.getObjectiveValue())
         elif model.getModelStatus() in (HighsModelStatus.kInfeasible, HighsModelStatus.kObjectiveBound):
             bounds[nth] = math.inf
-        model.changeColBounds(one.index, 0.0, one.upBound)
+        model.changeColBounds(variable.index, 0.0, variable.upBound)
     return bounds
 
 
@@ -159,8 +158,8 @@ def interruptible(stop: Interrupt) -> Iterator[None]:
     def press(number: int, frame: object) -> None:
         stop.pressed = True
 
-    before = signal.signal(signal.SIGINT, press)
+    previous = signal.signal(signal.SIGINT, press)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

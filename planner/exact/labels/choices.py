@@ -2,7 +2,7 @@
 ranks that are not filled yet add to a sum over all ranks, at least and at most.
 
 Of several kinds of blocks a choice is a number of blocks and the class of where they begin (`Kinds.class_at`), numbered
-as `Leaf.numbered` does; a rank may take it after blocks of that class.
+as `Leaf.choice_indices` does; a rank may take it after blocks of that class.
 
 Shape legend: R ranks (each one stage), B choices, in order of blocks, P recompute policies, C sums, L blocks in all.
 """
@@ -30,60 +30,60 @@ SAME_LINE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """Block counts open to each rank, each under the fastest mix of recompute policies that fits there."""
+    """Block counts open to each rank, each under the fastest mix of recompute policies that fits."""
 
     leaf: Leaf
     first: int
-    """The number of the first choice: of one kind the smallest block count."""
+    """Index of the first choice: the smallest block count for a single kind."""
     blocks: Ints
-    """(B, R, P): blocks under each policy, for each block count on each rank."""
+    """Blocks under each policy, for each block count on each rank, (B, R, P)."""
     backward: Array
-    """(R, B): seconds of one backward pass."""
+    """Seconds of one backward pass, (R, B)."""
     useful: Bools
-    """(R, B): whether a rank may hold so many blocks."""
+    """Whether a rank may make the choice, (R, B)."""
 
     @cached_property
     def sizes(self) -> Ints:
-        """(B,): the block counts."""
+        """Block counts of the choices, (B,)."""
         return (self.first + np.arange(len(self.blocks))) // self.leaf.classes
 
     @cached_property
     def classes(self) -> Ints:
-        """(B,): the class of where the blocks of a choice begin."""
+        """Class of positions where the blocks of a choice begin, (B,)."""
         return (self.first + np.arange(len(self.blocks))) % self.leaf.classes
 
     @cached_property
     def forward(self) -> Array:
-        """(R, B): seconds of one forward pass."""
+        """Seconds of one forward pass, (R, B)."""
         return self._affine(self.leaf.forward(self.leaf.no_blocks), self.leaf.by_stage("layer_forward"))
 
     @cached_property
     def seconds(self) -> Array:
-        """(R, B): seconds of one pass forward and back."""
+        """Seconds of one pass forward and back, (R, B)."""
         return self.forward + self.backward
 
     @cached_property
     def sync(self) -> Array:
-        """(R, B): seconds of gradient synchronisation after a rank's last action."""
+        """Seconds of gradient synchronisation after a rank's last action, (R, B)."""
         return self._affine(
             self.leaf.once_a_step("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync")
         )
 
     @cached_property
     def optimizer(self) -> Array:
-        """(R, B): seconds of a rank's optimizer step."""
+        """Seconds of a rank's optimizer step, (R, B)."""
         fixed_R = self.leaf.once_a_step("optimizer", self.leaf.no_blocks)
         return self._affine(fixed_R, self.leaf.by_rank("layer_optimizer"))
 
     @cached_property
     def fixed(self) -> Array:
-        """(R,): seconds of one pass forward and back without blocks."""
+        """Seconds of one pass forward and back without blocks, (R,)."""
         nothing = self.leaf.no_blocks
         return self.leaf.forward(nothing) + self.leaf.backward(nothing)
 
     @cached_property
     def least_block(self) -> float:
-        """The fewest seconds that a block adds to a pass."""
+        """Minimum seconds that a block adds to a pass."""
         each_RB = (self.seconds - self.fixed[:, None]) / self.sizes
         return float(each_RB[self.useful].min())
 
@@ -95,50 +95,50 @@ class Choices:
         return not bool((off_RB & self.useful).any())
 
     @cached_property
-    def least(self) -> Ints:
-        """(R,): fewest blocks of each rank."""
+    def least_blocks(self) -> Ints:
+        """Minimum blocks of each rank, (R,)."""
         fewest: Ints = self.sizes[self.useful.argmax(axis=1)]
         return fewest
 
     @cached_property
-    def most(self) -> Ints:
-        """(R,): most blocks of each rank."""
+    def most_blocks(self) -> Ints:
+        """Maximum blocks of each rank, (R,)."""
         greatest: Ints = self.sizes[::-1][self.useful[:, ::-1].argmax(axis=1)]
         return greatest
 
     def placement(self, layers_R: Ints) -> Placement:
-        """The placement with these block counts on the ranks."""
+        """Placement with these block counts on the ranks."""
         return Placement.of(self.table(layers_R))
 
     def table(self, layers_KR: Ints) -> Ints:
-        """(..., R, P): blocks under each policy, for (..., R) block counts of the ranks."""
-        return self.blocks[self.leaf.numbered(layers_KR) - self.first, np.arange(self.leaf.pp)]
+        """Blocks under each policy, (..., R, P), for block counts of the ranks, (..., R)."""
+        return self.blocks[self.leaf.choice_indices(layers_KR) - self.first, np.arange(self.leaf.pp)]
 
     @property
     def slowest_step(self) -> float:
-        """Seconds of a step that none made of these choices exceeds."""
+        """Upper bound of the step of any placement from these choices, seconds."""
         if self.leaf.classes == 1:
-            return float(self.leaf.step_seconds(self.table(self.most)))
+            return float(self.leaf.step_seconds(self.table(self.most_blocks)))
         chosen_BRP = np.where(self.useful.T[..., None], self.blocks, 0)
         return float(self.leaf.step_seconds(chosen_BRP.max(axis=0)))
 
-    def only(self, wanted_RB: Bools) -> Choices | None:
-        """The choices restricted to `wanted_RB`; None where some rank has none left."""
-        useful_RB = self.useful & wanted_RB
+    def only(self, eligible_RB: Bools) -> Choices | None:
+        """Choices within `eligible_RB`; None if some rank has none left."""
+        useful_RB = self.useful & eligible_RB
         if not useful_RB.any(axis=1).all():
             return None
-        held = np.flatnonzero(useful_RB.any(axis=0))
-        kept = slice(int(held[0]), int(held[-1]) + 1)
+        used = np.flatnonzero(useful_RB.any(axis=0))
+        span = slice(int(used[0]), int(used[-1]) + 1)
         return replace(
             self,
-            first=self.first + kept.start,
-            blocks=self.blocks[kept],
-            backward=self.backward[:, kept],
-            useful=useful_RB[:, kept],
+            first=self.first + span.start,
+            blocks=self.blocks[span],
+            backward=self.backward[:, span],
+            useful=useful_RB[:, span],
         )
 
     def _affine(self, fixed_R: Array, each_R: Array) -> Array:
-        """(R, B): with so much for each block, or (R, P) for each of a sort."""
+        """Fixed value plus a value per block, (R, B); values per block are (R,), or (R, P) by kind and policy."""
         if each_R.ndim > 1:
             added_RB: Array = (self.blocks * each_R).sum(axis=-1).T
             return fixed_R[:, None] + added_RB
@@ -155,18 +155,18 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
     if not len(sizes):
         return None
     seconds_BR, blocks_BRP = fastest_mixes(leaf, sizes)
-    every = Choices(
+    fitting = Choices(
         leaf=leaf,
         first=sizes.start * leaf.classes,
         blocks=blocks_BRP,
         backward=leaf.backward(blocks_BRP).T,
         useful=np.isfinite(seconds_BR).T,
     )
-    return every.only((every.sizes >= least_R[:, None]) & (every.sizes <= most_R[:, None]))
+    return fitting.only((fitting.sizes >= least_R[:, None]) & (fitting.sizes <= most_R[:, None]))
 
 
 def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
-    """(R,) each: fewest and most blocks of a rank in a placement that takes at most `step_seconds`."""
+    """Minimum and maximum blocks of each rank in a placement that takes at most `step_seconds`, (R,) each."""
     if len(leaf.costs) > 1:
         return leaf_sizes(leaf, step_seconds)
     least_NR, most_NR = rank_sizes(group_of(leaf), np.array([step_seconds]))
@@ -174,7 +174,7 @@ def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
 
 
 def all_ways(choices: Choices) -> Bools:
-    """(R, L + 1, B): block counts each rank may hold, by the blocks before it; from its own choices alone."""
+    """Choices open to each rank, by the blocks before it, (R, L + 1, B); other ranks are not considered."""
     kinds, positions = choices.leaf.kinds, choices.leaf.num_layers + 1
     if kinds is not None:
         begins: Bools = choices.useful[:, None, :] & (kinds.class_at[:, None] == choices.classes)
@@ -183,25 +183,24 @@ def all_ways(choices: Choices) -> Bools:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """(R + 1, C, L + 1): least that ranks r and later add where so many blocks lie before them; infinite where
-    impossible.
+    """Least sum that ranks r and later add, by the blocks before them, (R + 1, C, L + 1); infinite where impossible.
 
-    `ways` (R, L + 1, B) are those that are left of `all_ways`.
+    `ways` (R, L + 1, B) are the remaining `all_ways`.
     """
     layers, pp = choices.leaf.num_layers, choices.leaf.pp
-    least = np.full((pp + 1, len(added_CRB), layers + 1), np.inf)
-    least[pp, :, layers] = 0.0
+    least_CL = np.full((pp + 1, len(added_CRB), layers + 1), np.inf)
+    least_CL[pp, :, layers] = 0.0
     for rank in range(pp - 1, -1, -1):
         for index in np.flatnonzero(choices.useful[rank]).tolist():
             size = int(choices.sizes[index])
-            begun = least[rank, :, : layers + 1 - size]
-            after = least[rank + 1, :, size:] + added_CRB[:, rank, index, None]
-            np.minimum(begun, after, out=begun, where=ways[rank, : layers + 1 - size, index])
-    return least
+            begun = least_CL[rank, :, : layers + 1 - size]
+            extended = least_CL[rank + 1, :, size:] + added_CRB[:, rank, index, None]
+            np.minimum(begun, extended, out=begun, where=ways[rank, : layers + 1 - size, index])
+    return least_CL
 
 
 def most_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """(R + 1, C, L + 1): most that ranks r and later add; minus infinity where impossible."""
+    """Greatest sum that ranks r and later add, (R + 1, C, L + 1); minus infinity where impossible."""
     return -least_remaining(choices, ways, -added_CRB)
 
 
@@ -210,22 +209,22 @@ class Cuts:
     """Paths through the timeline, each a sum over ranks that no step undercuts."""
 
     added: Array
-    """(C, R, B): seconds that a rank with so many blocks adds to each path."""
+    """Seconds that each choice of a rank adds to each path, (C, R, B)."""
     fixed: Array
-    """(C,): seconds of the path's transfers."""
-    least: Array
-    """(R + 1, C, L + 1): `least_remaining`."""
-    most: Array
-    """(R + 1, C, L + 1): `most_remaining`."""
-    whole: bool
-    """Whether they are of a whole step; else optimizer and overhead are left out."""
+    """Seconds of the path's transfers, (C,)."""
+    least_rest: Array
+    """`least_remaining`, (R + 1, C, L + 1)."""
+    most_rest: Array
+    """`most_remaining`, (R + 1, C, L + 1)."""
+    is_full_step: bool
+    """Whether the paths include the optimizer step and the overhead."""
 
     def __len__(self) -> int:
         return len(self.fixed)
 
 
 def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cuts:
-    """The cuts of some paths, each with the synchronisation of the rank it ends on."""
+    """Cuts of paths, each with the synchronisation of its last rank."""
     shape = (len(paths), choices.leaf.pp, 1)
     forward = np.array([path.forward_counts for path in paths], dtype=np.float64).reshape(shape)
     backward = np.array([path.backward_counts for path in paths], dtype=np.float64).reshape(shape)
@@ -233,15 +232,15 @@ def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cut
     added = forward * choices.forward + backward * choices.backward
     added[np.arange(len(paths)), ends] += choices.sync[ends]
     fixed = np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p")
-    return cuts_that_add(choices, ways, added, fixed, whole=False)
+    return cuts_that_add(choices, ways, added, fixed, is_full_step=False)
 
 
-def cuts_that_add(choices: Choices, ways: Bools, added: Array, fixed: Array, *, whole: bool) -> Cuts:
-    """The cuts that add (C, R, B) seconds on the ranks and (C,) besides."""
+def cuts_that_add(choices: Choices, ways: Bools, added: Array, fixed: Array, *, is_full_step: bool) -> Cuts:
+    """Cuts that add `added` (C, R, B) seconds on the ranks and `fixed` (C,) seconds."""
     return Cuts(
         added=added,
         fixed=fixed,
-        least=least_remaining(choices, ways, added),
-        most=most_remaining(choices, ways, added),
-        whole=whole,
+        least_rest=least_remaining(choices, ways, added),
+        most_rest=most_remaining(choices, ways, added),
+        is_full_step=is_full_step,
     )

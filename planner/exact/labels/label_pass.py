@@ -1,4 +1,4 @@
-"""Labels: what later ranks of a plain pipeline need to know of the filled ranks, and the pass that extends labels.
+"""Labels, the state of the filled ranks that later ranks of a plain pipeline depend on, and the pass that extends them.
 
 A label is one way to fill ranks 0 … r. What may follow depends on its blocks, on its sums, and on how far the windows
 and paths that began in it let later ranks be filled. Of two labels with as many blocks, one that leaves at least as
@@ -28,13 +28,13 @@ NO_LIMIT = 1e30
 GRAIN = ROUNDING / 128
 """Labels are compared in multiples of this share of the target, so that rounding does not tell them apart."""
 MUCH = 8.0
-"""Cap on compared sums and limits, in targets: none that matters is larger."""
+"""Cap on compared sums and limits, in multiples of the target; larger values do not matter."""
 PIVOTS = 32
 """Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
 
 
 class TooManyLabelsError(Exception):
-    """Filling the first ranks takes more labels than are worth keeping."""
+    """Filling the first ranks takes more labels than the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +42,27 @@ class Labels:
     """K partial placements: ways to fill the first ranks."""
 
     blocks: Ints
-    """(K,): blocks on the filled ranks together."""
+    """Blocks on the filled ranks together, (K,)."""
     seconds: Array
-    """(K,): seconds of one pass forward and back through the filled ranks."""
+    """Seconds of one pass forward and back through the filled ranks, (K,)."""
     forward: Array
-    """(K,): seconds of the forward part of that pass."""
+    """Seconds of the forward part of that pass, (K,)."""
     optimizer: Array
-    """(K,): longest optimizer step of a rank known so far, seconds."""
+    """Longest optimizer step of a filled rank, seconds (K,)."""
     lead: Array
-    """(K,): largest F_e − S_e − e c + synchronisation of e over the filled ranks e (see `windows`)."""
+    """Largest F_e − S_e − e c + synchronisation of e over the filled ranks e (see `windows`)."""
     limit: Array
-    """(K, R + 1): upper limits of `seconds` once the ranks before each boundary are filled."""
+    """Upper limits of `seconds` once the ranks before each boundary are filled, (K, R + 1)."""
     cuts: Array
-    """(K, C): seconds that the filled ranks add to each cut; −NO_LIMIT where the cut can no longer matter."""
+    """Seconds that the filled ranks add to each cut, (K, C); −NO_LIMIT where the cut can no longer matter."""
     sizes: Ints
-    """(K, filled): block count of each filled rank."""
+    """Block count of each filled rank, (K, filled)."""
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def rows(self, index: Ints | Bools) -> Labels:
-        """Some of the labels."""
+        """Selected labels."""
         return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
@@ -72,7 +72,7 @@ class LabelPass:
 
     choices: Choices
     ways: Bools
-    """(R, L + 1, B): whether a rank with so many blocks before it may hold so many."""
+    """Whether a rank may make a choice, by the blocks before it, (R, L + 1, B)."""
     cuts: Cuts
     target: float
     most_labels: int
@@ -111,154 +111,160 @@ class LabelPass:
         )
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
-        """Each label with each block count on the next rank, where paths that end there leave time for it."""
+        """Extend each label by each choice of the next rank, if paths that end there leave time for it."""
         choices, leaf = self.choices, self.choices.leaf
         useful = np.flatnonzero(choices.useful[rank])
-        kept = np.repeat(np.arange(len(labels)), len(useful))
-        own = np.tile(useful, len(labels))
-        blocks = labels.blocks[kept] + choices.sizes[own]
-        placeable = np.flatnonzero(self.ways[rank, labels.blocks[kept], own] & (blocks <= leaf.num_layers))
-        kept, own, blocks = kept[placeable], own[placeable], blocks[placeable]
-        before, seconds = labels.seconds[kept], choices.seconds[rank, own]
-        optimizer = np.maximum(labels.optimizer[kept], choices.optimizer[rank, own])
-        lead = labels.forward[kept] - before - rank * leaf.cost("p2p") + choices.sync[rank, own]
-        lead = np.maximum(labels.lead[kept], lead)
-        cuts = labels.cuts[kept] + self.cuts.added[:, rank, own].T
+        parents = np.repeat(np.arange(len(labels)), len(useful))
+        picks = np.tile(useful, len(labels))
+        blocks = labels.blocks[parents] + choices.sizes[picks]
+        placeable = np.flatnonzero(
+            self.ways[rank, labels.blocks[parents], picks] & (blocks <= leaf.num_layers)
+        )
+        parents, picks, blocks = parents[placeable], picks[placeable], blocks[placeable]
+        before_K, seconds = labels.seconds[parents], choices.seconds[rank, picks]
+        optimizer = np.maximum(labels.optimizer[parents], choices.optimizer[rank, picks])
+        lead = labels.forward[parents] - before_K - rank * leaf.cost("p2p") + choices.sync[rank, picks]
+        lead = np.maximum(labels.lead[parents], lead)
+        cuts = labels.cuts[parents] + self.cuts.added[:, rank, picks].T
         room = self._room(optimizer)
-        rest = self._least_rest[rank + 1, 0, blocks]
-        busiest = self._busy(rank, before, seconds, rest)
-        in_time = (before + seconds <= labels.limit[kept, rank + 1] * (1 + ROUNDING)) & np.isfinite(rest)
+        rest_K = self._rest_seconds[rank + 1, 0, blocks]
+        busiest = self._busy(rank, before_K, seconds, rest_K)
+        in_time = (before_K + seconds <= labels.limit[parents, rank + 1] * (1 + ROUNDING)) & np.isfinite(
+            rest_K
+        )
         in_time &= lead + busiest <= room
-        least = cuts + self.cuts.fixed + self.cuts.least[rank + 1][:, blocks].T
-        in_time &= (least <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
+        cut_seconds = cuts + self.cuts.fixed + self.cuts.least_rest[rank + 1][:, blocks].T
+        in_time &= (cut_seconds <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
         extended = Labels(
             blocks=blocks,
-            seconds=before + seconds,
-            forward=labels.forward[kept] + choices.forward[rank, own],
+            seconds=before_K + seconds,
+            forward=labels.forward[parents] + choices.forward[rank, picks],
             optimizer=optimizer,
             lead=lead,
-            limit=labels.limit[kept],
+            limit=labels.limit[parents],
             cuts=cuts,
-            sizes=np.concatenate([labels.sizes[kept], choices.sizes[own, None]], axis=1),
+            sizes=np.concatenate([labels.sizes[parents], choices.sizes[picks, None]], axis=1),
         ).rows(in_time)
-        self._limit_windows(extended, rank, before[in_time], seconds[in_time], rest[in_time])
+        self._limit_windows(extended, rank, before_K[in_time], seconds[in_time], rest_K[in_time])
         return extended
 
-    def _busy(self, rank: int, before: Array, own: Array, rest: Array) -> Array:
-        """(K,) seconds, without the lead, of the path on which all microbatches pass one rank."""
+    def _busy(self, rank: int, before_K: Array, rank_K: Array, rest_K: Array) -> Array:
+        """Seconds of the path on which all microbatches pass one rank, without the lead, (K,)."""
         m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
-        alone = before + m * own + 2 * rank * c
+        busy = before_K + m * rank_K + 2 * rank * c
         if self.choices.leaf.steady != "queue":
-            return alone
-        return np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
+            return busy
+        return np.maximum(busy, before_K + m * rank_K + rest_K + 2 * (pp - 1) * c)
 
-    def _limit_windows(self, labels: Labels, rank: int, before: Array, own: Array, rest: Array) -> None:
+    def _limit_windows(
+        self, labels: Labels, rank: int, before_K: Array, rank_K: Array, rest_K: Array
+    ) -> None:
         """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
         leaf = self.choices.leaf
         windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.steady == "pairs" else None
         if windows is None:
             return
-        in_all = before + own + rest
-        left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + before
-        left_KQ = left_K[:, None] - windows.transfers * leaf.cost("p2p") - windows.rest * own[:, None]
+        in_all = before_K + rank_K + rest_K
+        left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + before_K
+        left_KQ = left_K[:, None] - windows.transfers * leaf.cost("p2p") - windows.remainder * rank_K[:, None]
         turns_Q = np.maximum(windows.rounds, 1)
         no_round_KQ = np.where(left_KQ < 0, -1.0, NO_LIMIT)
-        limit_KQ = np.where(windows.rounds > 0, before[:, None] + left_KQ / turns_Q, no_round_KQ)
+        limit_KQ = np.where(windows.rounds > 0, before_K[:, None] + left_KQ / turns_Q, no_round_KQ)
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
         """Drop labels that leave later ranks too little room, and limits and cuts that can no longer matter."""
         choices = self.choices
-        after = slice(rank + 1, None)
-        fixed_Q, block = self._fixed_before[after] - self._fixed_before[rank + 1], choices.least_block
-        limit_KQ = labels.limit[:, after] * (1 + ROUNDING)
+        later = slice(rank + 1, None)
+        fixed_Q, block = self._fixed_before[later] - self._fixed_before[rank + 1], choices.least_block
+        limit_KQ = labels.limit[:, later] * (1 + ROUNDING)
         start_K = labels.seconds - block * labels.blocks
         most_KQ = (limit_KQ - start_K[:, None] - fixed_Q) / block
         most_KQ = np.floor(most_KQ + ROUNDING * (np.abs(most_KQ) + choices.leaf.num_layers))
-        reach_Q = self._most_before[after] - self._most_before[rank + 1]
-        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._reached[1][after]))
-        held_Q = self._least_before[after]
+        reach_Q = self._most_blocks_before[later] - self._most_blocks_before[rank + 1]
+        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._reached[1][later]))
+        held_Q = self._fewest_blocks_before[later]
         most_KQ = np.minimum.accumulate((most_KQ - held_Q)[:, ::-1], axis=1)[:, ::-1] + held_Q
         most_KQ = np.minimum.accumulate(most_KQ - reach_Q, axis=1) + reach_Q
-        needed_Q = self._reached[0][after]
-        rest_K = self._least_rest[rank + 1, 0, labels.blocks]
+        needed_Q = self._reached[0][later]
+        rest_K = self._rest_seconds[rank + 1, 0, labels.blocks]
         enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q - held_Q[0])).all(axis=1)
         enough &= labels.seconds + rest_K <= limit_KQ[:, -1]
         if choices.on_a_line:
             limit_KQ = start_K[:, None] + fixed_Q + block * most_KQ
         else:
-            slowest_Q = self._slowest_before[after] - self._slowest_before[rank + 1]
+            slowest_Q = self._slowest_before[later] - self._slowest_before[rank + 1]
             anyway_KQ = labels.seconds[:, None] + slowest_Q
-            limit_KQ = np.where(limit_KQ >= anyway_KQ, NO_LIMIT, labels.limit[:, after])
-        labels.limit[:, after] = limit_KQ
-        worst_KC = labels.cuts + self.cuts.fixed + self.cuts.most[rank + 1][:, labels.blocks].T
-        labels.cuts[worst_KC <= self._room_of_cuts(self._most_optimizer)] = -NO_LIMIT
+            limit_KQ = np.where(limit_KQ >= anyway_KQ, NO_LIMIT, labels.limit[:, later])
+        labels.limit[:, later] = limit_KQ
+        worst_KC = labels.cuts + self.cuts.fixed + self.cuts.most_rest[rank + 1][:, labels.blocks].T
+        labels.cuts[worst_KC <= self._room_of_cuts(self._longest_optimizer)] = -NO_LIMIT
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Array:
-        """(K, …): every respect in which a label can leave more room than another with as many blocks."""
+        """Merits in which a label can leave more room than another with as many blocks, (K, …)."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """(R, L + 1, B): ways by which some label, dominated ones included, reaches the last rank."""
+        """Ways by which any label, even a dominated label, reaches the last rank, (R, L + 1, B)."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
-            before, size = steps[rank].T
-            leads_on = np.isin(before + size, reached)
-            choice = self.choices.leaf.number_of(before[leads_on], size[leads_on]) - self.choices.first
-            on_a_way[rank, before[leads_on], choice] = True
-            reached = np.unique(before[leads_on])
+            before_K, size = steps[rank].T
+            leads_on = np.isin(before_K + size, reached)
+            choice = self.choices.leaf.choice_index(before_K[leads_on], size[leads_on]) - self.choices.first
+            on_a_way[rank, before_K[leads_on], choice] = True
+            reached = np.unique(before_K[leads_on])
         return on_a_way
 
     def _room(self, optimizer: Array) -> Array:
-        """(K,) seconds of the target left for the pipeline and its synchronisation."""
+        """Seconds of the target left for the pipeline and its synchronisation, (K,)."""
         return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
-        """(K,) seconds of the target that a cut may take."""
-        if self.cuts.whole:
+        """Seconds of the target that a cut may take, (K,)."""
+        if self.cuts.is_full_step:
             return np.full_like(optimizer, self.target * (1 + ROUNDING))
         return self._room(optimizer)
 
     @cached_property
-    def _most_optimizer(self) -> Array:
-        most: Array = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
-        return most
+    def _longest_optimizer(self) -> Array:
+        longest: Array = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
+        return longest
 
     @cached_property
-    def _least_rest(self) -> Array:
-        """(R + 1, 1, L + 1): least seconds of one pass through the ranks not filled yet."""
+    def _rest_seconds(self) -> Array:
+        """Minimum seconds of one pass through the ranks not filled yet, (R + 1, 1, L + 1)."""
         return least_remaining(self.choices, self.ways, self.choices.seconds[None])
 
     @cached_property
     def _fixed_before(self) -> Array:
-        """(R + 1,): seconds of one pass without blocks through the ranks before each boundary."""
+        """Seconds of one pass without blocks through the ranks before each boundary, (R + 1,)."""
         return _sum_before(self.choices.fixed)
 
     @cached_property
     def _slowest_before(self) -> Array:
-        """(R + 1,): most seconds of one pass through the ranks before each boundary."""
+        """Maximum seconds of one pass through the ranks before each boundary, (R + 1,)."""
         return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
 
     @cached_property
     def _reached(self) -> tuple[Ints, Ints]:
-        """(R + 1,) each: fewest and most blocks before each boundary on any way to the end."""
-        possible = np.isfinite(self._least_rest[:, 0])
+        """Minimum and maximum blocks before each boundary on any way to the end, (R + 1,) each."""
+        possible = np.isfinite(self._rest_seconds[:, 0])
         last = possible.shape[1] - 1
         return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
 
     @cached_property
-    def _least_before(self) -> Array:
-        """(R + 1,): fewest blocks on the ranks before each boundary."""
-        return _sum_before(self.choices.least.astype(np.float64))
+    def _fewest_blocks_before(self) -> Array:
+        """Minimum blocks on the ranks before each boundary, (R + 1,)."""
+        return _sum_before(self.choices.least_blocks.astype(np.float64))
 
     @cached_property
-    def _most_before(self) -> Array:
-        """(R + 1,): most blocks on the ranks before each boundary."""
-        return _sum_before(self.choices.most.astype(np.float64))
+    def _most_blocks_before(self) -> Array:
+        """Maximum blocks on the ranks before each boundary, (R + 1,)."""
+        return _sum_before(self.choices.most_blocks.astype(np.float64))
 
 
 def _sum_before(value_R: Array) -> Array:
@@ -266,23 +272,23 @@ def _sum_before(value_R: Array) -> Array:
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """(K,): labels that no other of the same kind (K,) dominates in all merits (K, D); of equals the first stays."""
+    """Labels that no label of the same kind (K,) dominates in all merits (K, D), (K,); of equals the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
-    kept = np.zeros(len(kind), dtype=np.bool_)
+    survives = np.zeros(len(kind), dtype=np.bool_)
     for rows in np.split(order, starts[1:]):
-        kept[_front(rows, merits)] = True
-    return kept
+        survives[_front(rows, merits)] = True
+    return survives
 
 
 def _front(rows: Ints, merits: Array) -> Ints:
-    """Rows undominated among themselves, in order of falling sums, so that no row dominates one before it."""
+    """Undominated rows; `rows` come in order of falling sums, so no row dominates an earlier row."""
     front: list[Ints] = []
     while len(rows):
         pivots = rows[:PIVOTS]
-        surpassed: Bools = np.all(merits[pivots][:, None, :] >= merits[rows][None, :, :], axis=2)
-        surpassed &= np.arange(len(pivots))[:, None] < np.arange(len(rows))
-        rest: Bools = np.logical_not(np.any(surpassed, axis=0))
-        front.append(pivots[rest[: len(pivots)]])
-        rows = rows[len(pivots) :][rest[len(pivots) :]]
+        dominated: Bools = np.all(merits[pivots][:, None, :] >= merits[rows][None, :, :], axis=2)
+        dominated &= np.arange(len(pivots))[:, None] < np.arange(len(rows))
+        survives: Bools = np.logical_not(np.any(dominated, axis=0))
+        front.append(pivots[survives[: len(pivots)]])
+        rows = rows[len(pivots) :][survives[len(pivots) :]]
     return np.concatenate(front)

@@ -1,4 +1,4 @@
-"""The best placement of one plain layout: label passes and timelines in turn, until no label is left.
+"""Best placement of one plain layout: label passes and timelines in turn, until no label is left.
 
 A pass leaves candidates that no known path rules out. Their timelines give a better step, or a critical path by which
 the next pass rules them out (Benders 1962, with label setting in place of a linear program). Placements are finitely
@@ -19,16 +19,16 @@ from cost_models.schedules import CriticalPath
 from planner.exact.labels.choices import Choices, Cuts, all_ways, choices_of, cuts_of, cuts_that_add
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
-from planner.placement.weighed_leaf import PathOfEach, WeighedLeaf
+from planner.placement.weighed_leaf import ScenarioPaths, WeighedLeaf
 
 Incumbent = tuple[Placement, float]
 """A placement and its step time."""
 MOST_LABELS = 4096
-"""Most labels kept after one rank; with more, the integer program takes over."""
+"""Maximum labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
-"""Most placements whose timelines are evaluated after one pass."""
+"""Maximum number of placements whose timelines are evaluated after one pass."""
 MOST_PASSES = 24
-"""Most passes that close ways before the integer program is built."""
+"""Maximum passes that close ways before the integer program is built."""
 
 
 def place_by_labels(
@@ -40,7 +40,7 @@ def place_by_labels(
     time_limit: float | None = None,
     most_rounds: int | None = None,
 ) -> Solution | None:
-    """The best placement of a plain layout, if it takes less than `cut_off` seconds; None: there are too many labels.
+    """Best placement of a plain layout, if it takes less than `cut_off` seconds; None if there are too many labels.
 
     `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline.
     `time_limit` is in seconds and `most_rounds` of passes and timelines; without both the answer is always proven.
@@ -53,8 +53,8 @@ def place_by_labels(
     def cuts(choices: Choices) -> Cuts:
         return cuts_of(choices, all_ways(choices), critical)
 
-    found, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit, most_rounds)
-    return None if too_many else replace(found, paths=tuple(critical[len(met_paths) :]))
+    solution, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit, most_rounds)
+    return None if too_many else replace(solution, paths=tuple(critical[len(met_paths) :]))
 
 
 def place_weighed(
@@ -64,7 +64,7 @@ def place_weighed(
     cut_off: float = math.inf,
     time_limit: float | None = None,
 ) -> Solution:
-    """The best placement of a plain layout where scenarios are weighed, if it weighs less than `cut_off` seconds.
+    """Best placement of a plain layout under weighed scenarios, if its weighed step is below `cut_off` seconds.
 
     Passes are at mean costs and leave every placement that may take less than the target (`pipeline.under_scenarios`).
     Each candidate is priced in every scenario; the mean length of its critical paths there, of the scenarios that
@@ -73,15 +73,15 @@ def place_weighed(
 
     It is `stopped` without a bound where time runs out, or where there are too many labels.
     """
-    met: list[PathOfEach] = []
+    bounding_paths: list[ScenarioPaths] = []
 
     def meet(blocks_KRP: Ints) -> None:
-        met.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
+        bounding_paths.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
 
-    found, _ = _place(
-        leaf, lambda choices: _weighed_cuts(leaf, choices, met), meet, incumbent, cut_off, time_limit
-    )
-    return found
+    def cuts(choices: Choices) -> Cuts:
+        return _weighed_cuts(leaf, choices, bounding_paths)
+
+    return _place(leaf, cuts, meet, incumbent, cut_off, time_limit)[0]
 
 
 def _place(
@@ -124,18 +124,18 @@ def _place(
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
     if status is None:
         status = proven(best_seconds, cut_off)
-    found = Solution(
+    solution = Solution(
         status=status,
         placement=best,
         objective=best_seconds,
         bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
         rounds=rounds,
     )
-    return found, too_many
+    return solution, too_many
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """Choices for a step of at most `target` seconds, as far as paths tell; None where no step is so short.
+    """Choices that paths allow for a step of at most `target` seconds; None if no step is so short.
 
     Every pass closes ways, so that the next can close more.
     """
@@ -144,20 +144,20 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
         return None
     ways = all_ways(choices)
     for _ in range(MOST_PASSES):
-        before = ways.sum()
+        open_ways = ways.sum()
         try:
             cuts = cuts_of(choices, ways, paths)
             _, ways = label_pass(choices, ways, cuts, target * (1 + TOLERANCE)).run()
         except TooManyLabelsError:
             break
-        if ways.sum() == before:
+        if ways.sum() == open_ways:
             break
     used: Bools = np.any(ways, axis=1)
     return choices.only(used)
 
 
 def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> LabelPass:
-    """A pass over some ways for a step of at most `target` seconds, or as long as any takes."""
+    """Label pass over `ways` for a step of at most `target` seconds, capped at the slowest step."""
     return LabelPass(
         choices=choices,
         ways=ways,
@@ -167,19 +167,20 @@ def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> Labe
     )
 
 
-def _weighed_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[PathOfEach]) -> Cuts:
-    """The mean length of every set of paths, each with the synchronisation of the rank it ends on, one rank's optimizer
-    step and the overhead of its scenario."""
-    each = [replace(choices, leaf=one, backward=one.backward(choices.blocks).T) for one in leaf.each]
+def _weighed_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
+    """Cuts of the mean length of every set of paths: each path with the synchronisation of its last rank, one rank's
+    optimizer step and the overhead of its scenario."""
+    leaves = leaf.scenario_leaves
+    scenario_choices = [replace(choices, leaf=x, backward=x.backward(choices.blocks).T) for x in leaves]
     added = np.zeros((len(paths), leaf.pp, len(choices.sizes)))
     fixed = np.zeros(len(paths))
-    for index, together in enumerate(paths):
-        for at, path, slowest in together.paths:
-            own, share = each[at], 1 / len(together.paths)
-            seconds: Array = path.forward_counts[:, None] * own.forward
-            seconds = seconds + path.backward_counts[:, None] * own.backward
-            seconds[path.rank] += own.sync[path.rank]
-            seconds[slowest] += own.optimizer[slowest]
+    for index, path_set in enumerate(paths):
+        for at, path, slowest in path_set.paths:
+            costs, share = scenario_choices[at], 1 / len(path_set.paths)
+            seconds: Array = path.forward_counts[:, None] * costs.forward
+            seconds = seconds + path.backward_counts[:, None] * costs.backward
+            seconds[path.rank] += costs.sync[path.rank]
+            seconds[slowest] += costs.optimizer[slowest]
             added[index] += share * seconds
-            fixed[index] += share * (path.p2p_count * own.leaf.cost("p2p") + own.leaf.overhead)
-    return cuts_that_add(choices, all_ways(choices), added, fixed, whole=True)
+            fixed[index] += share * (path.p2p_count * costs.leaf.cost("p2p") + costs.leaf.overhead)
+    return cuts_that_add(choices, all_ways(choices), added, fixed, is_full_step=True)

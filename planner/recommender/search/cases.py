@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from planner.exact.ilp.solvers import Interrupt, SolverName, at_least_one, solve
+from planner.exact.ilp.solvers import Interrupt, SolverName, bounds_with_variable, solve
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.problem import Problem
@@ -98,7 +98,9 @@ class Cases:
             return Case(rows, bound, np.full(len(rows), bound))
         cutoff = (limit - fixed) / program.scale * (1 + ROUNDED)
         left = self.seconds_left()
-        bounds = np.array(at_least_one(program.problem, solved, program.x, cutoff, self.interrupt, left))
+        bounds = np.array(
+            bounds_with_variable(program.problem, solved, program.x, cutoff, self.interrupt, left)
+        )
         with_row = np.maximum(bounds * (1 - ROUNDED) * program.scale + fixed, bound)
         kept = np.flatnonzero(with_row <= limit)
         least = [with_row[program.of.rows_of(one)].min() for one in range(len(program.of.members))]

@@ -175,7 +175,7 @@ def _solved(search: Search, case: Case, scale: float, others: float) -> tuple[fl
         interrupt=search.interrupt,
         watch=watch,
     )
-    if solved.found:
+    if solved.has_solution:
         found = program.placement()
         search.offer(Placement(case.rows[found.row], found.places))
     bound = max(case.bound, solved.bound * scale + problem.fixed)

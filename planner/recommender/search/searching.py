@@ -149,7 +149,7 @@ def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | Non
         search.prove(search.value)
         return None
     search.prove(solved.bound * (1 - ROUNDED) * scale + search.problem.fixed)
-    if not solved.found:
+    if not solved.has_solution:
         return None
     counts = np.zeros(len(search.problem.picks), dtype=np.int64)
     counts[kept] = program.row_counts()

@@ -70,7 +70,7 @@ def test_families_by_width_go_through_the_sizes_that_were_published(name: str) -
     sizes = [wide.parameters(size) for size in range(1, 200)]
     assert all(small < large for small, large in pairwise(sizes))
     base = family(name, "depth")
-    assert base.model(base.usual).model_copy(update={"name": base.base.name}) == base.base
+    assert base.model(base.base_size).model_copy(update={"name": base.base.name}) == base.base
 
 
 def test_llama_by_width_is_llama() -> None:
@@ -131,7 +131,7 @@ def test_the_longest_sequence_fits_and_the_next_does_not() -> None:
     limits = parse_restrictions(fix=("mbs=1", "recompute=full"))
     assert search(best.question, top=1, restrictions=limits).best.fits
     with pytest.raises(InfeasibleError):
-        search(found.family.asked(best.question, best.size + 1), top=1, restrictions=limits)
+        search(found.family.question_of_size(best.question, best.size + 1), top=1, restrictions=limits)
     assert found.rows[0]["sequence_length"] == length
 
 

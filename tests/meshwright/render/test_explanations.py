@@ -147,7 +147,7 @@ def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple
 
 def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
     plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
-    fixed = parse_restrictions(["tp=8", "pp=2"]).surely(asked, FITTING)
+    fixed = parse_restrictions(["tp=8", "pp=2"]).with_confidence(asked, FITTING)
     best = search(asked, top=1, restrictions=fixed).best.layout
     found = complete_layout(asked, "tp8 pp2")
     assert found.estimate.layout == best

@@ -126,16 +126,16 @@ def test_no_larger_size_fits(seed: int) -> None:
         stack = asked.question.stack.model_copy(update={"residencies": one.offloads})
         limits = replace(asked.limits, allowed=frozenset({"offload"} if one.offloads else ()))
         question = replace(asked.question, stack=stack)
-        assert one.size == family.most or not one.comparable or one.next_fails
-        assert not one.size or fits(family.asked(question, one.size), limits)
+        assert one.size == family.largest_size or not one.comparable or one.next_fails
+        assert not one.size or fits(family.question_of_size(question, one.size), limits)
         if not one.next_fails:
             continue
         rest = -one.size % np.array([2, 3, 4, gpus, 2 * gpus])
         sizes = {1, 2, *(rest + 1), *rest, *rng.integers(1, most + 2, 3)}
         for size in sorted({int(one.size + size) for size in sizes if size} - {one.size}):
-            if size <= family.most:
-                assert not fits(family.asked(question, size), limits), (one, size)
-        require_nothing_fits(rng, family.asked(question, one.size + 1), limits)
+            if size <= family.largest_size:
+                assert not fits(family.question_of_size(question, size), limits), (one, size)
+        require_nothing_fits(rng, family.question_of_size(question, one.size + 1), limits)
 
 
 @pytest.mark.timeout(1800)
@@ -147,8 +147,8 @@ def test_fewest_gpus_are_the_fewest(seed: int, monkeypatch: pytest.MonkeyPatch) 
     asked = drawn(rng := np.random.default_rng(seed))
     whole = asked.question.cluster.model_copy(update={"gpus_per_node": 8})
     limits = replace(asked.limits, allowed=frozenset({"offload"}) if rng.integers(2) else frozenset())
-    large = int(asked.family.usual * rng.choice([1, 2, 4]))
-    question = asked.family.asked(asked.question, min(large, asked.family.most))
+    large = int(asked.family.base_size * rng.choice([1, 2, 4]))
+    question = asked.family.question_of_size(asked.question, min(large, asked.family.largest_size))
     question = resized(question, int(rng.integers(1, 5)))
     found = remedies.Remedies(
         question=question, on_nodes=replace(question, cluster=whole), limits=limits, state_bytes=0.0

@@ -101,7 +101,7 @@ def test_what_is_ordinary_is_the_stacks(sharded: tuple[Question, Recommendation]
     assert (layout.tp, layout.pp, layout.dp, layout.zero, len(layout.recompute)) == (1, 1, 8, 3, 1)
     assert told.fastest.estimate.layout.pp > 1
     assert told.estimate.fits_probability >= FITTING
-    classical = classical_layout(question, Restrictions().surely(question, FITTING))
+    classical = classical_layout(question, Restrictions().with_confidence(question, FITTING))
     assert classical is not None
     assert (classical.layout.brief) == "tp1 pp1 dp8 mbs1 zero3 recompute=full"
     assert told.classical is not None
@@ -255,7 +255,7 @@ def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
     monkeypatch.setattr(module, "_slowest_competitive", lambda *_: math.inf)
     monkeypatch.setattr(module, "chance_faster", chance)
     monkeypatch.setattr(module, "_is_refused", lambda *_: refused)
-    monkeypatch.setattr(module, "settled", lambda result, _: result)
+    monkeypatch.setattr(module, "close_proof", lambda result, _: result)
     monkeypatch.setattr(module, "_search", lambda _, within, *__, **___: found[each[within.max_memory]])
     kind = module.simplest_competitive(question, ranked, limits, Budget())  # type: ignore[arg-type]
     assert kind is not None

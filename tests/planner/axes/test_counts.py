@@ -72,7 +72,7 @@ def test_no_coefficient_of_a_box_is_above_one_that_it_holds(risk: str) -> None:
                 for zero, part in product(range(4), ("states", "parked", "streamed"))
             ]
         )
-        boxes = Boxes.beside(question, rows)
+        boxes = Boxes.from_minimum(question, rows)
         assert not boxes.is_single.any()
         box, counts = boxes.singles()
         least = least_costs(question, rows, boxes).rows(box)
@@ -90,7 +90,7 @@ def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
     found = _some_that_fit(rng)
     space = legal_space(found.question, OPEN)
     candidates = UniformCandidates(found.question, OPEN, space)
-    candidates.open_cores(np.arange(len(space.cores)), below=0.0)
+    candidates.open_cores(np.arange(len(space.cores)), threshold=0.0)
     names = [*("tp", "pp", "cp", "dp", "ep", "etp", "mbs", "sp", "order", "context", "zero", "shard")]
     names += ["vpp", "schedule", "offload_activations"]
     away = [f"offload_{part}" for part in ("states", "parked", "streamed")]
@@ -116,5 +116,5 @@ def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
             assert closed.bound[at] <= best * (1 + 1e-9)
             compared += bool(np.isfinite(best))
         boxes = np.flatnonzero(~closed.counts.is_single)
-        candidates.halve(rng.permutation(boxes)[:COMPARED], below=0.0)
+        candidates.halve(rng.permutation(boxes)[:COMPARED], threshold=0.0)
     assert compared

@@ -60,7 +60,7 @@ def test_no_bound_is_above_what_brute_force_finds_in_buildings(seed: int) -> Non
     rows, every = space.all_rows(), np.arange(len(space.cores))
     exact = exact_seconds(found, rows, np.inf) * (1 + TOLERANCE)
     candidates = UniformCandidates(found.question, Restrictions(), space)
-    candidates.open_cores(every, below=0.0)
+    candidates.open_cores(every, threshold=0.0)
     closed = candidates.closed
     best = np.array([exact[np.repeat(every, space.sizes) == core].min() for core in every])
     least = np.array([closed.bound[closed.core == core].min() for core in every])

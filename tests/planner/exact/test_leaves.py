@@ -18,7 +18,7 @@ from cost_models.errors import RunError
 from planner.bounds.step import capacity_bounds, quick_bounds
 from planner.exact.best_placement import best_placement, place_by_ilp
 from planner.exact.counts import good_of_numbers
-from planner.exact.ilp.record import Survivor, settle
+from planner.exact.ilp.record import Survivor, solve_record
 from planner.exact.labels import solving
 from planner.exact.labels.label_pass import undominated
 from planner.exact.labels.solving import choices_in_time, place_by_labels
@@ -95,7 +95,7 @@ def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks:
         assert capacity_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
         assert quick_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
     if math.isfinite(exact):
-        record = settle([Survivor(leaf, None, ())], exact)
+        record = solve_record([Survivor(leaf, None, ())], exact)
         assert (record.verdict, same(record.objective, exact)) == ("equal", True)
 
 
@@ -249,8 +249,8 @@ def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
     leaf = uneven_leaf()
     best = best_placement(leaf)
     survivors = [Survivor(leaf, best.placement, ())]
-    assert same(settle(survivors, best.objective).objective, best.objective)
+    assert same(solve_record(survivors, best.objective).objective, best.objective)
     with pytest.raises(RunError, match="finds nothing as good where the search finds"):
-        settle(survivors, 0.99 * best.objective)
+        solve_record(survivors, 0.99 * best.objective)
     with pytest.raises(RunError, match="one of them is wrong"):
-        settle(survivors, 1.01 * best.objective)
+        solve_record(survivors, 1.01 * best.objective)

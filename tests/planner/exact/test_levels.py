@@ -59,7 +59,7 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
         ideal = ideal_seconds(space, allowed)
         relaxed = relaxed_bounds(space, every, allowed, max_memory)
         candidates = UniformCandidates(question, Restrictions(max_memory=max_memory), space)
-        candidates.open_cores(every, below=0.0)
+        candidates.open_cores(every, threshold=0.0)
         limited = pricing.limited(costs)
         quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
         for own in groups_of(rows):

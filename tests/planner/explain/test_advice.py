@@ -24,7 +24,7 @@ from planner.explain.advice import (
     moves,
     trouble_between,
 )
-from planner.explain.reasons import keeps_to
+from planner.explain.reasons import satisfies
 from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
@@ -117,7 +117,7 @@ def test_changes_keep_to_the_restrictions_of_the_plan() -> None:
     question, limits = small_question(4), parse_restrictions(["tp=2"], ["zero1", "recompute=none"])
     advice = advised(question, "tp2 dp2 mbs1 recompute=full", limits)
     for priced in (*(one.with_earlier for one in advice.changes), advice.best):
-        assert keeps_to(question, limits, priced.layout)
+        assert satisfies(question, limits, priced.layout)
 
 
 def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:

@@ -27,7 +27,7 @@ from planner.search import branching
 from planner.search import search as search_module
 from planner.search.by_recompute import search_each_policy
 from planner.search.result import SearchResult, by_speed
-from planner.search.search import Terms, faster_than, search, search_on, settled
+from planner.search.search import SearchSettings, close_proof, faster_than, search, search_on
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
 
 QUESTIONS = [
@@ -101,7 +101,7 @@ def test_what_is_faster_than_a_known_time_is_the_best_or_nothing(settings: dict[
     least = brute_force(question)[0]
     faster = small_question(**settings | {"memory": "2 GiB"})  # the same layouts with more room
     space = legal_space(question, Restrictions())
-    for asked, known in ((question, None), (question, space), (faster, space.asked_of(faster))):
+    for asked, known in ((question, None), (question, space), (faster, space.with_rates(faster))):
         best = brute_force(asked)[0]
         found = faster_than(least * 1.001, asked, Restrictions(), space=known)
         assert found is not None
@@ -259,11 +259,13 @@ def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_th
     question, limits = small_question(), parse_restrictions(trainer=trainer)
     best = search(question, top=1, restrictions=limits)
     seconds = best.best.compared_seconds
-    above = search_on(Terms(below=seconds * 1.001, settles=False), question, limits)
+    above = search_on(
+        SearchSettings(must_beat_seconds=seconds * 1.001, closes_with_ilp=False), question, limits
+    )
     assert above.estimates == best.estimates
     assert (above.certificate.gap, above.certificate.settled) == (0, None)
-    assert settled(above, None).certificate.settled is not None
-    below = search_on(Terms(below=seconds * 0.999), question, limits)
+    assert close_proof(above, None).certificate.settled is not None
+    below = search_on(SearchSettings(must_beat_seconds=seconds * 0.999), question, limits)
     assert below.estimates == ()
     proof = below.certificate
     assert (proof.layouts, proof.undecided) == (best.certificate.layouts, 0)
@@ -286,9 +288,9 @@ def test_each_policy_is_searched_for_what_may_beat_those_before(monkeypatch: pyt
     question, limits = small_question(), parse_restrictions(trainer="torchtitan")
     beaten: list[float] = []
 
-    def noted(terms: Terms, asked: Question, within: Restrictions) -> SearchResult:
-        beaten.append(terms.below)
-        return search_on(terms, asked, within)
+    def noted(settings: SearchSettings, asked: Question, within: Restrictions) -> SearchResult:
+        beaten.append(settings.must_beat_seconds)
+        return search_on(settings, asked, within)
 
     monkeypatch.setattr(search_module, "search_on", noted)
     best = search(question, top=1, restrictions=limits).best.compared_seconds
@@ -350,8 +352,8 @@ def test_a_search_without_time_limit_gives_up_what_takes_too_many_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """GPT-3 with pp64 on 1,024 GPUs, where placements of one or two blocks a stage are countless, never ended."""
-    monkeypatch.setattr(branching, "MOST_ROUNDS", 0)
-    monkeypatch.setattr(branching, "FEWEST_ROUNDS", 0)
+    monkeypatch.setattr(branching, "MAX_ROUNDS", 0)
+    monkeypatch.setattr(branching, "MIN_ROUNDS", 0)
     question, pipelines = small_question(4, "220 MiB"), parse_restrictions(["pp=2"])
     given_up = search(question, top=1, restrictions=pipelines)
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
 from planner.space.layouts import enumerate_layouts, parse_restrictions
-from planner.space.restrictions import Restrictions, allowed_rows, settled
+from planner.space.restrictions import Restrictions, allowed_rows, with_context_ways
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
 COMPARISONS = {
@@ -140,7 +140,7 @@ def test_what_they_allow_is_what_a_person_reads(
     if limits is None:
         assert not any(said)
         return
-    columns = settled(QUESTION, LayoutColumns.of(some))
+    columns = with_context_ways(QUESTION, LayoutColumns.of(some))
     assert limits.allows(columns).tolist() == said
 
 
@@ -165,7 +165,7 @@ def test_they_read_back_as_they_are_written(
 @settings(deadline=None)
 @given(layouts(), st.sampled_from([*NUMBERS, "zero", "sp", "order"]))
 def test_an_axis_left_out_is_as_if_nobody_had_named_it(layout: Layout, axis: str) -> None:
-    columns = settled(QUESTION, LayoutColumns.of([layout]))
+    columns = with_context_ways(QUESTION, LayoutColumns.of([layout]))
     unnamed = " ".join(
         word for word in str(layout).split() if word.rstrip("0123456789").split("=")[0] != axis
     )

@@ -14,11 +14,11 @@ from planner.bounds.relaxed import relaxed_bounds
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import Restrictions, legal_space, parse_restrictions
-from planner.space.shared import Spaces
+from planner.space.shared import SpaceCache
 
 
 def test_a_space_is_shared_whatever_the_limit_of_memory() -> None:
-    question, spaces = small_question(), Spaces()
+    question, spaces = small_question(), SpaceCache()
     with spaces.shared():
         space = legal_space(question, Restrictions())
         assert legal_space(small_question(), Restrictions(max_memory=1e9)) is space
@@ -38,7 +38,7 @@ def test_searches_under_falling_limits_agree_with_searches_alone() -> None:
 
 
 def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> None:
-    question, spaces = small_question(), Spaces()
+    question, spaces = small_question(), SpaceCache()
     with spaces.shared():
         space = legal_space(question, Restrictions())
         assert legal_space(question, Restrictions(forbidden_recompute=frozenset({"full"}))) is space
@@ -48,20 +48,20 @@ def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> No
 
 
 def test_bounds_of_seconds_outlive_a_change_of_confidence_those_of_memory_only_a_rise() -> None:
-    question, spaces = small_question(), Spaces()
+    question, spaces = small_question(), SpaceCache()
     surer = replace(question, confidence=0.9)
     with spaces.shared():
         space = legal_space(surer, Restrictions())
         relaxed_bounds(space, np.arange(len(space.cores)), np.array([True] * len(RECOMPUTE_POLICIES)), None)
         known = legal_space(question, Restrictions())
-        assert known.remembered is space.remembered
-        assert not known.too_large
-        assert legal_space(surer, Restrictions()).too_large == known.too_large
+        assert known.bound_cache is space.bound_cache
+        assert not known.infeasible_cores
+        assert legal_space(surer, Restrictions()).infeasible_cores == known.infeasible_cores
 
 
 def test_a_budget_searches_for_an_answer_once() -> None:
     question, budget = small_question(), Budget()
-    first = budget.search(question, Restrictions(), settles=False)
+    first = budget.search(question, Restrictions(), closes_with_ilp=False)
     again = budget.search(small_question(), Restrictions())
     assert first is not None
     assert again is not None

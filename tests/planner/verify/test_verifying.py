@@ -21,7 +21,7 @@ from planner.search import budget as budgets
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
-from planner.search.search import Terms, search, search_on
+from planner.search.search import SearchSettings, search, search_on
 from planner.space.layouts import Restrictions, parse_restrictions
 from planner.verify.checks import Check
 from planner.verify.plans import verify
@@ -69,7 +69,7 @@ def cut_short(monkeypatch: pytest.MonkeyPatch, fits: Callable[[int, Question], b
     """Time runs out in the searches (numbered from 0) and questions that do not fit."""
     numbers = count()
 
-    def limited(terms: Terms, question: Question, limits: Restrictions) -> SearchResult:
+    def limited(terms: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
         if not fits(next(numbers), question):
             raise RunError("time ran out")
         return search_on(terms, question, limits)

@@ -186,7 +186,7 @@ def _sizes(
         return (question.cluster.num_gpus,)
     single = gpus.strip().isdecimal()
     text = f"{min(per_node, int(gpus))}..{gpus}" if single and objective.name == "gpus" else gpus
-    sizes = [size for size in parse_sizes(text, question, some=True) if _has(cluster, size)]
+    sizes = [size for size in parse_sizes(text, question, skip_impossible=True) if _has(cluster, size)]
     if not sizes:
         raise InputError(
             f"`{question.cluster.name}` has none of the numbers of GPUs asked for; a node has {per_node}",

@@ -67,7 +67,7 @@ class Largest(AnswerBase):
     def remarks(self) -> tuple[str, ...]:
         """What is said below the answer."""
         told = []
-        unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.most)]
+        unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.largest_size)]
         if any(one.comparable for one in unproved):
             told.append("warning: time ran out before every size was decided; allow more with --time-limit")
         elif unproved:
@@ -116,7 +116,7 @@ class Largest(AnswerBase):
         return {"offloads": "+".join(one.offloads), **self._shape(one.size), "next_fails": one.next_fails}
 
     def _shape(self, size: int) -> dict[str, Any]:
-        if not 0 < size <= self.family.most:
+        if not 0 < size <= self.family.largest_size:
             return {"parameters": 0, "num_layers": 0, "hidden_size": 0}
         model = self.family.model(size)
         return {
@@ -194,8 +194,8 @@ def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int,
     """From which sizes on none is proved to fit; "proved" is said of these only."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
-    if all(one.size == family.most for one in sizes):
-        return wrapped(f"All fit: {shape_of(family, family.most)} is the largest there is; {work}")
+    if all(one.size == family.largest_size for one in sizes):
+        return wrapped(f"All fit: {shape_of(family, family.largest_size)} is the largest there is; {work}")
     if not failing:
         return wrapped(f"Nothing proved: each is the largest found; {work}")
     shapes = sentence_list([shape_of(family, size) for size in failing])
