@@ -320,7 +320,7 @@ def _coverage(
         num_layers=blocks,
         allowed=np.array(allowed),
     )
-    own = replace(leaf, counted=True, allowed=np.array([True, False, True]))
+    own = replace(leaf, uses_full_counts=True, allowed=np.array([True, False, True]))
     return every_placement(leaf), [every_placement(own)] if allowed[0] and allowed[2] else []
 
 

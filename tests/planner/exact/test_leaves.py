@@ -76,7 +76,7 @@ def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks:
     """Every stage recomputes as many first blocks in full: no bound is above the best, and the program agrees."""
     leaf = random_leaf(seed, several=blocks == "several kinds", counted=True)
     if blocks == "pools":
-        leaf = replace(mixed_leaf(seed), counted=True, allowed=np.array([True, False, True]))
+        leaf = replace(mixed_leaf(seed), uses_full_counts=True, allowed=np.array([True, False, True]))
     exact = exhaustive_best(leaf)
     if leaf.is_plain:
         start, bound = good_of_numbers(leaf, math.inf)

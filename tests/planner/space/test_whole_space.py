@@ -425,7 +425,7 @@ def leaf_seconds(
         microbatches=layout.microbatches(question.training.global_batch),
         num_layers=question.model.num_layers,
         allowed=np.array([True, False, True]) if counted else allowed,
-        counted=counted,
+        uses_full_counts=counted,
     )
     return exhaustive_best(leaf)
 
