@@ -139,7 +139,7 @@ class Layout(Spec):
         if data.get("schedule") in list(REGISTRY):
             fewest, most = REGISTRY[data["schedule"]].chunks
             implied |= {"vpp": fewest} if fewest == most else {}
-        if replicas := data.get("replicas"):
+        if isinstance(replicas := data.get("replicas"), (list, tuple)) and replicas:
             implied |= {"dp": len(replicas), "order": OUTERMOST_REPLICAS}
         return implied | data
 
