@@ -25,7 +25,7 @@ from planner.exact.ilp.record import Survivor, solve_record
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.chunks import best_pattern
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
-from planner.search.candidates import Candidates, Rows
+from planner.search.candidates import Candidates, Rows, lowest
 
 MAX_ILP_LAYOUTS = 64
 """Maximum number of layouts in the integer program that closes the proof."""
@@ -193,9 +193,8 @@ class BranchAndBound:
             refined = rows[self.rows.refined[rows]]
             if fruitless and len(refined):
                 return int(refined[np.argmin(self.rows.bound[refined])])
-            rows, batch = rows[~self.rows.refined[rows]], self._refined_together
-            if len(rows) > batch:
-                rows = rows[np.argpartition(self.rows.bound[rows], batch)[:batch]]
+            batch = self._refined_together
+            rows = lowest(self.rows.bound, rows[~self.rows.refined[rows]], batch)
             self._refine(rows)
             discarded = 2 * int((self.rows.bound[rows] >= self._threshold()).sum()) > len(rows)
             self._refined_together = min(2 * batch, MOST_REFINED) if discarded else FEWEST_REFINED

@@ -4,15 +4,21 @@ layouts).
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from planner.placement.leaf import Leaf
+
+Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 
 class Tally(NamedTuple):
@@ -119,3 +125,23 @@ class Rows:
         """Swap two rows with equal costs."""
         for column in (self.bound, self.decided, self.solved):
             column[[first, second]] = column[[second, first]]
+
+
+def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
+    """At most `max_count` of `rows` with the lowest bounds, in no order."""
+    return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
+
+
+def joined(tables: Sequence[Columns]) -> Columns:
+    """Rows of one or more tables, concatenated."""
+    first, columns = tables[0], dict[str, Any]()
+    for field in fields(first):
+        parts = [getattr(table, field.name) for table in tables]
+        if isinstance(parts[0], tuple):  # a table for each kind of block
+            columns[field.name] = tuple(
+                {name: np.concatenate([kind[name] for kind in kinds]) for name in kinds[0]}
+                for kinds in zip(*parts, strict=True)
+            )
+        else:
+            columns[field.name] = np.concatenate(parts)
+    return type(first)(**columns)

@@ -13,16 +13,14 @@ and the layouts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.bounds.boxes import most_held, nothing_held
@@ -33,7 +31,7 @@ from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.search.branching import BranchAndBound
-from planner.search.candidates import Tally
+from planner.search.candidates import Tally, joined, lowest
 from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import Space, legal_space
 from planner.space.limits import limits_in_words
@@ -56,8 +54,6 @@ MOST_NEAR = 100_000
 """Maximum number of layouts examined for the nearest."""
 PLACEMENTS_PER_LAYOUT = 3
 """Maximum placements tried for each requested layout: some layouts fit nowhere."""
-
-Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 
 class Cores:
@@ -88,7 +84,6 @@ class Cores:
 
     def _relax(self, cores: Ints) -> None:
         """Replace ideal bounds of cores by relaxed bounds."""
-        cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(
@@ -102,10 +97,10 @@ class Cores:
         necessary."""
         while True:
             closed = np.flatnonzero(~self.is_open & (self.bound < threshold))
-            rows = _lowest(self.bound, closed, max_count)
+            rows = lowest(self.bound, closed, max_count)
             if self.is_relaxed[rows].all():
                 return rows
-            batch = _lowest(self.bound, closed[~self.is_relaxed[closed]], self._batch)
+            batch = lowest(self.bound, closed[~self.is_relaxed[closed]], self._batch)
             self._relax(np.sort(batch))  # neighbours have more in common
             self._batch = min(2 * self._batch, MOST_RELAXED)
 
@@ -184,7 +179,7 @@ class UniformCandidates:
             self._batch = min(2 * self._batch, MOST_OPENED)
             return self.open_cores(cores, threshold)
         bound = self.closed.bound
-        return self.halve(_lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
+        return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
         """Price every layout of some cores; returns the quick bounds of layouts that may take less than `threshold`."""
@@ -207,7 +202,7 @@ class UniformCandidates:
     def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
         """Price (N,) layouts or boxes. Single layouts that may take less than `threshold` seconds, or tie, become rows,
         whose quick bounds are returned; the others stay closed."""
-        opened = [np.empty(0)]
+        bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
             boxes = counts.rows(batch)
@@ -215,13 +210,14 @@ class UniformCandidates:
             costs = self._pricing.costs(columns, boxes)
             bound = self._pricing.bounds(columns, costs)
             is_row = boxes.is_single & (bound < threshold * (1 + TIES))
-            rows, closed = np.flatnonzero(is_row), np.flatnonzero(~is_row)
-            self._columns = joined(self._columns, columns.rows(rows))
-            self._costs = joined(self._costs, costs.rows(rows))
-            priced = Closed(core[batch], choice[batch], boxes, bound)
-            self.closed = Closed.joined([self.closed, priced.rows(closed)])
-            opened.append(bound[rows])
-        return np.concatenate(opened)
+            rows, priced = np.flatnonzero(is_row), Closed(core[batch], choice[batch], boxes, bound)
+            columns_of.append(columns.rows(rows))
+            costs_of.append(costs.rows(rows))
+            closed.append(priced.rows(np.flatnonzero(~is_row)))
+            bounds.append(bound[rows])
+        self._columns, self._costs = joined(columns_of), joined(costs_of)
+        self.closed = Closed.joined(closed)
+        return np.concatenate(bounds)
 
     def open_all(self) -> None:
         """Write out every layout, even those that hosts cannot hold."""
@@ -338,23 +334,3 @@ def nearest_below(
 
 def _degrees(layout: Layout) -> tuple[int, ...]:
     return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs
-
-
-def _lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
-    """At most `max_count` of `rows` with the lowest bounds, in no order."""
-    return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
-
-
-def joined(first: Columns, second: Columns) -> Columns:
-    """Rows of both tables, concatenated."""
-    columns: dict[str, Any] = {}
-    for field in fields(first):
-        top, bottom = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(top, tuple):  # a table for each kind of block
-            columns[field.name] = tuple(
-                {name: np.concatenate([upper[name], lower[name]]) for name in upper}
-                for upper, lower in zip(top, bottom, strict=True)
-            )
-        else:
-            columns[field.name] = np.concatenate([top, bottom])
-    return type(first)(**columns)

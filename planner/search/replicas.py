@@ -54,6 +54,7 @@ from planner.certificate import Certificate
 from planner.placement.chunks import every_placement
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.rules.pools import ONCE_A_STEP, holds_replicas
+from planner.search.candidates import joined
 from planner.search.result import SearchResult, by_speed
 from planner.space.layouts import legal_space
 from planner.space.limits import limits_in_words
@@ -217,7 +218,7 @@ def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColu
     """
     gpus, batch = question.mixed.num_gpus, question.training.global_batch
     together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
-    found = []
+    found = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
     for size in (size for size in range(1, together + 1) if together % size == 0):
         dp = gpus // size
         training = question.training
@@ -228,15 +229,7 @@ def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColu
             continue
         columns = legal_space(replace(question, training=training), within).all_rows()
         found.append(columns.rows(np.flatnonzero(_may_run(question, columns))))
-    return _joined(found)
-
-
-def _joined(found: Sequence[LayoutColumns]) -> LayoutColumns:
-    none = LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))
-    names = LayoutColumns.__dataclass_fields__
-    return LayoutColumns(
-        **{name: np.concatenate([getattr(one, name) for one in (none, *found)]) for name in names}
-    )
+    return joined(found)
 
 
 def _within(limits: Restrictions, dp: int) -> Restrictions | None:
