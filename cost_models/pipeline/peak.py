@@ -10,35 +10,30 @@ kinds of blocks: sorts), Q parts in the order of `MEMORY_PARTS`, or their total 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.terms.memory_terms import MEMORY_PARTS, MemoryTerms
-from cost_models.pipeline.terms.sizes import Term
+from cost_models.pipeline.stage_costs import BYTES, StageCosts
+from cost_models.pipeline.time_pieces import MEMORY_PARTS, Terms
 from cost_models.schedules import ActionTable, live_profiles, pending_profiles
-
-_NAMES = tuple(field.name for field in fields(MemoryTerms))
 
 
 def columns_of(costs: StageCosts) -> dict[str, Array]:
     """Each memory coefficient as one part: (·, 1), or (·, P, 1); a row, or one for each rank."""
-    return {name: getattr(costs, name)[..., None] for name in _NAMES}
+    return {name: getattr(costs, name)[..., None] for name in BYTES}
 
 
-def parts_of(memories: MemoryTerms) -> dict[str, Array]:
-    """Each coefficient's parts: (·, Q), or (·, P, Q)."""
-    return {name: _parts(getattr(memories, name)) for name in _NAMES}
-
-
-def _parts(term: Term) -> Array:
-    parts = np.zeros((*next(iter(term.values())).shape, len(MEMORY_PARTS)))
-    for part, value in term.items():
-        parts[..., MEMORY_PARTS.index(part)] = value
-    return parts
+def parts_of(terms: Terms) -> dict[str, Array]:
+    """Parts of each memory coefficient: (·, Q), or (·, P, Q)."""
+    found: dict[str, Array] = {}
+    for name in BYTES:
+        shape = next(iter(terms[name].values())).shape
+        found[name] = np.zeros((*shape, len(MEMORY_PARTS)))
+        for part, value in terms[name].items():
+            found[name][..., MEMORY_PARTS.index(part)] = value
+    return found
 
 
 class RankMemory:

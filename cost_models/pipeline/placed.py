@@ -34,10 +34,9 @@ from cost_models.pipeline.replicas import (
     shares,
     with_microbatches,
 )
-from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Term
-from cost_models.pipeline.time_terms import TimeTerms
+from cost_models.pipeline.stage_costs import StageCosts, costs_of
+from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import KINDS, ActionTable, build, compile_timeline, shortened
 from cost_models.schedules.actions import IDLE
@@ -105,10 +104,8 @@ class PricedRanks:
 
     placed: Placed
     pipeline: Pipeline
-    times: TimeTerms
+    terms: Terms
     """One row, or one for each rank."""
-    memories: MemoryTerms
-    """Likewise."""
     replicas: tuple[PoolReplicas, ...] = ()
     """Where whole replicas lie in several pools: those of each; the rest is of the slowest of them."""
 
@@ -127,7 +124,7 @@ class PricedRanks:
 
         def of_rows(name: str) -> Array:
             """(Q, ·): the parts of a coefficient; (Q, ·, P) where it differs by policy."""
-            term: Term = getattr(self.times, name)
+            term = self.terms[name]
             shape = np.broadcast_shapes(*(value.shape[1:] for value in term.values()))
             values_Q = np.zeros((len(_PARTS), len(pipeline.costs), *shape))
             for part, value in term.items():
@@ -153,7 +150,7 @@ class PricedRanks:
 
     def memory(self) -> tuple[Breakdown, ...]:
         """Parts of each rank's peak, taken at the moment of the step when it is highest."""
-        return RankMemory(parts_of(self.memories), self.placed.table).breakdowns(self.placed.blocks)
+        return RankMemory(parts_of(self.terms), self.placed.table).breakdowns(self.placed.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
@@ -177,14 +174,10 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
         if isinstance(question, MixedQuestion) and layout.replicas:
             found[number] = _price_replicas(question, layout)
     placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
-    terms = terms_of_each(question, [one.layout for one in placed.values()])
-    for (number, one), (times, memories, limit) in zip(placed.items(), terms, strict=True):
-        found[number] = PricedRanks(
-            placed=one,
-            pipeline=one.pipeline(add_up(times, memories, limit)),
-            times=times,
-            memories=memories,
-        )
+    each = terms_of_each(question, [one.layout for one in placed.values()])
+    for (number, one), (terms, limit) in zip(placed.items(), each, strict=True):
+        pipeline = one.pipeline(costs_of(terms, limit))
+        found[number] = PricedRanks(placed=one, pipeline=pipeline, terms=terms)
     return [found[number] for number in range(len(layouts))]
 
 
@@ -205,8 +198,8 @@ def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
         memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
         table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
         there = replace(placed, table=table)
-        pipeline = there.pipeline(add_up(own.times, memories, own.limit))
-        pools.append(PricedRanks(placed=there, pipeline=pipeline, times=own.times, memories=memories))
+        pipeline = there.pipeline(costs_of(own.terms | memories, own.limit))
+        pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=own.terms | memories))
     seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
     replicas = tuple(
         PoolReplicas(
@@ -296,7 +289,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         if kind != IDLE
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
-    waits_R = np.broadcast_to(ranks.times.rank_optimizer.get("offload", np.zeros(1)), optimizer_R.shape)
+    waits_R = np.broadcast_to(ranks.terms["rank_optimizer"].get("offload", np.zeros(1)), optimizer_R.shape)
     last_R = passes.end[:, -1]
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))

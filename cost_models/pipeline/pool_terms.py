@@ -15,8 +15,7 @@ Shape legend: N layouts, K pools, R pipeline ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,25 +26,20 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up, stage_costs
-from cost_models.pipeline.terms.kinds import each_kind, terms_by_sort, times_of_kinds
-from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
+from cost_models.pipeline.terms.kinds import stage_terms, terms_by_kind, terms_by_sort
 from cost_models.pipeline.terms.update_terms import tied_reduce_seconds
-from cost_models.pipeline.time_pieces import Term, jitter, total, with_jitter
-from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_jitter
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkLevels, LinkSpec
-
-Coefficients = TypeVar("Coefficients", TimeTerms, MemoryTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
     """The coefficients of N layouts in each of K pools, and the transfers between ranks."""
 
-    times: tuple[TimeTerms, ...]
+    terms: tuple[Terms, ...]
     """For each pool, transfers left out; the fixed time of a step is the slowest pool's in all of them."""
-    memories: tuple[MemoryTerms, ...]
     limits: tuple[Array, ...]
     """(N,) bytes that a device's peak may reach."""
     costs: tuple[StageCosts, ...]
@@ -67,17 +61,16 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
         InputError: a GPU has no rate for the training precision.
     """
     whole = [_as_large_as_all(pool, question) for pool in question.pools]
-    times = [_without_transfers(time_terms(pool, columns), pool, columns) for pool in whole]
-    overhead = _slowest([one.step_overhead for one in times])
+    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in whole]
+    # the fixed time of a step is that of the pool where it takes longest
+    overhead = max((terms["step_overhead"] for terms in each), key=lambda term: float(total(term).max()))
+    each = [terms | {"step_overhead": overhead} for terms in each]
     transfers, tied = _transfers(question, whole, columns)
-    times = [replace(one, step_overhead=overhead) for one in times]
-    memories = [memory_terms(pool, columns) for pool in whole]
     limits = [memory_limit(pool, columns) for pool in whole]
     return PoolTerms(
-        times=tuple(times),
-        memories=tuple(memories),
+        terms=tuple(each),
         limits=tuple(limits),
-        costs=tuple(add_up(*one) for one in zip(times, memories, limits, strict=True)),
+        costs=tuple(costs_of(*one) for one in zip(each, limits, strict=True)),
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
@@ -92,7 +85,7 @@ def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
     return ranks
 
 
-RankTerms = tuple[TimeTerms, MemoryTerms, Array]
+RankTerms = tuple[Terms, Array]
 """The coefficients of a layout, one row for all its ranks, blocks by sort, or on several pools one for each of mean
 blocks; and the bytes that the peak of each rank's device may reach."""
 
@@ -105,21 +98,13 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     if isinstance(question, MixedQuestion):
         terms = pool_terms(question, columns)
         return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
-    times = terms_by_sort(times_of_kinds(question, columns))
-    memories = terms_by_sort(each_kind(question, columns, memory_terms))
-    limit = memory_limit(question, columns)
+    sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
     if len(layouts) == 1:
-        return [(times, memories, limit)]
-    return [(_row(times, at), _row(memories, at), limit[at]) for at in (slice(row, row + 1) for row in rows)]
-
-
-def _row(terms: Coefficients, at: slice) -> Coefficients:
-    return type(terms)(
-        **{
-            field.name: {part: value[at] for part, value in getattr(terms, field.name).items()}
-            for field in fields(terms)
-        }
-    )
+        return [(sorts, limit)]
+    return [
+        ({name: {part: value[at] for part, value in term.items()} for name, term in sorts.items()}, limit[at])
+        for at in (slice(row, row + 1) for row in rows)
+    ]
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
@@ -127,7 +112,7 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
     if not isinstance(question, MixedQuestion):
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
-    return add_up(*terms)
+    return costs_of(*terms)
 
 
 def pools_of(question: MixedQuestion, layout: Layout) -> Ints:
@@ -151,25 +136,17 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     return layout.model_copy(update={"pools": tuple(ranks)})
 
 
-def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> tuple[TimeTerms, MemoryTerms, Array]:
+def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
     """The coefficients of some layouts with R ranks, rank r in pool `pool_R[r]`: n · R rows, a layout's ranks together.
 
-    The third value is what the peak of each rank's device may reach.
+    The second value is what the peak of each rank's device may reach.
     """
-    times = {
-        field.name: _of_ranks([getattr(one, field.name) for one in terms.times], rows, pool_R)
-        for field in fields(TimeTerms)
-    }
-    memories = {
-        field.name: _of_ranks([getattr(one, field.name) for one in terms.memories], rows, pool_R)
-        for field in fields(MemoryTerms)
-    }
+    ranks = {name: _of_ranks([one[name] for one in terms.terms], rows, pool_R) for name in terms.terms[0]}
     for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
         seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
-        term = times[name]
-        times[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
-    limit = _on_ranks([one[rows] for one in terms.limits], pool_R)
-    return TimeTerms(**times), MemoryTerms(**memories), limit
+        term = ranks[name]
+        ranks[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
+    return ranks, _on_ranks([one[rows] for one in terms.limits], pool_R)
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
@@ -223,7 +200,7 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
     return replace(pool, cluster=cluster.model_copy(update=update))
 
 
-def _without_transfers(times: TimeTerms, pool: Question, columns: LayoutColumns) -> TimeTerms:
+def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
     """What a rank does alone: hands nothing on."""
     slowdown = jitter(pool, columns)
 
@@ -232,7 +209,7 @@ def _without_transfers(times: TimeTerms, pool: Question, columns: LayoutColumns)
         return with_jitter({**own, "pp_comm": np.zeros(len(columns))}, slowdown)
 
     names = ("stage_forward", "stage_backward", "p2p", "embedding_sync", "head_sync")
-    return replace(times, **{name: alone(getattr(times, name)) for name in names})
+    return terms | {name: alone(terms[name]) for name in names}
 
 
 def _transfers(question: MixedQuestion, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
@@ -264,22 +241,13 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
     return replace(pool, hardware=hardware), replace(axis_groups(pool.cluster, columns), pp=across)
 
 
-def _slowest(terms: list[Term]) -> Term:
-    """The term of the pool where it takes longest."""
-    longest = int(np.argmax([float(total(term).max()) for term in terms]))
-    return terms[longest]
-
-
 def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
-    """Each pool's term → n · R rows."""
-    parts = dict.fromkeys(part for term in terms for part in term)
-    return {part: _part_of_ranks([term.get(part) for term in terms], rows, pool_R) for part in parts}
-
-
-def _part_of_ranks(values: list[Array | None], rows: Ints, pool_R: Ints) -> Array:
-    known = next(value for value in values if value is not None)
-    none = np.zeros((len(rows), *known.shape[1:]))
-    return _on_ranks([none if value is None else value[rows] for value in values], pool_R)
+    """Each pool's term → n · R rows; a part that a pool lacks is zero there."""
+    known = {part: value for term in terms for part, value in term.items()}
+    return {
+        part: _on_ranks([term.get(part, np.zeros_like(value))[rows] for term in terms], pool_R)
+        for part, value in known.items()
+    }
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:

@@ -34,10 +34,9 @@ from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms
-from cost_models.pipeline.time_pieces import Term, total
-from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.stage_costs import StageCosts, costs_of
+from cost_models.pipeline.terms.kinds import stage_terms
+from cost_models.pipeline.time_pieces import Term, Terms, total
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
@@ -63,28 +62,29 @@ ONCE_A_STEP = (
 class ReplicaTerms:
     """The coefficients of N layouts in one pool."""
 
-    times: TimeTerms
-    memories: MemoryTerms
+    terms: Terms
     limit: Array
     """(N,) bytes that a device's peak may reach."""
 
     @property
     def costs(self) -> StageCosts:
-        """All of this added up."""
-        return add_up(self.times, self.memories, self.limit)
+        """Each coefficient summed over its parts."""
+        return costs_of(self.terms, self.limit)
 
 
 def replica_terms(question: MixedQuestion, columns: LayoutColumns) -> tuple[ReplicaTerms, ...]:
-    """Price N layouts of which whole replicas lie in every pool.
+    """Price N layouts of which whole replicas lie in every pool. What happens once a step takes as long in every pool
+    as in the slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
     """
     pools = [among_replicas(pool, question) for pool in question.pools]
-    times = _together([time_terms(pool, columns) for pool in pools])
+    each = [stage_terms(pool, columns) for pool in pools]
+    once = {name: _longest([terms[name] for terms in each]) for name in ONCE_A_STEP}
     return tuple(
-        ReplicaTerms(times=own, memories=memory_terms(pool, columns), limit=memory_limit(pool, columns))
-        for own, pool in zip(times, pools, strict=True)
+        ReplicaTerms(terms=terms | once, limit=memory_limit(pool, columns))
+        for terms, pool in zip(each, pools, strict=True)
     )
 
 
@@ -185,12 +185,6 @@ def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
     """The link between pools at no more than what gets out of one."""
     least = min(between.bandwidth, inside.bandwidth)
     return between.model_copy(update={"bandwidth": least})
-
-
-def _together(times: Sequence[TimeTerms]) -> list[TimeTerms]:
-    """The same with what happens once a step as long in every pool as in the slowest."""
-    once = {name: _longest([getattr(one, name) for one in times]) for name in ONCE_A_STEP}
-    return [replace(one, **once) for one in times]
 
 
 def _longest(terms: Sequence[Term]) -> Term:

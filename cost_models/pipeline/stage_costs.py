@@ -51,20 +51,76 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.terms import memory_terms as memory
-from cost_models.pipeline.terms.kinds import OF_BLOCKS, by_sort, each_kind, times_of_kinds
-from cost_models.pipeline.terms.memory_terms import MemoryCoefficients, MemoryTerms, memory_terms
-from cost_models.pipeline.time_pieces import total as total_seconds
-from cost_models.pipeline.time_terms import TimeCoefficients, TimeTerms
+from cost_models.pipeline.terms.kinds import (
+    AXES,
+    OF_BLOCKS,
+    by_sort,
+    each_kind,
+    terms_by_kind,
+    times_of_kinds,
+)
+from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.time_pieces import Terms, total
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
 from cost_models.specs.model.kinds import Kinds
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
-    """The columns; each has shape (N,) unless it says (N, P). Seconds and bytes."""
+class StageSeconds:
+    """Columns of seconds, each (N,) unless it says (N, P)."""
 
+    layer_forward: Array
+    layer_backward: Array
+    """(N, P): includes what the policy recomputes and the communication that is not hidden."""
+    embedding_forward: Array
+    embedding_backward: Array
+    head_forward: Array
+    head_backward: Array
+    stage_forward: Array
+    stage_backward: Array
+    layer_weight: Array
+    """The part of `layer_backward` towards the weights, without recompute."""
+    head_weight: Array
+    stage_weight: Array
+    """Seconds by which a pass is longer in two actions than in one."""
+    p2p: Array
+    """Delay between the end of an action and the start of its successor on another rank."""
+    layer_sync: Array
+    embedding_sync: Array
+    head_sync: Array
+    rank_sync: Array
+    layer_optimizer: Array
+    embedding_optimizer: Array
+    head_optimizer: Array
+    rank_optimizer: Array
+    step_overhead: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCosts(StageSeconds):
+    """All columns, seconds and bytes; each has shape (N,) unless it says (N, P)."""
+
+    static: Array
+    layer_static: Array
+    layer_activation: Array
+    """(N, P): kept for the backward pass, per block and live microbatch."""
+    layer_pending: Array
+    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
+    layer_update: Array
+    rank_update: Array
+    """Bytes that the optimizer step of a rank holds besides, whatever its blocks."""
+    embedding_static: Array
+    embedding_activation: Array
+    embedding_update: Array
+    head_static: Array
+    head_activation: Array
+    head_pending: Array
+    head_update: Array
+    working: Array
+    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
+    head_moment: Array
+    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
     memory_limit: Array
     kinds: tuple[dict[str, Array], ...] = ()
     """The columns of blocks, `OF_BLOCKS`, of each kind, where there are several; the others are of the mean block."""
@@ -107,10 +163,10 @@ class StageCosts(MemoryCoefficients[Array], TimeCoefficients[Array]):
         return replace(self, kinds=(), **joined)
 
 
+SECONDS = tuple(field.name for field in fields(StageSeconds))
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
-"""Names of the columns."""
-_SECONDS = tuple(field.name for field in fields(TimeTerms))
-_BYTES = tuple(field.name for field in fields(MemoryTerms))
+BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit"))
+"""Names of the columns: of seconds, all, of bytes."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -118,18 +174,56 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     assert not isinstance(question, MixedQuestion), (
         "ranks in several pools have no one price: see `pool_terms`"
     )
-    names = [field.name for field in fields(LayoutColumns)]
-    return over_distinct(as_priced(question, columns), names, lambda rows: _stage_costs(question, rows))
-
-
-def _stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    limit = memory_limit(question, columns)
-    times, memories = times_of_kinds(question, columns), each_kind(question, columns, memory_terms)
-    each = (
-        _seconds(seconds, OF_BLOCKS) | _space(bytes_, OF_BLOCKS)
-        for seconds, bytes_ in zip(times, memories, strict=True)
+    return over_distinct(
+        as_priced(question, columns),
+        AXES,
+        lambda rows: _costs(
+            question, rows, terms_by_kind(question, rows), memory_limit=memory_limit(question, rows)
+        ),
     )
-    return add_up(times[-1], memories[-1], limit).of_kinds(each, question.kinds)
+
+
+def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """Price the seconds of N layouts; every byte is zero.
+
+    Raises:
+        InputError: the GPU has no rate for the training precision.
+    """
+    return _costs(question, columns, times_of_kinds(question, columns))
+
+
+def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """Price the bytes of N layouts; every second is zero."""
+    return over_distinct(
+        as_priced(question, columns),
+        AXES,
+        lambda rows: _costs(
+            question,
+            rows,
+            each_kind(question, rows, memory_terms),
+            memory_limit=memory_limit(question, rows),
+        ),
+    )
+
+
+def _costs(
+    question: Question, columns: LayoutColumns, by_kind: Sequence[Terms], **limit: Array
+) -> StageCosts:
+    """Columns of the terms of each kind of block; zero where these have none."""
+    zeros = dict.fromkeys(COLUMNS, np.zeros(len(columns)))
+    costs = StageCosts(**zeros | add_up(by_kind[-1]) | limit, kinds=())
+    of_blocks = ({name: terms[name] for name in OF_BLOCKS if name in terms} for terms in by_kind)
+    return costs.of_kinds(map(add_up, of_blocks), question.kinds)
+
+
+def add_up(terms: Terms) -> dict[str, Array]:
+    """Sum of the parts of each coefficient."""
+    return {name: total(term) for name, term in terms.items()}
+
+
+def costs_of(terms: Terms, limit: Array) -> StageCosts:
+    """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
+    return StageCosts(**add_up(terms), memory_limit=limit, kinds=())
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -145,53 +239,6 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
 
 
-def _priced_as() -> Ints:
-    """The first schedule whose stages are priced by the same rules, for each schedule."""
-    traits = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
-    return np.array([traits.index(own) for own in traits])
-
-
-_PRICED_AS = _priced_as()
-
-
-def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """The seconds alone, for who asks nothing else; every byte is zero.
-
-    Raises:
-        InputError: the GPU has no rate for the training precision.
-    """
-    none = np.zeros(len(columns))
-    each = times_of_kinds(question, columns)
-    values = dict.fromkeys(COLUMNS, none) | _seconds(each[-1], _SECONDS)
-    costs = StageCosts(**values, kinds=())
-    return costs.of_kinds((_seconds(own, OF_BLOCKS) for own in each), question.kinds)
-
-
-def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """The bytes alone; every second is zero."""
-    names = [field.name for field in fields(LayoutColumns)]
-    return over_distinct(as_priced(question, columns), names, lambda rows: _byte_costs(question, rows))
-
-
-def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    limit, none = memory_limit(question, columns), np.zeros(len(columns))
-    each = each_kind(question, columns, memory_terms)
-    values = dict.fromkeys(COLUMNS, none) | _space(each[-1], _BYTES) | {"memory_limit": limit}
-    costs = StageCosts(**values, kinds=())
-    return costs.of_kinds((_space(own, OF_BLOCKS) for own in each), question.kinds)
-
-
-def add_up(times: TimeTerms, memories: MemoryTerms, limit: Array) -> StageCosts:
-    """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
-    values = _seconds(times, _SECONDS) | _space(memories, _BYTES)
-    return StageCosts(**values, memory_limit=limit, kinds=())
-
-
-def _seconds(times: TimeTerms, some: Sequence[str]) -> dict[str, Array]:
-    """Those of some coefficients that are seconds."""
-    return {name: total_seconds(getattr(times, name)) for name in some if name in _SECONDS}
-
-
-def _space(memories: MemoryTerms, some: Sequence[str]) -> dict[str, Array]:
-    """The same in bytes."""
-    return {name: memory.total(getattr(memories, name)) for name in some if name in _BYTES}
+_TRAITS = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
+_PRICED_AS = np.array([_TRAITS.index(traits) for traits in _TRAITS])
+"""The first schedule whose stages are priced by the same rules, for each schedule."""

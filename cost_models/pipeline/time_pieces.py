@@ -36,7 +36,7 @@ from cost_models.question import Question
 
 Term = dict[str, Array]
 Terms = dict[str, Term]
-"""Coefficient of `StageCosts` → its term: (N,), or where it has policies (N, P)."""
+"""Coefficient of `StageCosts` → its term in seconds or bytes by part: (N,), or where it has policies (N, P)."""
 
 TIME_PARTS = (
     "compute",
@@ -54,11 +54,20 @@ TIME_PARTS = (
 HIDDEN_AS = {"offload_hidden": "offload"}
 """Names of hidden parts that are not communication of an axis."""
 HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
+FRAGMENTATION = "fragmentation"
+"""Bytes that the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
+_BEFORE, _BEHIND = (
+    TIME_PARTS[: TIME_PARTS.index("optimizer")],
+    TIME_PARTS[TIME_PARTS.index("optimizer") + 1 :],
+)
+_ADDED = (*_BEFORE, *MEMORY_PARTS, *_BEHIND)
+"""Parts in the order in which they are added up: those of time and those of memory each in their own."""
 
 
 def total(term: Term) -> Array:
-    """Sum of the parts that take time of their own."""
-    return sum((term[part] for part in TIME_PARTS if part in term), start=np.zeros(1))
+    """Sum of the parts of a term, seconds or bytes; hidden parts take no time of their own."""
+    return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
 def jitter(question: Question, columns: LayoutColumns) -> Array:

@@ -11,9 +11,6 @@ of the head, these blocks recompute nothing. Left out: what the joining matrix i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Generic, TypeVar
-
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
@@ -108,50 +105,11 @@ _END_OF_A_BLOCK = 0.5
 """To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
 
 
-V = TypeVar("V")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeCoefficients(Generic[V]):
-    """Seconds of `stage_costs`; arrays are (N,) unless it says (N, P)."""
-
-    layer_forward: V
-    layer_backward: V
-    """(N, P): includes what the policy recomputes and the communication that is not hidden."""
-    embedding_forward: V
-    embedding_backward: V
-    head_forward: V
-    head_backward: V
-    stage_forward: V
-    stage_backward: V
-    layer_weight: V
-    """The part of `layer_backward` towards the weights, without recompute."""
-    head_weight: V
-    stage_weight: V
-    """What a pass takes longer in two actions than in one."""
-    p2p: V
-    """Delay between the end of an action and the start of its successor on another rank."""
-    layer_sync: V
-    embedding_sync: V
-    head_sync: V
-    rank_sync: V
-    layer_optimizer: V
-    embedding_optimizer: V
-    head_optimizer: V
-    rank_optimizer: V
-    step_overhead: V
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeTerms(TimeCoefficients[Term]):
-    """Each in the parts that a user sees."""
-
-
 def time_terms(
     question: Question, columns: LayoutColumns, *, data_parallel: bool = True, whole: bool = True
-) -> TimeTerms:
+) -> Terms:
     """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
-    `whole` model's ends those of blocks, and of what a rank does once a step, the others without parts."""
+    `whole` model's ends only those of blocks, and of what a rank does once a step."""
     question = timed(question)
     pieces = Pieces(question, columns, data_parallel, whole)
     terms: Terms = {
@@ -167,8 +125,8 @@ def time_terms(
         terms |= further_seconds(question, columns, pieces.device, terms)
     if question.training.reference in ("resident", "host"):
         terms |= _with_reference(terms)
-    slowdown, none = jitter(question, columns), {field.name: Term() for field in fields(TimeTerms)}
-    return TimeTerms(**none | {name: with_jitter(term, slowdown) for name, term in terms.items()})
+    slowdown = jitter(question, columns)
+    return {name: with_jitter(term, slowdown) for name, term in terms.items()}
 
 
 def _with_reference(terms: Terms) -> Terms:

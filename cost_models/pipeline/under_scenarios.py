@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.pipeline.placed import place
-from cost_models.pipeline.stage_costs import StageCosts, as_priced, stage_costs, time_costs
-from cost_models.pipeline.time_terms import TimeTerms
+from cost_models.pipeline.stage_costs import SECONDS, StageCosts, as_priced, stage_costs, time_costs
+from cost_models.pipeline.terms.kinds import AXES
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import slowest, weigh
 from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts
@@ -113,9 +113,8 @@ def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     cases = scenarios_of(question)
     if not cases:
         return stage_costs(question, columns)
-    names = [field.name for field in fields(LayoutColumns)]
     return over_distinct(
-        as_priced(question, columns), names, lambda rows: _weighed_costs(question, cases, rows)
+        as_priced(question, columns), AXES, lambda rows: _weighed_costs(question, cases, rows)
     )
 
 
@@ -133,12 +132,13 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
             total += value * (counted if value.ndim == 1 else counted[:, None])
         return total / count
 
-    names, found = [field.name for field in fields(TimeTerms)], stage_costs(question, rows)
+    found = stage_costs(question, rows)
     kinds = tuple(
-        own | {name: mean([one.kinds[kind][name] for one in each]) for name in own if name in names}
+        own | {name: mean([one.kinds[kind][name] for one in each]) for name in own if name in SECONDS}
         for kind, own in enumerate(found.kinds)
     )
-    return replace(found, **{name: mean([getattr(own, name) for own in each]) for name in names}, kinds=kinds)
+    means = {name: mean([getattr(own, name) for own in each]) for name in SECONDS}
+    return replace(found, **means, kinds=kinds)
 
 
 def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:

@@ -8,7 +8,7 @@ backward seconds do not depend on counts; offload itself bounds the update (`lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -20,8 +20,7 @@ from cost_models.axes.offload.price import least_update
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import usable_host_memory
-from cost_models.pipeline.stage_costs import StageCosts, byte_costs
-from cost_models.pipeline.terms.memory_terms import MemoryTerms
+from cost_models.pipeline.stage_costs import BYTES, StageCosts, byte_costs
 from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -105,8 +104,7 @@ def _with_rows(
     costs: StageCosts, rows: Ints, sized: Sequence[StageCosts], values: dict[str, Array]
 ) -> StageCosts:
     """Costs whose `rows` take the least bytes of `sized` and the coefficients in `values`."""
-    names = [field.name for field in fields(MemoryTerms)]
-    values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in names} | values
+    values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES} | values
 
     def changed(column: Array, value: Array) -> Array:
         new = column.copy()
@@ -118,7 +116,7 @@ def _with_rows(
         | {
             name: changed(own[name], reduce(np.minimum, [one.kinds[kind][name] for one in sized]))
             for name in own
-            if name in names
+            if name in BYTES
         }
         for kind, own in enumerate(costs.kinds)
     )

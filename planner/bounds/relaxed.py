@@ -21,13 +21,11 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload import offloads
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.pipeline.terms import memory_terms as memory
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up
 from cost_models.pipeline.terms.kinds import each_kind, times_of_kinds
 from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.pipeline.terms.update_terms import block_update_seconds
-from cost_models.pipeline.time_pieces import Term, jitter, total
-from cost_models.pipeline.time_terms import TimeTerms
+from cost_models.pipeline.time_pieces import Term, Terms, jitter, total
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
 from planner.bounds.passes import MEMORY_TERMS, StepPieces, may_hold_blocks, shortest_steps, step_pieces
@@ -91,15 +89,13 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
     slowed = 1 + jitter(question, rows)  # all cores have as many ranks
 
-    def seconds_of(terms: TimeTerms) -> Seconds:
-        return {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
+    def seconds_of(terms: Terms) -> Seconds:
+        return {name: (_inside_node(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
 
     return rows.pp, _unshared_costs(space, rows, seconds_of), kind
 
 
-def _unshared_costs(
-    space: Space, rows: LayoutColumns, seconds_of: Callable[[TimeTerms], Seconds]
-) -> StageCosts:
+def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Seconds]) -> StageCosts:
     """Costs if no other ranks held the same parameters; coefficients that `seconds_of` does not name are zero."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(len(rows)))
     by_kind = [seconds_of(own) for own in times_of_kinds(space.question, rows, data_parallel=False)]
@@ -186,7 +182,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
                 least_sizes, each_kind(space.question, corner, memory_terms), strict=True
             ):
                 for name in MEMORY_TERMS:
-                    value = memory.total(getattr(terms, name))
+                    value = total(terms[name])
                     size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
                     sizes[name] = np.minimum(sizes[name], size) if name in sizes else size
     limit = np.where(is_legal, limit, 0.0)
@@ -225,8 +221,8 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
 def _costs_without_block_update(space: Space, rows: LayoutColumns) -> StageCosts:
     """Costs of rows without data parallelism, without the update of blocks and without updates off the device."""
 
-    def seconds_of(terms: TimeTerms) -> Seconds:
-        seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    def seconds_of(terms: Terms) -> Seconds:
+        seconds = add_up(terms)
         seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
         return seconds | {"layer_optimizer": np.zeros(len(rows))}
 

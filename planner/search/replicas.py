@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,8 +43,8 @@ from cost_models.pipeline.replicas import (
     shares,
     with_microbatches,
 )
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.terms.memory_terms import MemoryTerms, memory_terms, total
+from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, Schedule
@@ -125,12 +125,12 @@ class ReplicaLeaf:
         return self._filled[key]
 
     def _bytes(self, pool: int, microbatches: int) -> dict[str, Array]:
-        """Bytes of one replica by memory term (the fields of `MemoryTerms`), if it takes so many microbatches."""
+        """Bytes of one replica by memory term, if it takes so many microbatches."""
         asked = with_microbatches(
             among_replicas(self.question.pools[pool], self.question), self.layout, microbatches
         )
         memories = memory_terms(asked, LayoutColumns.of([self.layout]))
-        return {field.name: total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
+        return add_up(memories)
 
     def may_fit(self, blocks_ZSP: Ints) -> Bools:
         """(Z,): placements that fit if no replica takes more microbatches than it must."""

@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.offload import named_blocks
-from cost_models.pipeline.terms.memory_terms import MemoryTerms
-from cost_models.pipeline.time_pieces import Term
-from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.time_pieces import Term, Terms
+from cost_models.pipeline.time_terms import time_terms
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 
-Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
 Price = Callable[[Question, LayoutColumns], Terms]
 AXES = tuple(field.name for field in fields(LayoutColumns))
 OF_BLOCKS = (
@@ -35,16 +33,24 @@ OF_BLOCKS = (
 """Coefficients that a block has."""
 
 
-def times_of_kinds(
-    question: Question, columns: LayoutColumns, *, data_parallel: bool = True
-) -> list[TimeTerms]:
+def times_of_kinds(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> list[Terms]:
     """The terms of time as if all blocks were of one kind, for each kind."""
     price = partial(time_terms, data_parallel=data_parallel)
     return each_kind(question, columns, price, partial(price, whole=False))
 
 
+def terms_by_kind(question: Question, columns: LayoutColumns) -> list[Terms]:
+    """The terms of time and memory as if all blocks were of one kind, for each kind."""
+    return each_kind(question, columns, stage_terms, partial(stage_terms, whole=False))
+
+
+def stage_terms(question: Question, columns: LayoutColumns, *, whole: bool = True) -> Terms:
+    """All coefficients of N layouts at once, those of time and those of memory."""
+    return time_terms(question, columns, whole=whole) | memory_terms(question, columns)
+
+
 def each_kind(
-    question: Question, columns: LayoutColumns, price: Price[Terms], of_others: Price[Terms] | None = None
+    question: Question, columns: LayoutColumns, price: Price, of_others: Price | None = None
 ) -> list[Terms]:
     """The terms as if all blocks were of one kind, for each kind; they differ in those of blocks alone.
 
@@ -64,17 +70,16 @@ def each_kind(
         each.append(_as_run(own, over_distinct(rows, AXES, price_of)))
 
     def mean(name: str) -> Term:
-        return _joined([getattr(one, name) for one in each], kinds.mean)
+        return _joined([one[name] for one in each], kinds.mean)
 
-    names = [field.name for field in fields(each[0])]
-    common = replace(each[last], **{name: mean(name) for name in names if name[:5] == "rank_"})
+    common = each[last] | {name: mean(name) for name in each[last] if name.startswith("rank_")}
     if question.model.tower is not None:
-        begins = {name: getattr(each[0], name) for name in names if name[:10] == "embedding_"}
+        begins = {name: term for name, term in each[0].items() if name.startswith("embedding_")}
         for name in begins.keys() & {"embedding_static"}:
-            begins[name] = begins[name] | {"buffers": getattr(common, name)["buffers"]}
-        common = replace(common, **begins)
-    own_names = [name for name in names if name in OF_BLOCKS]
-    found = [replace(common, **{name: getattr(one, name) for name in own_names}) for one in each]
+            begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
+        common = common | begins
+    own_names = [name for name in OF_BLOCKS if name in common]
+    found = [common | {name: one[name] for name in own_names} for one in each]
     if not counted.any():
         return found
 
@@ -82,10 +87,7 @@ def each_kind(
         return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
 
     return [
-        replace(
-            one, **{name: _joined([getattr(one, name), mean(name)], unless_counted) for name in own_names}
-        )
-        for one in found
+        one | {name: _joined([one[name], mean(name)], unless_counted) for name in own_names} for one in found
     ]
 
 
@@ -99,36 +101,28 @@ def _as_seen(question: Question, own: Question, columns: LayoutColumns) -> Layou
 def _as_run(own: Question, terms: Terms) -> Terms:
     """Terms of blocks of one kind as a job runs them: forward alone where nothing before them is trained, and the first
     of a decoder behind a tower with the token embedding, which lies with it."""
-    changed, names = dict[str, Term](), {field.name for field in fields(terms)}
+    terms = dict(terms)
     if own.training.still:
-        for name in names & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
-            changed[name] = {part: np.zeros_like(value) for part, value in getattr(terms, name).items()}
-        for name in names & {"working"}:
-            of_policies = getattr(terms, name).items()
-            changed[name] = {part: value[:, :1] + np.zeros_like(value) for part, value in of_policies}
+        for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
+            terms[name] = {part: np.zeros_like(value) for part, value in terms[name].items()}
+        for name in terms.keys() & {"working"}:
+            terms[name] = {part: value[:, :1] + np.zeros_like(value) for part, value in terms[name].items()}
     if own.model.tower is not None and own.model.tower.part == "joint":
-        for name in names & {f"layer_{one[10:]}" for one in names if one[:10] == "embedding_"}:
-            changed[name] = _with_embedding(
-                changed.get(name, getattr(terms, name)), getattr(terms, f"embedding_{name[6:]}")
-            )
-    return replace(terms, **changed) if changed else terms
-
-
-def _with_embedding(block: Term, embedding: Term) -> Term:
-    found, policies = dict(block), max(value.ndim for value in block.values()) > 1
-    for part, value in embedding.items():
-        if part != "buffers":
-            found[part] = found.get(part, 0.0) + (value[:, None] if policies else value)
-    return found
+        for name in [name for name in terms if name.startswith("embedding_")]:
+            block = dict(terms[name.replace("embedding", "layer")])
+            policies = max(value.ndim for value in block.values()) > 1
+            for part, value in terms[name].items():
+                if part != "buffers":
+                    block[part] = block.get(part, 0.0) + (value[:, None] if policies else value)
+            terms[name.replace("embedding", "layer")] = block
+    return terms
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:
     """Of blocks by sort, with an axis T in place of P where there are several kinds."""
     if len(each) == 1:
         return each[0]
-    names = [field.name for field in fields(each[0]) if field.name in OF_BLOCKS]
-    sorts = {name: _joined([getattr(one, name) for one in each], by_sort) for name in names}
-    return replace(each[0], **sorts)
+    return each[0] | {name: _joined([one[name] for one in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
 import numpy as np
 
 from cost_models.arrays import Array
@@ -16,49 +13,10 @@ from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.tuning import tuned
 from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes_of, working_bytes
-from cost_models.pipeline.time_pieces import Terms
+from cost_models.pipeline.time_pieces import FRAGMENTATION, Terms, total
 from cost_models.pipeline.time_terms import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.registry import always_split, keeps_all_logits
-
-FRAGMENTATION = "fragmentation"
-"""What the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
-
-
-V = TypeVar("V")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryCoefficients(Generic[V]):
-    """Bytes of `stage_costs`; arrays are (N,) unless it says (N, P)."""
-
-    static: V
-    layer_static: V
-    layer_activation: V
-    """(N, P): kept for the backward pass, per block and live microbatch."""
-    layer_pending: V
-    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
-    layer_update: V
-    rank_update: V
-    """What the optimizer step of a rank holds besides, whatever its blocks."""
-    embedding_static: V
-    embedding_activation: V
-    embedding_update: V
-    head_static: V
-    head_activation: V
-    head_pending: V
-    head_update: V
-    working: V
-    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
-    head_moment: V
-    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryTerms(MemoryCoefficients[Term]):
-    """Each in the parts that a user sees: `{part: bytes}`."""
-
 
 _MOVING = (
     "layer_activation",
@@ -72,7 +30,7 @@ _MOVING = (
 """Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
 
 
-def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
+def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients for N layouts at once."""
     sizes = sizes_of(question, columns)
     states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
@@ -110,7 +68,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
     terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
     terms = _fragmented(terms, fragmentation(question), kept.released_logits)
-    return MemoryTerms(**terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])})
+    return terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])}
 
 
 def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
@@ -158,11 +116,6 @@ def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
         "embedding_static": sizes.ends[0].reduced * counts.embedding + np.maximum(0.0, first - blocks),
         "head_static": sizes.ends[1].reduced * sizes.head + np.maximum(0.0, last - blocks),
     }
-
-
-def total(term: Term) -> Array:
-    """Sum of the parts."""
-    return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
 
 
 def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:

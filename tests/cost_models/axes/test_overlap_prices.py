@@ -14,8 +14,8 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.stage_costs import stage_costs
-from cost_models.pipeline.time_pieces import total
-from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.time_pieces import Terms, total
+from cost_models.pipeline.time_terms import time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -29,13 +29,13 @@ def asked(**facts: Any) -> Question:
     return replace(question, stack=stack)
 
 
-def priced(question: Question, *words: str) -> TimeTerms:
+def priced(question: Question, *words: str) -> Terms:
     return time_terms(question, LayoutColumns.of([parse_layout(one) for one in words]))
 
 
-def data(terms: TimeTerms, kind: str = "dp_comm") -> np.ndarray:
+def data(terms: Terms, kind: str = "dp_comm") -> np.ndarray:
     """(N,) seconds of a block's data-parallel communication once a step."""
-    return np.asarray(terms.layer_sync[kind] + terms.layer_optimizer[kind])
+    return np.asarray(terms["layer_sync"][kind] + terms["layer_optimizer"][kind])
 
 
 @pytest.mark.parametrize("rest", ["pp2 dp8 zero0", "pp2 vpp2 dp8 zero1", "tp2 sp dp8 mbs2 zero1"])
@@ -66,12 +66,10 @@ def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
     unsaid, none = priced(always, words), priced(always, f"{words} overlap=none")
     both = priced(always, words, f"{words} overlap=none")
     for term in ("layer_forward", "layer_sync", "stage_forward", "p2p"):
-        for part, seconds in getattr(unsaid, term).items():
-            np.testing.assert_array_equal(
-                getattr(both, term)[part], [seconds[0], getattr(none, term)[part][0]]
-            )
-    assert unsaid.layer_forward["tp_comm"] == pytest.approx(0.5 * none.layer_forward["tp_comm"])
-    assert none.layer_sync["dp_hidden"] == 0
+        for part, seconds in unsaid[term].items():
+            np.testing.assert_array_equal(both[term][part], [seconds[0], none[term][part][0]])
+    assert unsaid["layer_forward"]["tp_comm"] == pytest.approx(0.5 * none["layer_forward"]["tp_comm"])
+    assert none["layer_sync"]["dp_hidden"] == 0
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
@@ -81,7 +79,7 @@ def test_products_hide_all_chunks_but_one(tp: int) -> None:
     question = replace(question, hardware=question.hardware.model_copy(update={"overlap_slowdown": 0.0}))
     large = f"tp{tp} sp dp{16 // tp} mbs4"
     terms = priced(question, f"{large} overlap=none", f"{large} overlap=tp")
-    for term in (terms.layer_forward, terms.layer_backward):
+    for term in (terms["layer_forward"], terms["layer_backward"]):
         shown, hidden = term["tp_comm"], term["tp_hidden"]
         np.testing.assert_allclose((shown + hidden)[0], (shown + hidden)[1])
         assert (shown[1] < shown[0]).all()
@@ -90,13 +88,13 @@ def test_products_hide_all_chunks_but_one(tp: int) -> None:
 
 def test_a_sender_waits_unless_its_sends_go_on() -> None:
     none, named = priced(asked(), "pp2 dp8 overlap=none"), priced(asked(), "pp2 dp8 overlap=pp")
-    assert none.stage_forward["pp_comm"] == named.p2p["pp_comm"] > 0
-    assert none.p2p["pp_comm"] == named.stage_forward["pp_comm"] == 0
+    assert none["stage_forward"]["pp_comm"] == named["p2p"]["pp_comm"] > 0
+    assert none["p2p"]["pp_comm"] == named["stage_forward"]["pp_comm"] == 0
 
 
 def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
     """Prices are worked out once for rows that are alike, and these are not."""
     words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
     costs = stage_costs(asked(), LayoutColumns.of([parse_layout(one) for one in words]))
-    np.testing.assert_allclose(costs.layer_sync, total(priced(asked(), *words).layer_sync))
+    np.testing.assert_allclose(costs.layer_sync, total(priced(asked(), *words)["layer_sync"]))
     assert (np.diff(costs.layer_sync) < 0).all()

@@ -102,9 +102,12 @@ def test_casts_that_are_not_fused_hold_an_operand_in_fp32() -> None:
     """Nine bytes of each element of the widest, the input of down; nothing is kept otherwise than in bf16."""
     wide, fp8 = (asked(p, stack="meshwright") for p in ("bf16", "fp8"))
     fused = asked("fp8", stack="meshwright", fused_elementwise=True)
-    apart = memory_terms(fp8, ONE).working["working"] - memory_terms(wide, ONE).working["working"]
+    apart = memory_terms(fp8, ONE)["working"]["working"] - memory_terms(wide, ONE)["working"]["working"]
     assert apart[0, 0] == pytest.approx(9 * SEQUENCE * 14336)
-    assert memory_terms(fused, ONE).working["working"][0, 0] < memory_terms(fp8, ONE).working["working"][0, 0]
+    assert (
+        memory_terms(fused, ONE)["working"]["working"][0, 0]
+        < memory_terms(fp8, ONE)["working"]["working"][0, 0]
+    )
     parts = [estimate(question, Layout(dp=8, zero=1)).rank_memory[0] for question in (wide, fp8)]
     for part in ("weights", "gradients", "optimizer", "activations"):
         assert parts[0][part] == parts[1][part]

@@ -131,8 +131,8 @@ def test_states_and_flops_as_torch_counts_them() -> None:
     }
     terms = memory_terms(question, LayoutColumns.of([Layout()]))
     for part, size in held.items():
-        priced = SMALL.num_layers * terms.layer_static[part] + terms.embedding_static[part]
-        assert float((priced + terms.head_static[part])[0]) == pytest.approx(size, rel=1e-12)
+        priced = SMALL.num_layers * terms["layer_static"][part] + terms["embedding_static"][part]
+        assert float((priced + terms["head_static"][part])[0]) == pytest.approx(size, rel=1e-12)
 
 
 def test_tensor_ranks_split_adapters_as_their_matrices() -> None:
@@ -143,7 +143,7 @@ def test_tensor_ranks_split_adapters_as_their_matrices() -> None:
     states = state_bytes(question, columns)
     trained = 8 * h + 8 * h / 2 + 8 * h / 2 + 8 * h
     assert float((states.gradients * counts.block)[0]) == pytest.approx(4 * trained)
-    assert time_terms(question, columns).layer_sync["tp_comm"][0] > 0
+    assert time_terms(question, columns)["layer_sync"]["tp_comm"][0] > 0
 
 
 @pytest.mark.parametrize(("base", "bits"), [("nf4", 4.127), ("int8", 8.5)])
@@ -152,9 +152,9 @@ def test_quantised_matrices(base: str, bits: float) -> None:
     kept, plain = (asked(precision="bf16", base=own) for own in (base, None))
     columns = LayoutColumns.of([Layout()])
     matrices = float(parameters(SMALL, columns.tp).block[0]) - 2 * SMALL.hidden_size
-    saved = [float(memory_terms(own, columns).layer_static["weights"][0]) for own in (plain, kept)]
+    saved = [float(memory_terms(own, columns)["layer_static"]["weights"][0]) for own in (plain, kept)]
     assert 8 * (2 - (saved[0] - saved[1]) / matrices) == pytest.approx(bits, rel=0.015)
-    seconds = [time_terms(own, columns).layer_forward["compute"][0] for own in (plain, kept)]
+    seconds = [time_terms(own, columns)["layer_forward"]["compute"][0] for own in (plain, kept)]
     assert seconds[1] > seconds[0]
 
 
@@ -197,9 +197,9 @@ def test_moments_of_optimizers(optimizer: str, each: float) -> None:
         )
         kept[name] = memory_terms(own, columns)
         assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, experts=True).optimizer[0]
-    blocks = [kept[name].layer_static["optimizer"][0] for name in (optimizer, "sgd")]
+    blocks = [kept[name]["layer_static"]["optimizer"][0] for name in (optimizer, "sgd")]
     assert blocks[0] - blocks[1] == pytest.approx(each * float(parameters(SMALL, columns.tp).block[0]))
     if optimizer == "muon":  # embedding and head have Adam's two
-        ends = [kept[name].head_static["optimizer"][0] for name in (optimizer, "sgd")]
+        ends = [kept[name]["head_static"]["optimizer"][0] for name in (optimizer, "sgd")]
         head = parameters(SMALL, columns.tp)
         assert ends[0] - ends[1] == pytest.approx(8 * float((head.head_matrix + head.head_vectors)[0]))

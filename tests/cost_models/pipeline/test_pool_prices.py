@@ -14,7 +14,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import pool_terms, rank_terms, ranks_in
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up, stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkSpec
 from cost_models.specs.training import TrainingSpec
@@ -38,7 +38,7 @@ def rank_costs(question: MixedQuestion, text: str) -> StageCosts:
     """A row for each rank; the pools follow one another as in the cluster."""
     columns = LayoutColumns.of([parse_layout(text)])
     pool_R = np.repeat(np.arange(len(question.pools)), ranks_in(question, columns)[:, 0])
-    return add_up(*rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
+    return costs_of(*rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
 
 
 @pytest.mark.parametrize("stack", STACKS)

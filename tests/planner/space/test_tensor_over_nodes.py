@@ -61,7 +61,7 @@ def test_kernels_that_send_while_they_multiply_are_of_one_node() -> None:
     overlapping = replace(question, stack=stack)
     for words in ("tp{} pp{} dp1 mbs1", "tp{} pp{} dp1 mbs1 overlap=tp"):
         layouts = [parse_layout(words.format(tp, 64 // tp)) for tp in (8, 16)]
-        hidden = time_terms(overlapping, LayoutColumns.of(layouts)).layer_forward["tp_hidden"]
+        hidden = time_terms(overlapping, LayoutColumns.of(layouts))["layer_forward"]["tp_hidden"]
         assert hidden[0] > 0
         assert hidden[1] == 0
 
