@@ -93,7 +93,7 @@ class Engine(Rank):
     def fill(self, values: Values | None = None) -> None:
         """Give weights these values, else their initial ones: each rank finds those of what it updates, and sends them
         wherever they are used."""
-        values = values or InitialValues.of(self.plan, self.options)
+        values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for one in owned(self.optimizer, self.names):
                 for box, piece in one.pieces(local(one.tensor.detach())):
@@ -102,7 +102,7 @@ class Engine(Rank):
 
     def fill_frozen(self, values: Values | None = None) -> None:
         """Give weights that nothing updates, beside adapters, these values, else their initial ones."""
-        values = values or InitialValues.of(self.plan, self.options)
+        values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for named, box, held in frozen(self.parts, self.names):
                 values.fill(named.name, named.shape, box, held)

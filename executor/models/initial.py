@@ -52,11 +52,13 @@ class InitialValues:
     seed: int
     tied: bool
     """Whether the head is tied to the embedding."""
+    device: torch.device | None = None
+    """Where values are drawn, to be copied to where they are kept (in host memory, say); None: where they are kept."""
 
     @staticmethod
-    def of(plan: Plan, options: EngineOptions) -> InitialValues:
+    def of(plan: Plan, options: EngineOptions, device: torch.device | None = None) -> InitialValues:
         """Those of a plan's model under the run's seed."""
-        return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings)
+        return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings, device=device)
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Draw them; the same for a copy of a tied matrix."""
@@ -68,7 +70,8 @@ class InitialValues:
         elif owner.endswith("norm") or name.endswith(".skip"):
             into.fill_(1.0)
         else:
-            _fill_normal(into, key_of(self.seed, original(name, tied=self.tied)), shape, box)
+            key = key_of(self.seed, original(name, tied=self.tied))
+            _fill_normal(into, key, shape, box, self.device or into.device)
             if name.endswith("_adapter.down.weight"):  # the variance of peft's
                 into.mul_((3 * shape[-1]) ** -0.5 / _STANDARD_DEVIATION)
             if owner == "scan":
@@ -87,8 +90,9 @@ def _to_rates(name: str, shape: tuple[int, ...], into: Tensor) -> None:
         into.copy_((2 * even - 1) * shape[-1] ** -0.5)
 
 
-def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box) -> None:
-    """Runs of consecutive elements, as long as the box has whole rows, in groups of some `_AT_ONCE` elements."""
+def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, device: torch.device) -> None:
+    """Runs of consecutive elements, as long as the box has whole rows, in groups of some `_AT_ONCE` elements, each
+    drawn on the device."""
     inner = len(shape) - 1
     while inner > 0 and box.sizes[inner] == shape[inner]:
         inner -= 1
@@ -96,11 +100,11 @@ def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box) -> No
     strides = [prod(shape[dim + 1 :]) for dim in range(len(shape))]
     first = sum(offset * stride for offset, stride in zip(box.offsets, strides, strict=True))
     parity = None if any(strides[dim] % 2 and box.sizes[dim] > 1 for dim in outer) else first % 2
-    starts = torch.full((1,), first, device=into.device)
+    starts = torch.full((1,), first, device=device)
     for dim in outer:
-        steps = torch.arange(box.sizes[dim], device=into.device) * strides[dim]
+        steps = torch.arange(box.sizes[dim], device=device) * strides[dim]
         starts = (starts[:, None] + steps).flatten()
-    rows, at_once = into.view(-1, length), _AT_ONCE.get(into.device.type, _AT_ONCE["cuda"])
+    rows, at_once = into.view(-1, length), _AT_ONCE.get(device.type, _AT_ONCE["cuda"])
     columns = min(length, at_once)
     for row in range(0, len(rows), group := max(1, at_once // columns)):
         for column in range(0, length, columns):

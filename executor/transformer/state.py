@@ -67,7 +67,7 @@ class TransformerState:
 
     def make_anew(self, contents: Contents) -> None:
         """Initial values for rows that only pad the vocabulary for this layout; their optimizer states are zero."""
-        values = InitialValues.of(self.engine.plan, self.engine.options)
+        values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
             kind, _, named = name.partition(".")
             for piece in rows.pieces if kind == "weights" else ():

@@ -144,7 +144,7 @@ def train(
         source = None if config.weights is None else Folder(config.weights, plan.model)
         if keeps_gains_less_one(plan, source):
             engine.optimizer.decay_gains_to_one()
-        drawn = InitialValues.of(plan, config.engine)
+        drawn = InitialValues.of(plan, config.engine, device)
         values = drawn if source is None else FromTensors(source.names, source, drawn)
         trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)

@@ -132,7 +132,8 @@ class StatesOnHost(FlatParameters):
         source = self._updated_weights()
         if source.dtype != mine.dtype:
             with self.host.outgoing.take(mine.numel()) as slot:
-                slot.arrival = self.host.link.up(mine, slot.buffer.copy_(source))
+                self.host.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
+                slot.arrival = self.host.link.up(mine, slot.buffer)
                 slot.arrival.before_computing()
         else:
             self.host.link.up(mine, source).before_computing()

@@ -30,6 +30,8 @@ class StreamedBlock(StatesOnHost):
         self._sent = self._down = HERE
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
+        self._written = False
+        """Whether the weights on the host are those of the update."""
         self._alone = dist.get_world_size(self.group) == 1 and self.copies is None
         for buffer in (self.weights, self.gradients):
             _free(buffer)
@@ -89,8 +91,7 @@ class StreamedBlock(StatesOnHost):
         assert self.shard.grad is not None
         if self._alone:
             if self.mean_over > 1:
-                self._await_sums()
-                self.shard.grad.div_(self.mean_over)
+                self._compute_on_host(self._average)
             return
         self._await_sums()
         _allocate(self.gradients)
@@ -101,27 +102,30 @@ class StreamedBlock(StatesOnHost):
 
     def norms(self) -> list[Tensor]:
         if self._update is None:
-            self._await_gradients()
-            self._norms = super().norms()
+            self._compute_on_host(self._take_norms)
         else:
             self._update.result()
         return self._norms
 
     def scale(self, factor: float) -> None:
         assert self.shard.grad is not None
-        self.shard.grad.mul_(factor)
+        self._compute_on_host(partial(self.shard.grad.mul_, factor))
 
     def begin_update(self) -> None:
         if self._update is None:
             self._update = self.host.link.on_host(self._updated)
 
+    def finish_update(self) -> None:
+        super().finish_update()
+        self._written = False
+
     def spread(self) -> None:
         """Write the share into the weights on the host, and gather everyone's there, by way of the device."""
-        mine = self.host_weights[self._mine]
-        if self.shard.dtype != mine.dtype:
-            mine.copy_(self._updated_weights())
+        if not self._written:
+            self._compute_on_host(self._write_weights)
         if self.shards == 1:
             return
+        mine = self.host_weights[self._mine]
         _allocate(self.weights)
         share = self.weights[self._mine]
         self.host.link.up(share, mine).before_computing()
@@ -129,12 +133,34 @@ class StreamedBlock(StatesOnHost):
         self.host.link.down(self.host_weights, self.weights).on_host()
         _free(self.weights)
 
+    def _compute_on_host(self, what: Callable[[], object]) -> None:
+        """Have the host's thread do it, whose operators have all of a rank's threads, and wait."""
+        self.host.link.on_host(what).result()
+
     def _updated(self) -> None:
         """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
-        self._await_gradients()
         if self.host.at_once:
-            self._norms = super().norms()
+            self._take_norms()
+        self._await_gradients()
         self._step()
+        self._write_weights()
+
+    def _take_norms(self) -> None:
+        self._await_gradients()
+        self._norms = super().norms()
+
+    def _average(self) -> None:
+        """Make the sums of the shares' gradients means."""
+        self._await_sums()
+        assert self.shard.grad is not None
+        self.shard.grad.div_(self.mean_over)
+
+    def _write_weights(self) -> None:
+        """Write the updated share into the weights on the host, where these are in another precision."""
+        mine = self.host_weights[self._mine]
+        if self.shard.dtype != mine.dtype:
+            mine.copy_(self._updated_weights())
+        self._written = True
 
     def _await_gradients(self) -> None:
         """Wait until the averaged gradient of the share is on the host."""
