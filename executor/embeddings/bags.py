@@ -15,6 +15,9 @@ from torch import Tensor
 
 from executor.pinned import carried_to
 
+_RUN = 64
+"""Rows that are added one after the other to a row's gradient."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bags:
@@ -109,4 +112,26 @@ def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
     values, order = bags.values.sort(stable=True)
     rows, counts = values.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
     users = Bags(bags.bag_of_value()[order], counts)
-    return RowGradients(rows, pooled(gradients, users))
+    del values, order
+    if not len(counts) or int(counts.max()) <= _RUN:
+        return RowGradients(rows, pooled(gradients, users))
+    hot = counts > _RUN
+    of_hot = hot.repeat_interleave(counts)
+    sums = pooled(gradients, Bags(users.values[~of_hot], counts.masked_fill(hot, 0)))
+    sums[hot] = _pooled_in_runs(gradients, Bags(users.values[of_hot], counts[hot]))
+    return RowGradients(rows, sums)
+
+
+def _pooled_in_runs(weights: Tensor, bags: Bags) -> Tensor:
+    """(bags, D) sum of the rows of each bag, `_RUN` at a time, then of these sums, in fp32 between.
+
+    A GPU adds the rows of a bag one after the other: a row that half of a batch uses would take longer than all others.
+    """
+    dtype, lengths = weights.dtype, bags.lengths
+    while int(lengths.max()) > _RUN:
+        runs = (lengths + _RUN - 1) // _RUN
+        of_run = torch.full((int(runs.sum()),), _RUN, dtype=lengths.dtype, device=lengths.device)
+        of_run[runs.cumsum(0) - 1] = lengths - (runs - 1) * _RUN
+        weights = pooled(weights.float(), Bags(bags.values, of_run))
+        bags, lengths = Bags(torch.arange(len(of_run), device=lengths.device), runs), runs
+    return pooled(weights, bags).to(dtype)

@@ -115,3 +115,36 @@ def test_pieces_of_copied_rows_add_up_to_the_whole() -> None:
     parts = [added(one.rows, [one.of(rank, of) for rank, of in enumerate(values)]) for one in pieces]
     assert torch.equal(torch.cat([one.rows for one in parts]), whole.rows)
     assert torch.equal(torch.cat([one.values for one in parts]), whole.values)
+
+
+def test_a_row_of_many_samples_is_added_up_in_runs() -> None:
+    """No bag that is added up holds more than a run; sums are those in fp64, and of cold rows the same bits."""
+    from unittest import mock
+
+    import torch
+
+    from executor.embeddings import bags
+    from executor.embeddings.bags import Bags, pooled, row_gradients
+
+    torch.manual_seed(0)
+    values = torch.cat([torch.zeros(9_000, dtype=torch.int64), torch.randint(1, 500, (3_000,))])
+    values = values[torch.randperm(len(values))]
+    given = torch.randn(len(values) // 4, 8)
+    users = Bags(values, torch.full((len(given),), 4, dtype=torch.int32))
+    longest = []
+
+    def watched(weights: Any, into: Bags) -> Any:
+        longest.append(int(into.lengths.max()))
+        return pooled(weights, into)
+
+    with mock.patch.object(bags, "pooled", watched):
+        found = row_gradients(users, given)
+    assert max(longest) <= bags._RUN < 3_000
+    exact = torch.zeros(500, 8, dtype=torch.float64).index_add_(
+        0, values, given.double().repeat_interleave(4, 0)
+    )
+    torch.testing.assert_close(found.values.double(), exact[found.rows], rtol=1e-5, atol=1e-4)
+    with mock.patch.object(bags, "_RUN", 1 << 40):
+        whole = row_gradients(users, given)
+    assert torch.equal(found.rows, whole.rows)
+    assert torch.equal(found.values[1:], whole.values[1:])
