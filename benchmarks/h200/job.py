@@ -22,7 +22,7 @@ from cases import PATIENCE, Calibration, Case, Sweep, Tables, jobs
 from fusions import timed
 from measuring import environment, leave_nothing, trained
 from prices import BEST_TIER, OTHER_TIER, cluster_of, kernels, layout_of, planned, priced, questions
-from results import PROFILE, Results, Row, tell, write_csv, write_json
+from results import PROFILE, Results, Row, keep_kernels, tell, write_csv, write_json
 
 from cost_models.files.parsing import save_spec
 from cost_models.pipeline.estimating import estimate
@@ -128,6 +128,8 @@ def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> tuple[R
         for tier, (question, estimated) in estimates.items():
             row |= priced(tier, estimated) | kernels(tier, question, estimated.layout)
         row |= trained(case, *estimates.get(BEST_TIER, estimates[OTHER_TIER]), follow=follow)
+        if kernels_run := row.pop("kernels", []):
+            keep_kernels(out, case.name, kernels_run)
         for tier in estimates:
             row[f"{tier}_error"] = row[f"{tier}_step_seconds"] / row["step_seconds"] - 1
     except Exception as error:

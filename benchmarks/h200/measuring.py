@@ -39,6 +39,8 @@ _KINDS = {
 }
 """Kind of a kernel → parts of names of which it has one; attention comes first: some of its kernels are CUTLASS's."""
 _STANDARD_DEVIATION = 0.02
+_KERNELS = 60
+"""Kept of a run, those that take most."""
 
 
 def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool) -> dict[str, Any]:
@@ -137,32 +139,49 @@ def _parts(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor, median: 
         steps = gather_typical(record_steps(engine, [(tokens, targets)] * _WATCHED))
         share = operator_share(engine, tokens, targets)
         parts = step_parts(steps, {0: share}, on_cpu=engine.device.type == "cpu")[0]
-        kinds = _kinds(engine, tokens, targets)
+        kernels = _kernels(engine, tokens, targets)
     except Exception as error:
         return {"not_told_apart": f"{type(error).__name__}: {error}".splitlines()[0]}
     unit = median / sum(parts.values())
     computed = parts["compute"] * unit
-    found = {f"spent_{part}_seconds": seconds * unit for part, seconds in parts.items()}
-    return found | {f"spent_{kind}_seconds": computed * part for kind, part in kinds.items()}
+    scale = computed / sum(seconds for _, seconds in kernels.values())
+    spent = dict.fromkeys(_KINDS, 0.0)
+    for name, (_, seconds) in kernels.items():
+        if (kind := _kind(name)) is not None:
+            spent[kind] += seconds * scale
+    longest = sorted(kernels.items(), key=lambda item: -item[1][1])[:_KERNELS]
+    return {
+        **{f"spent_{part}_seconds": seconds * unit for part, seconds in parts.items()},
+        **{f"spent_{kind}_seconds": seconds for kind, seconds in spent.items()},
+        "kernels": [
+            {"kernel": name, "kind": _kind(name) or "", "calls": calls, "seconds": seconds}
+            for name, (calls, seconds) in longest
+        ],
+    }
 
 
-def _kinds(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
-    """Shares of matrix products and of attention cores in what forward and backward passes compute."""
+def _kind(kernel: str) -> str | None:
+    """The kind of a kernel by its name; None: neither."""
+    name = kernel.lower()
+    return next((kind for kind, words in _KINDS.items() if any(word in name for word in words)), None)
+
+
+def _kernels(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, tuple[int, float]]:
+    """Kernel → (calls, seconds) in the forward and backward passes of a step; operators on a CPU."""
     on_gpu = engine.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         engine.forward_backward(tokens, targets)
         _now(on_gpu)
     engine.update()
-    seconds = dict.fromkeys((*_KINDS, "rest"), 0.0)
+    found: dict[str, tuple[int, float]] = {}
     for event in profiler.events() or []:
-        name = event.name.lower()
-        if on_gpu != (event.device_type == DeviceType.CUDA) or "memcpy" in name:
+        if on_gpu != (event.device_type == DeviceType.CUDA) or "memcpy" in event.name.lower():
             continue
-        if on_gpu or name.startswith("aten::"):
-            kind = next((kind for kind, words in _KINDS.items() if any(one in name for one in words)), "rest")
-            seconds[kind] += event.self_device_time_total if on_gpu else event.self_cpu_time_total
-    total = sum(seconds.values())
-    return {kind: seconds[kind] / total for kind in _KINDS}
+        if on_gpu or event.name.startswith("aten::"):
+            calls, seconds = found.get(event.name, (0, 0.0))
+            more = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            found[event.name] = calls + 1, seconds + more * 1e-6
+    return found
 
 
 def _reloaded(

@@ -5,7 +5,7 @@
 
 Each case runs in a process of its own and adds rows: a quantity, predicted beside measured; what is there already is
 not run again. `rates` comes first: steps are predicted from the curves that it measured, and from the documented
-shares of bandwidth (`datasheet`). No GPU has run it.
+shares of bandwidth (`datasheet`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ results.json   {"runs": {name: row}, "sweeps": {name: what the planner chose}, "
 results.csv    the rows
 results.md     predicted beside measured, for people
 results.svg    the parts of a step, predicted above measured
+kernels.csv    of each run's forward and backward passes the kernels that took most
 running.json   what a process that has not ended yet has to tell; taken over by whoever looks next
 """
 
@@ -25,7 +26,7 @@ from cost_models.files.whole import write_whole
 Row = dict[str, Any]
 PROFILE = "profile.yaml"
 _RESULTS, _TABLE, _WORDS, _RUNNING = "results.json", "results.csv", "results.md", "running.json"
-_FIGURE = "results.svg"
+_FIGURE, _KERNELS = "results.svg", "kernels.csv"
 _GIB, _MILLISECOND = 2**30, 1e-3
 _PREDICTED = {"compute": ("compute", "recompute"), "other": ("jitter",)}
 """What a run tells apart → parts of a prediction, where they are called otherwise."""
@@ -160,6 +161,15 @@ def regret(sweep: Row, runs: dict[str, Row]) -> Row:
         return {}
     best = min(ran, key=ran.__getitem__)
     return {"best": best, "regret": ran[sweep["chosen"]] / ran[best] - 1, "ran": len(ran)}
+
+
+def keep_kernels(folder: Path, run: str, kernels: Sequence[Row]) -> None:
+    """Write the kernels of a run to kernels.csv, in place of what the file has of it."""
+    path, others = folder / _KERNELS, []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as stream:
+            others = [row for row in csv.DictReader(stream) if row["run"] != run]
+    write_csv(path, [*others, *({"run": run} | row for row in kernels)])
 
 
 def write_json(path: Path, value: Any) -> None:
